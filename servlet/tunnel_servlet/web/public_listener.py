@@ -9,6 +9,7 @@ import structlog
 
 from tunnel_servlet.access.connections import Connections, Place, source_of
 from tunnel_servlet.access.grants import PublicAddress
+from tunnel_servlet.web.public_sides import PublicSide
 
 __all__ = ["PublicListener", "bind_public"]
 
@@ -36,12 +37,15 @@ def bind_public(where: PublicAddress) -> socket.socket:
 
 
 class PublicListener:
-    """Accepts connections as long as `connections` has places for them, and gives each to a protocol of its own."""
+    """Accepts connections as long as `connections` has places for them, and gives each to a side of its own.
+
+    `serve` makes the side for a place and the address of the client.
+    """
 
     def __init__(
         self,
         sock: socket.socket,
-        serve: Callable[[Place], asyncio.Protocol],
+        serve: Callable[[Place, tuple[str, int]], PublicSide],
         connections: Connections,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -81,18 +85,18 @@ class PublicListener:
                 connection.close()
                 _log.info("too_many_connections", address=address[0], text="of people without the tunnel")
                 continue
-            task = self._loop.create_task(self._open(connection, place))
+            task = self._loop.create_task(self._open(connection, place, (str(address[0]), int(address[1]))))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
     def _resume(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
-    async def _open(self, connection: socket.socket, place: Place) -> None:
+    async def _open(self, connection: socket.socket, place: Place, client: tuple[str, int]) -> None:
         seconds = _TLS_S if self._tls is not None else None
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: self._serve(place),
+            transport, side = await self._loop.connect_accepted_socket(
+                lambda: self._serve(place, client),
                 connection,
                 ssl=self._tls,
                 ssl_handshake_timeout=seconds,
@@ -102,7 +106,11 @@ class PublicListener:
             place.leave()
             connection.close()
             _log.info("no_tls_handshake", address=place.source, text=str(error) or type(error).__name__)
+            return
         except BaseException:
             place.leave()
             connection.close()
             raise
+        if not side.is_made:  # connection_made has failed; uvloop would neither read from the connection nor end it
+            place.leave()
+            transport.abort()

@@ -189,14 +189,16 @@ class PublicPorts(Publisher):
 
     # --- connections
 
-    def _serve_raw(self, published: Published, place: Place) -> PublicSide:
-        return PublicSide(place, self._sides, partial(self._begin, published), self._gone)
+    def _serve_raw(self, published: Published, place: Place, client: tuple[str, int]) -> PublicSide:
+        return PublicSide(place, client, self._sides, partial(self._begin, published), self._gone)
 
-    def _serve_http(self, published: Published, place: Place) -> PublicSide:
-        return HttpSide(place, self._sides, partial(self._begin, published), self._gone, self._limits.header_seconds)
+    def _serve_http(self, published: Published, place: Place, client: tuple[str, int]) -> PublicSide:
+        return HttpSide(
+            place, client, self._sides, partial(self._begin, published), self._gone, self._limits.header_seconds
+        )
 
-    def _serve_by_host(self, place: Place) -> PublicSide:
-        return HttpSide(place, self._sides, self._begin_by_host, self._gone, self._limits.header_seconds)
+    def _serve_by_host(self, place: Place, client: tuple[str, int]) -> PublicSide:
+        return HttpSide(place, client, self._sides, self._begin_by_host, self._gone, self._limits.header_seconds)
 
     def _begin_by_host(self, side: PublicSide) -> None:
         assert isinstance(side, HttpSide)

@@ -20,7 +20,7 @@ _SWITCHED = b"HTTP/1.1 101"
 
 
 class PublicSide(SocketSide):
-    """A connection at a public port, which is among `sides` while it is open.
+    """A connection of `client` at a public port, which is among `sides` while it is open.
 
     `begin(side)` opens the stream, and `gone(side)` is called at the end.
     """
@@ -28,6 +28,7 @@ class PublicSide(SocketSide):
     def __init__(
         self,
         place: Place,
+        client: tuple[str, int],
         sides: dict["PublicSide", None],
         begin: Callable[["PublicSide"], None],
         gone: Callable[["PublicSide"], None],
@@ -37,19 +38,20 @@ class PublicSide(SocketSide):
         self._sides = sides
         self.owner = ""  # the user whose service it leads to, once that is known
         self.opening: asyncio.Task[None] | None = None
-        self.client = ("", 0)
+        # The transport does not know the address if the client has reset the connection already.
+        self.client = client[0].partition("%")[0], client[1]
         self.server = ("", 0)
         self.is_tls = False
+        self.is_made = False
         self._begin = begin
         self._gone = gone
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        host, port = transport.get_extra_info("peername")[:2]
-        self.client = host.partition("%")[0], port
         self.server = transport.get_extra_info("sockname")[:2]
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         super().connection_made(transport)
         self._sides[self] = None
+        self.is_made = True
         self.ready()
 
     def ready(self) -> None:
@@ -87,12 +89,13 @@ class HttpSide(PublicSide):
     def __init__(
         self,
         place: Place,
+        client: tuple[str, int],
         sides: dict[PublicSide, None],
         begin: Callable[[PublicSide], None],
         gone: Callable[[PublicSide], None],
         head_seconds: float,
     ) -> None:
-        super().__init__(place, sides, begin, gone)
+        super().__init__(place, client, sides, begin, gone)
         self._phase = _Phase.HEAD
         self._head_seconds = head_seconds
         self._timer: asyncio.TimerHandle | None = None
