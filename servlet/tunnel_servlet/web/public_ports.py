@@ -193,12 +193,14 @@ class PublicPorts(Publisher):
         return PublicSide(place, client, self._sides, partial(self._begin, published), self._gone)
 
     def _serve_http(self, published: Published, place: Place, client: tuple[str, int]) -> PublicSide:
-        return HttpSide(
-            place, client, self._sides, partial(self._begin, published), self._gone, self._limits.header_seconds
-        )
+        return self._http_side(place, client, partial(self._begin, published))
 
     def _serve_by_host(self, place: Place, client: tuple[str, int]) -> PublicSide:
-        return HttpSide(place, client, self._sides, self._begin_by_host, self._gone, self._limits.header_seconds)
+        return self._http_side(place, client, self._begin_by_host)
+
+    def _http_side(self, place: Place, client: tuple[str, int], begin: Callable[[PublicSide], None]) -> PublicSide:
+        seconds, turns = self._limits.header_seconds, self._host().turns
+        return HttpSide(place, client, self._sides, begin, self._gone, seconds, turns)
 
     def _begin_by_host(self, side: PublicSide) -> None:
         assert isinstance(side, HttpSide)

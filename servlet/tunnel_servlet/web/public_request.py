@@ -37,7 +37,8 @@ class PublicRequest:
         self.is_upgrade = False  # to WebSocket: what follows the head is not HTTP
         self._client = client
         self._scheme = scheme
-        self._is_chunked = False
+        self.is_chunked = False  # each few bytes of the body may be a chunk, which costs time to parse
+        self._fed = 0  # bytes
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES_MAX)
 
     @property
@@ -49,21 +50,23 @@ class PublicRequest:
         """Take more bytes, at least one. Raise BadRequest if they are no request that a service may get."""
         if self.is_complete:
             return b""
-        out = bytearray()
+        self._fed += len(data)
+        head, body = b"", bytearray()
         try:
             self._parser.receive_data(data)
             while True:
                 event = self._parser.next_event()
                 if isinstance(event, h11.Request):
-                    out += self._head(event)
+                    if self._fed - len(self.trailing) > _HEAD_BYTES_MAX:  # h11 limits only heads that are not whole
+                        raise BadRequest(431, f"the head of the request has more than {_HEAD_BYTES_MAX} bytes")
+                    head = self._head(event)
                 elif isinstance(event, h11.Data):
-                    out += self._framed(bytes(event.data))
+                    body += event.data
                 elif isinstance(event, h11.EndOfMessage):
                     self.is_complete = True
-                    out += b"0\r\n\r\n" if self._is_chunked else b""
-                    return bytes(out)
+                    return head + self._framed(body) + (b"0\r\n\r\n" if self.is_chunked else b"")
                 else:
-                    return bytes(out)
+                    return head + self._framed(body)
         except h11.RemoteProtocolError as error:
             raise BadRequest(error.error_status_hint, str(error)[:_TEXT_LETTERS_MAX]) from None  # it quotes the input
 
@@ -79,14 +82,14 @@ class PublicRequest:
             raise BadRequest(400, "the header Host is missing")
         host = headers[b"host"]
         self.host = _name(host)
-        self._is_chunked = b"transfer-encoding" in headers
+        self.is_chunked = b"transfer-encoding" in headers
         named = {
             word.strip().lower()
             for name, value in request.headers
             if name == b"connection"
             for word in value.split(b",")
         }
-        has_body = self._is_chunked or headers.get(b"content-length", b"0").strip(b"0") != b""
+        has_body = self.is_chunked or headers.get(b"content-length", b"0").strip(b"0") != b""
         upgrade = headers.get(b"upgrade", b"").strip().lower()
         self.is_upgrade = b"upgrade" in named and upgrade == _WEBSOCKET and not has_body
         dropped = _HOP_BY_HOP | (named - _FRAMING)
@@ -98,8 +101,8 @@ class PublicRequest:
         lines.append(b"X-Forwarded-Host: %s" % host)
         return b"\r\n".join([*lines, b"", b""])
 
-    def _framed(self, data: bytes) -> bytes:
-        return b"%x\r\n%s\r\n" % (len(data), data) if self._is_chunked and data else data
+    def _framed(self, data: bytearray) -> bytes:
+        return b"%x\r\n%s\r\n" % (len(data), data) if self.is_chunked and data else bytes(data)
 
 
 def _name(host: bytes) -> str:

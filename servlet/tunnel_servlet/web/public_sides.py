@@ -10,12 +10,15 @@ import structlog
 from tunnel.splice import Side, SocketSide
 from tunnel_servlet.access.connections import Place
 from tunnel_servlet.web.public_request import BadRequest, PublicRequest
+from tunnel_servlet.web.turns import Turns
 
 __all__ = ["HttpSide", "PublicSide"]
 
 _log = structlog.get_logger("public")
 _LINGER_S = 5.0  # time for the client to read the end of an answer; a reset because of unread input would destroy it
 _BEYOND_BYTES_MAX = 64 * 1024  # of input after the end of a request; honest clients send none or little
+_PIECE_BYTES = 2 * 1024  # of a head or of chunks (7 ms at most, measured) that are parsed before others have their turn
+_STRANGERS = "@strangers"  # pays for parsing until the owner of the service is known; no user is called so
 _SWITCHED = b"HTTP/1.1 101"
 
 
@@ -83,7 +86,8 @@ class _Phase(enum.Enum):
 class HttpSide(PublicSide):
     """A connection that carries one HTTP request, whose head must arrive within `head_seconds`.
 
-    `begin` is called once the head has come: `host` says which service it asks for.
+    `begin` is called once the head has come: `host` says which service it asks for. The owner of that service pays with
+    processor time for parsing, in small pieces; reading stops while it is not the payer's turn.
     """
 
     def __init__(
@@ -94,11 +98,19 @@ class HttpSide(PublicSide):
         begin: Callable[[PublicSide], None],
         gone: Callable[[PublicSide], None],
         head_seconds: float,
+        turns: Turns,
     ) -> None:
         super().__init__(place, client, sides, begin, gone)
         self._phase = _Phase.HEAD
         self._head_seconds = head_seconds
         self._timer: asyncio.TimerHandle | None = None
+        self._turns = turns
+        self._payer = ""  # empty: nothing is parsed any more
+        self._spent_us = 0
+        self._may_read = False  # the service takes more
+        self._is_input_held = False  # it is not the payer's turn
+        self._rest = bytearray()  # input that waits for one of these
+        self._is_end_next = False  # the end of the input came, and waits for the rest
         self._request: PublicRequest
         self._held = bytearray()  # input that waits for the service to switch
         self._is_end_held = False  # the same for its end
@@ -113,6 +125,7 @@ class HttpSide(PublicSide):
     def ready(self) -> None:
         self._request = PublicRequest(self.client[0], "https" if self.is_tls else "http")
         self._start_timer(self._head_seconds, self._too_slow)
+        self._pays(_STRANGERS)
         self.resume_reading()
 
     def refuse(self, status: int, text: str) -> None:
@@ -131,6 +144,55 @@ class HttpSide(PublicSide):
     # the client's input
 
     def data_received(self, data: bytes) -> None:
+        self._rest += data
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Handle what has come, as long as the service takes it and it is the payer's turn. Then read on."""
+        while self._rest and self._may_read and not self._is_input_held and not self.is_over:
+            is_costly = self._phase is _Phase.HEAD or (self._phase is _Phase.BODY and self._request.is_chunked)
+            size = _PIECE_BYTES if is_costly else len(self._rest)
+            piece = bytes(self._rest[:size])
+            del self._rest[:size]
+            self._handle(piece)
+        if self._rest or self._is_input_held or not self._may_read:
+            super().pause_reading()
+        elif self._is_end_next:
+            self._is_end_next = False
+            self.eof_received()
+        else:
+            super().resume_reading()
+
+    def pause_reading(self) -> None:
+        self._may_read = False
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        self._may_read = True
+        self._go_on()
+
+    def pause_input(self) -> None:
+        """Handle nothing: it is not the payer's turn."""
+        self._is_input_held = True
+        super().pause_reading()
+
+    def resume_input(self) -> None:
+        """Go on where the input stopped."""
+        self._is_input_held = False
+        self._go_on()
+
+    def _pays(self, payer: str) -> None:
+        """Let this payer pay for parsing from now on, and for what was parsed before; "": nothing more is parsed."""
+        if self._payer:
+            self._turns.leave(self._payer, self, self.place.source)
+            self._is_input_held = False
+        before, self._payer = self._payer, payer
+        if payer:
+            self._turns.join(payer, self, self.place.source)
+            if before:
+                self._turns.move(before, payer, self._spent_us)
+
+    def _handle(self, data: bytes) -> None:
         match self._phase:
             case _Phase.HEAD | _Phase.BODY:
                 self._take(data)
@@ -150,14 +212,17 @@ class HttpSide(PublicSide):
             self.abort_both()
 
     def _take(self, data: bytes) -> None:
+        started = self._turns.clock()
         try:
             out = self._request.feed(data)
         except BadRequest as bad:
+            self._turns.spent_since(self._payer, started)
             if self._phase is _Phase.HEAD:
                 self.refuse(bad.status, bad.text)
             else:
                 self.abort_both()  # the service must not take the part that it has for the whole
             return
+        self._spent_us += self._turns.spent_since(self._payer, started)
         began = self._phase is _Phase.HEAD and bool(out)
         if began:
             self._phase = _Phase.BODY
@@ -170,6 +235,10 @@ class HttpSide(PublicSide):
             super().data_received(out)
         if began:
             self._begin(self)
+        if began and self.owner:
+            self._pays(self.owner)
+        if self._phase not in (_Phase.HEAD, _Phase.BODY):
+            self._pays("")
 
     def catch_up(self) -> None:
         early, self._early = self._early, []
@@ -179,6 +248,9 @@ class HttpSide(PublicSide):
             self._pass_end_on(self._other)
 
     def eof_received(self) -> bool:
+        if self._rest:
+            self._is_end_next = True
+            return True
         if self._phase is _Phase.HEAD or self._phase is _Phase.ANSWERED:
             self.is_eof = True
             self.close()
@@ -223,6 +295,7 @@ class HttpSide(PublicSide):
         if self.is_over:
             return
         self._phase = _Phase.ANSWERED
+        self._pays("")
         if not self._transport.can_write_eof():  # TLS has an end of its own
             self.close()
             return
@@ -248,4 +321,6 @@ class HttpSide(PublicSide):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._rest.clear()
+        self._pays("")
         super().connection_lost(exc)

@@ -16,6 +16,7 @@ from tunnel_servlet.access.connections import Connections, Place
 from tunnel_servlet.access.grants import PublicAddress
 from tunnel_servlet.web.public_listener import PublicListener, bind_public
 from tunnel_servlet.web.public_sides import HttpSide, PublicSide
+from tunnel_servlet.web.turns import Turns
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
@@ -28,6 +29,7 @@ class Scene:
         self.sides: dict[PublicSide, None] = {}
         self.made: list[PublicSide] = []
         self.connections = Connections(4096, 64, 1, 1 << 20)
+        self.turns = Turns()
         self._is_http = is_http
         sock = bind_public(PublicAddress(ip_address("127.0.0.1"), 0))
         self.address = sock.getsockname()
@@ -35,7 +37,7 @@ class Scene:
 
     def _serve(self, place: Place, client: tuple[str, int]) -> PublicSide:
         if self._is_http:
-            side: PublicSide = HttpSide(place, client, self.sides, lambda side: None, lambda side: None, 30)
+            side: PublicSide = HttpSide(place, client, self.sides, lambda side: None, lambda side: None, 30, self.turns)
         else:
             side = PublicSide(place, client, self.sides, PublicSide.resume_reading, lambda side: None)
         self.made.append(side)
@@ -59,6 +61,7 @@ def test_a_connection_that_was_reset_before_it_was_accepted_gives_its_place_back
             scene.reset()
         await until(lambda: len(scene.made) == 40 and not scene.connections.total)
         assert not scene.sides
+        assert not scene.turns.inputs
         scene.listener.close()
 
     run(scenario(), new_loop, deadline_s=10)

@@ -126,9 +126,9 @@ async def shut(*writers: asyncio.StreamWriter) -> None:
     await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
-async def request(port: int, host: str, *lines: str, body: bytes = b"") -> bytes:
+async def request(port: int, host: str, *lines: str, body: bytes = b"", source: str = HERE) -> bytes:
     head = "\r\n".join([f"POST /path?x=1 HTTP/1.1\r\nHost: {host}", *lines, "", ""])
-    return await talk(port, head.encode() + body)
+    return await talk(port, head.encode() + body, source=source)
 
 
 @in_loop

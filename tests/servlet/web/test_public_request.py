@@ -110,6 +110,25 @@ def test_the_name_of_the_host(host: str, name: str) -> None:
     assert request.host == name
 
 
+def test_a_whole_head_is_limited_as_one_that_comes_in_parts() -> None:
+    lines = b"".join(b"X: %s\r\n" % (b"x" * 500) for _ in range(34))
+    found = outcome(b"GET / HTTP/1.1\r\nHost: a.example\r\n" + lines + b"\r\n", [])
+    assert isinstance(found, BadRequest)
+    assert (found.status, found.text) == (431, "the head of the request has more than 16384 bytes")
+
+
+def test_a_body_does_not_count_as_part_of_the_head() -> None:
+    request, out = written(b"POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 20000\r\n\r\n" + bytes(20_000), [])
+    assert request.is_complete
+    assert out.endswith(bytes(20_000))
+
+
+def test_small_chunks_that_come_together_are_one_chunk() -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+    _, out = written(head + b"1\r\na\r\n" * 100, [])
+    assert out.endswith(b"\r\n\r\n64\r\n" + b"a" * 100 + b"\r\n")
+
+
 def test_chunks_arrive_as_chunks_and_trailers_do_not() -> None:
     head = b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"
     request, out = written(head + b"4;x=1\r\nbody\r\n0\r\nX-Forwarded-For: 6.6.6.6\r\n\r\nrest", [])

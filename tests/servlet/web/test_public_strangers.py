@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
+import pytest
+import uvloop
 
 from tests.servlet.rig import until
 from tests.servlet.web.test_public_ports import HERE, echo, request, rig, shut, talk, usual
-from tests.support.loops import in_loop
-from tunnel import PublicPlace
+from tests.support.loops import in_loop, run
+from tunnel import PublicPlace, StreamReader, StreamWriter
+from tunnel_servlet.web.public_request import PublicRequest
 
 
 @in_loop
@@ -92,3 +98,68 @@ async def test_strangers_pay_with_the_rate_of_the_owner_once() -> None:
         assert await talk(port, payload, ends=True) == payload
         waits = world.running.relay.host.switch.rate_waits(0)
         assert {(each.user, each.rule, each.direction) for each in waits} == {("ann", "", "up"), ("ann", "", "down")}
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: %s\r\nTransfer-Encoding: chunked\r\n\r\n"
+TINY = b"1\r\na\r\n"
+
+
+@contextmanager
+def feeds() -> Iterator[list[int]]:
+    """The sizes of what the relay parses in one go."""
+    sizes: list[int] = []
+    feed = PublicRequest.feed
+
+    def noted(self: PublicRequest, data: bytes) -> bytes:
+        sizes.append(len(data))
+        return feed(self, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PublicRequest, "feed", noted)
+        yield sizes
+
+
+def test_tiny_chunks_are_parsed_in_small_pieces_for_which_the_owner_pays() -> None:
+    """Otherwise one read of 256 KiB would stop the loop, and so all users, for half a second."""
+
+    async def scenario() -> None:
+        async with rig() as world:
+            read: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+            async def count(reader: StreamReader, writer: StreamWriter) -> None:
+                data = await reader.readuntil(b"0\r\n\r\n")
+                read.set_result(data.count(b"a"))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                writer.close()
+
+            await world.serve("ann", "site", PublicPlace(host="ann.example", http=True), count)
+            await world.serve("bob", "other", PublicPlace(host="bob.example", http=True))
+            paid: Counter[str] = Counter()
+            turns = world.running.relay.host.turns
+            spent_since = turns.spent_since
+
+            def noted(user: str, began: float) -> int:
+                paid[user] += 1
+                return spent_since(user, began)
+
+            turns.spent_since = noted  # type: ignore[method-assign]
+            with feeds() as sizes:
+                busy = asyncio.ensure_future(talk(world.http, CHUNKED % b"ann.example" + TINY * 9_000 + b"0\r\n\r\n"))
+                assert (await request(world.http, "bob.example", source="127.0.0.2")).startswith(b"HTTP/1.1 200")
+                assert (await busy).startswith(b"HTTP/1.1 200")
+            assert await read >= 9_000
+            assert max(sizes) <= 2048
+            assert paid["@strangers"] == 2  # for the heads
+            assert paid["ann"] >= len(sizes) - 3
+
+    run(scenario(), uvloop.new_event_loop)
+
+
+@in_loop
+async def test_chunks_for_an_unknown_host_are_not_parsed_after_the_answer() -> None:
+    async with rig() as world:
+        with feeds() as sizes:
+            answer = await talk(world.http, CHUNKED % b"nobody.example" + TINY * 10_000)
+        assert answer.startswith(b"HTTP/1.1 404 ")
+        assert sum(sizes) <= 2048
+        await until(lambda: world.public.open_connections == 0)
