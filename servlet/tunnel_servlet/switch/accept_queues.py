@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TypeAlias
 
 from tunnel_servlet.switch.model import Route
 
 __all__ = ["AcceptQueues"]
 
 
+_Turn: TypeAlias = tuple[str, str]  # the user, and the owner of the service if strangers come to it
+
+
 class AcceptQueues:
-    """One queue for each service that is short of room, in which users take turns.
+    """One queue for each service that is short of room, in which users take turns; so do strangers beside their owner.
 
     A burst of one user therefore delays a connection of another user by one place. The queues need no limits of their
     own, since each route in them counts as open for its user.
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, OrderedDict[str, dict[Route, None]]] = {}  # by service, then user: oldest first
+        self._queues: dict[str, OrderedDict[_Turn, dict[Route, None]]] = {}  # by service, then turn: oldest first
         self._changed: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -29,29 +34,29 @@ class AcceptQueues:
     def add(self, name: str, route: Route) -> None:
         """Let a route wait for the service of this name."""
         route.waits_for = name
-        self._queues.setdefault(name, OrderedDict()).setdefault(route.user, {})[route] = None
+        self._queues.setdefault(name, OrderedDict()).setdefault(_turn(route), {})[route] = None
 
     def remove(self, route: Route) -> None:
         """Forget a route that waits no more."""
         users = self._queues[route.waits_for]
-        routes = users[route.user]
+        routes = users[_turn(route)]
         del routes[route]
         if not routes:
-            del users[route.user]
+            del users[_turn(route)]
         if not users:
             del self._queues[route.waits_for]
 
-    def first(self, name: str) -> Route | None:
-        """Return the oldest route of the user whose turn it is, or None if no route waits."""
-        users = self._queues.get(name)
-        return None if users is None else next(iter(next(iter(users.values()))))
+    def firsts(self, name: str) -> Iterator[Route]:
+        """Yield the oldest route of each user, in the order of their turns."""
+        for routes in self._queues.get(name, {}).values():
+            yield next(iter(routes))
 
     def turn_taken(self, route: Route) -> None:
-        """Remove a route that was first, and give the next turn to another user."""
+        """Remove a route that was among the first, and give the next turn to another user."""
         users = self._queues[route.waits_for]
         self.remove(route)
-        if route.user in users:
-            users.move_to_end(route.user)
+        if _turn(route) in users:
+            users.move_to_end(_turn(route))
 
     # --- services that may have room
 
@@ -63,3 +68,7 @@ class AcceptQueues:
     def poll_changed(self) -> str | None:
         """Return a name whose queue must be looked at, or None."""
         return self._changed.popitem(last=False)[0] if self._changed else None
+
+
+def _turn(route: Route) -> _Turn:
+    return route.user, route.owner

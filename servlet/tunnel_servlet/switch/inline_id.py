@@ -7,7 +7,15 @@ connections died with it, is recognised at once.
 import hashlib
 import struct
 
-__all__ = ["PUBLIC_USER", "inline_exit_id", "is_inline_exit", "is_public_endpoint", "public_endpoint_id"]
+__all__ = [
+    "PUBLIC_USER",
+    "inline_exit_id",
+    "is_inline_exit",
+    "is_public_endpoint",
+    "owner_in",
+    "public_endpoint_id",
+    "strangers_of",
+]
 
 PUBLIC_USER = "relay:public"  # whom services see for strangers; the name of a configured user has no colon
 _MARKER = b"inline\0\0"
@@ -37,3 +45,17 @@ def public_endpoint_id(user: str, number: int) -> bytes:
 def is_public_endpoint(identity: bytes) -> bool:
     """Return whether this id is that of an endpoint for strangers. The id of an endpoint elsewhere is a hash."""
     return identity.startswith(_PUBLIC_MARKER)
+
+
+def strangers_of(owner: str) -> str:
+    """Return the name under which the rules are asked for strangers who come to a service of this user.
+
+    They may reach what is public, and not what the user may reach.
+    """
+    return f"{PUBLIC_USER}:{owner}"
+
+
+def owner_in(user: str) -> str:
+    """Return the user in a name that `strangers_of` has made; an empty string if it is another name."""
+    prefix = strangers_of("")
+    return user.removeprefix(prefix) if user.startswith(prefix) else ""

@@ -12,7 +12,7 @@ from tunnel_servlet.switch.budgets import charge
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.mailbox import Mailbox
-from tunnel_servlet.switch.model import Attention, Leg, Route, RouteState, ServedAttachment
+from tunnel_servlet.switch.model import Attention, Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.queues import RouteQueue
 from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.routes import RouteTable
@@ -172,9 +172,13 @@ def _check_waiting(waiting: list[Route], registry: Registry, routes: RouteTable)
     for attachment in registry.by_id.values():
         for listener in attachment.listeners.values():
             _ensure(
-                not (listener.has_room and any(route.waits_for == listener.name for route in waiting)),
+                not (listener.has_room and any(_waits_for(route, listener) for route in waiting)),
                 "a route waits although a listener has room",
             )
+
+
+def _waits_for(route: Route, listener: Listener) -> bool:
+    return route.waits_for == listener.name and listener.takes(route.owner)
 
 
 def _check_leg(attachment: ServedAttachment, own_id: int, leg: Leg) -> None:

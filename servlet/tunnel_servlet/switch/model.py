@@ -15,6 +15,7 @@ from tunnel.wire import Attached, Connect, Frame, PublicPlace
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
+from tunnel_servlet.switch.inline_id import strangers_of
 from tunnel_servlet.switch.lane_outbox import LaneOutbox
 from tunnel_servlet.switch.links import ServedLink
 from tunnel_servlet.switch.mailbox import Mailbox
@@ -75,6 +76,7 @@ class Route:
         "initiator",
         "is_lingering",
         "listener",
+        "owner",
         "resume",
         "route_key",
         "state",
@@ -83,7 +85,7 @@ class Route:
         "waits_for",
     )
 
-    def __init__(self, connect: Connect, frame: Frame, user: str) -> None:
+    def __init__(self, connect: Connect, frame: Frame, user: str, owner: str = "") -> None:
         self.route_key = connect.route_key  # drawn by the initiator (3.1)
         self.target = connect.target  # the authorised target
         self.resume = connect.resume
@@ -96,7 +98,15 @@ class Route:
         self.listener: Listener | None = None
         self.is_lingering = False
         self.user = user  # of the initiator
+        self.owner = (
+            owner  # a stranger comes to a service of this user, who alone may accept (2.11); empty: a user comes
+        )
         self.waits_for = ""  # the name of the service, while the route waits
+
+    @property
+    def asks_as(self) -> str:
+        """The name under which the rules are asked whether the route may exist."""
+        return strangers_of(self.owner) if self.owner else self.user
 
 
 class Listener:
@@ -115,6 +125,10 @@ class Listener:
         self.backlog = 0
         self.public: PublicPlace | None = None  # where people without the tunnel reach the service
         self.pending = 0  # CONNECTs that were handed to it and are unanswered
+
+    def takes(self, owner: str) -> bool:
+        """Whether it accepts strangers who come to a service of this user; with "", whether it accepts users."""
+        return not owner or (self.public is not None and self.attachment.account.user == owner)
 
     @property
     def has_room(self) -> bool:

@@ -21,7 +21,13 @@ from tunnel.wire import (
 )
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen
-from tunnel_servlet.switch.inline_id import PUBLIC_USER, inline_exit_id, is_inline_exit, is_public_endpoint
+from tunnel_servlet.switch.inline_id import (
+    PUBLIC_USER,
+    inline_exit_id,
+    is_inline_exit,
+    is_public_endpoint,
+    strangers_of,
+)
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
 from tunnel_servlet.switch.registry import Registry
@@ -65,7 +71,7 @@ class Openings:
             self._settled_us = now + self._context.config.settle_us
         for route in self._routes.unpark(attachment.identity):
             # The rules may have changed since the resume was parked, and nothing was known of this attachment then.
-            decision = self._authorise(route.initiator.attachment.account.user, route.target)
+            decision = self._authorise(route.asks_as, route.target)
             refusal = self._hand_resume(route, attachment, decision, now)
             if refusal is not None:
                 self._context.counters.connects_refused += 1
@@ -176,7 +182,8 @@ class Openings:
         user = attachment.account.user
         if self.is_draining:
             return None if connect.resume else (RejectReason.SHUTTING_DOWN, "the relay is shutting down")
-        decision = self._authorise(user, connect.target)
+        asks_as = strangers_of(user) if is_public_endpoint(attachment.identity) else user
+        decision = self._authorise(asks_as, connect.target)
         if isinstance(decision, Deny):
             return self._deny(connect, frame, decision, now)
         refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
@@ -231,7 +238,7 @@ class Openings:
 
     def _hand_to_listener(self, route: Route, name: str, now: int) -> Refusal | None:
         """Hand the route to a listener of this name. If they all have no room, or others wait, it waits (2.8)."""
-        listeners = self._services.candidates(name)
+        listeners = self._services.candidates(name, route.owner)
         if name in self._routes.waiting or (listeners and not any(listener.has_room for listener in listeners)):
             self._routes.wait(route, name, now)
             self._routes.waiting.look_at(name)
@@ -242,14 +249,24 @@ class Openings:
         """Hand waiting routes to the listeners that have room now; refuse them if their service is down."""
         waiting = self._routes.waiting
         while (name := waiting.poll_changed()) is not None:
-            while (route := waiting.first(name)) is not None:
-                listeners = self._services.candidates(name)
-                if listeners and not any(listener.has_room for listener in listeners):
-                    break
+            while (route := self._next_waiting(name)) is not None:
+                listeners = self._services.candidates(name, route.owner)
                 refusal = self._hand_to(route, _acceptors(listeners), _NO_SERVICE, now)
                 if refusal is not None:
                     self._context.counters.connects_refused += 1
                     self._routes.tell_rejected(route, *refusal)
+
+    def _next_waiting(self, name: str) -> Route | None:
+        """Return the waiting route that goes on next, or None if none can. Strangers must not keep users waiting for
+        listeners that do not accept strangers, nor the other way round."""
+        goes_on: dict[str, bool] = {}  # by the user to whose service strangers come; "": users come
+        for route in self._routes.waiting.firsts(name):
+            if route.owner not in goes_on:
+                listeners = self._services.candidates(name, route.owner)
+                goes_on[route.owner] = not listeners or any(listener.has_room for listener in listeners)
+            if goes_on[route.owner]:
+                return route
+        return None
 
     def _hand_to(self, route: Route, candidates: list[Acceptor], refusal: Refusal, now: int) -> Refusal | None:
         """Hand the route to the first of the candidates that takes it. Otherwise release it, and return the refusal."""
@@ -285,7 +302,7 @@ class Openings:
         """
         if isinstance(decision, Deny):
             refusal: Refusal | None = (decision.reason, decision.text)
-        elif not may_accept(endpoint, decision, route.target, self._services.may_listen):
+        elif not may_accept(endpoint, decision, route, self._services.may_listen):
             # The same answer as from an endpoint that does not know the connection: it reveals nothing of its user.
             refusal = RejectReason.GONE, "no endpoint with this id accepts such connections"
         else:
@@ -296,13 +313,14 @@ class Openings:
         return refusal
 
 
-def may_accept(endpoint: ServedAttachment, decision: Hand, target: Target, may_listen: MayListen) -> bool:
-    """Whether the rules let this endpoint accept connections to the target.
+def may_accept(endpoint: ServedAttachment, decision: Hand, route: Route, may_listen: MayListen) -> bool:
+    """Whether the rules let this endpoint accept the route.
 
     Announcements do not count: after a restart of the relay there are none yet, and streams outlive their listener.
     """
     if decision.to is HandTo.SERVICE:
-        return may_listen(endpoint.account.user, decision.name or target.host)
+        user = endpoint.account.user
+        return route.owner in ("", user) and may_listen(user, decision.name or route.target.host)
     return endpoint.is_exit and decision.name in ("", endpoint.claim)
 
 

@@ -113,7 +113,7 @@ def _why_not_open(
     decisions: dict[tuple[str, Target], Decision],
 ) -> str:
     """Return why a route of an attachment that stays must end, or an empty string."""
-    asked = route.user, route.target
+    asked = route.asks_as, route.target
     decision = decisions.get(asked)
     if decision is None:
         decision = decisions[asked] = rules.authorise(*asked)
@@ -122,7 +122,7 @@ def _why_not_open(
     if route.state not in (RouteState.HANDED, RouteState.BOUND):
         return ""  # its acceptor is checked when it is chosen
     acceptor = route.acceptor.attachment
-    is_kept = acceptor not in doomed and may_accept(acceptor, decision, route.target, rules.may_listen)
+    is_kept = acceptor not in doomed and may_accept(acceptor, decision, route, rules.may_listen)
     return "" if is_kept else _NO_ACCEPTOR
 
 

@@ -47,7 +47,8 @@ class RouteTable:
         queue = attachment.mailbox.open(frame.source)
         if queue is None:
             return None
-        route = Route(connect, frame, account.user)
+        owner = account.user if is_public_endpoint(attachment.identity) else ""
+        route = Route(connect, frame, account.user, owner)
         # The acceptor's leg is a placeholder until `hand`.
         route.initiator = route.acceptor = Leg(attachment, frame.source, queue, route)
         route.deadline = Deadline(partial(self._timed_out, route))
@@ -148,7 +149,7 @@ class RouteTable:
         acceptor = route.acceptor.attachment
         server = "" if acceptor.is_exit else acceptor.account.user
         queues = route.acceptor.queue, route.initiator.queue
-        opener = "" if is_public_endpoint(route.initiator.attachment.identity) else route.user
+        opener = "" if route.owner else route.user
         self._context.pacing.assign(*queues, opener, server, route.target, now)
 
     # --- ending

@@ -89,9 +89,12 @@ class Services:
         """Whether the rules let the user listen under the name, announced or not."""
         return self._may_listen(user, name)
 
-    def candidates(self, name: str) -> list[Listener]:
-        """Return the listeners of this name in rotation order, the next one first."""
-        return list(self._up.get(name, ()))
+    def candidates(self, name: str, owner: str = "") -> list[Listener]:
+        """Return the listeners of this name in rotation order, the next one first.
+
+        With `owner`, only those that accept strangers who come to a service of this user (2.11).
+        """
+        return [listener for listener in self._up.get(name, ()) if listener.takes(owner)]
 
     def chosen(self, listener: Listener) -> None:
         """Move a listener that was handed a CONNECT to the end of the rotation."""

@@ -15,6 +15,7 @@ from tunnel_servlet.access.rules import Ruleset
 from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, PacketFilter
+from tunnel_servlet.switch.inline_id import owner_in
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.parts import Parts
 from tunnel_servlet.web.public_ports import PublicPorts
@@ -25,6 +26,7 @@ __all__ = ["REVOKED", "Relay", "TokenBound"]
 REVOKED = "the token was revoked"
 
 _log = structlog.get_logger("relay")
+_NOT_PUBLIC = "people without the tunnel may not reach the service any more"
 _NO_RULES = Ruleset(())
 
 
@@ -135,9 +137,11 @@ class Relay:
         return self.grants.is_exit(user)
 
     def authorise(self, user: str, target: Target) -> Decision:
-        """Decide whether the user may reach the target."""
-        if target.kind == TargetKind.SERVICE and self.public_ports.is_public(user, target.host):
-            return Hand(HandTo.SERVICE)  # strangers reach it, too, in the name of its owner
+        """Decide whether the user may reach the target. `strangers_of` names those who reach only what is public."""
+        owner = owner_in(user)
+        if owner:
+            is_public = target.kind == TargetKind.SERVICE and self.public_ports.is_public(owner, target.host)
+            return Hand(HandTo.SERVICE) if is_public else Deny(text=_NOT_PUBLIC)
         return self.grants.authorise(user, target)
 
     def may_listen(self, user: str, name: str) -> bool:

@@ -252,7 +252,7 @@ def test_queues_are_forgotten_when_they_are_empty() -> None:
     queues = AcceptQueues()
     assert len(queues) == 0
     assert "reports" not in queues
-    assert queues.first("reports") is None
+    assert list(queues.firsts("reports")) == []
     queues.look_at("reports")
     assert queues.poll_changed() is None
 

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from tests.servlet.support import REPORTS, Peer, Relay, accepted, connect, key, kinds, listen_state, read_connect
-from tunnel.wire import ListenState, ListenStatus, Packet, PublicPlace, decode_listen_state
-from tunnel_servlet.switch.decisions import Publisher
-from tunnel_servlet.switch.inline_id import PUBLIC_USER, is_public_endpoint, public_endpoint_id
+from typing import Any
+
+from tests.servlet.support import (
+    REPORTS,
+    Peer,
+    Relay,
+    accepted,
+    connect,
+    key,
+    kinds,
+    listen_state,
+    read_connect,
+    read_rejected,
+    resume,
+)
+from tunnel.wire import (
+    ListenState,
+    ListenStatus,
+    Packet,
+    PacketType,
+    PublicPlace,
+    RejectReason,
+    Target,
+    decode_listen_state,
+)
+from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, Publisher
+from tunnel_servlet.switch.inline_id import PUBLIC_USER, is_public_endpoint, owner_in, public_endpoint_id, strangers_of
 
 UP, DOWN, REFUSED = ListenStatus.UP, ListenStatus.DOWN, ListenStatus.REFUSED
 PORT, HOST = PublicPlace(8443), PublicPlace(host="app.example", http=True)
@@ -120,3 +143,84 @@ def test_a_stranger_is_named_as_such_and_pays_no_rate() -> None:
     server.push(accepted(1, 9, route_key=key(1)))
     assert kinds(stranger.push()) == ["ACCEPTED"]
     assert rated == ["bob"]  # as the one who serves, once
+
+
+def shared(**settings: Any) -> tuple[Relay, Peer, Peer, Peer, Peer]:
+    """A name that ann and bob share, public only at ann's endpoint: those two, strangers, and a user."""
+    relay = Relay(publisher=Noted(), settle_us=0, **settings)
+    ann, bob = (Peer(relay, user, seed).attached() for user, seed in (("ann", 2), ("bob", 3)))
+    announce(ann, listen_state(public=PORT, backlog=1))
+    announce(bob, listen_state(backlog=1))
+    strangers = Peer(relay, user="ann", seed=4, own_identity=public_endpoint_id("ann", 1)).attached()
+    return relay, ann, bob, strangers, Peer(relay, "carol", 5).attached()
+
+
+def come(peer: Peer, *sources: int) -> list[str]:
+    return kinds(peer.push(*(connect(source, target=REPORTS, route_key=key(source)) for source in sources)))
+
+
+def handed(peer: Peer) -> list[int]:
+    return [packet.source for packet in peer.push() if packet.type == PacketType.CONNECT]
+
+
+def accept(peer: Peer, source: int) -> list[int]:
+    packets = peer.push(accepted(source, 1000 + source, route_key=key(source)))
+    return [packet.source for packet in packets if packet.type == PacketType.CONNECT]
+
+
+def test_strangers_reach_only_the_endpoint_whose_owner_has_made_the_service_public() -> None:
+    _, ann, bob, strangers, _ = shared()
+    assert come(strangers, 1, 2, 3) == []
+    assert (handed(ann), handed(bob)) == ([1], [])
+    assert accept(ann, 1) == [2]  # the rest waits for room
+    assert accept(ann, 2) == [3]
+    assert handed(bob) == []
+
+
+def test_strangers_reach_no_other_endpoint_of_the_owner() -> None:
+    relay, ann, _, strangers, _ = shared()
+    private = Peer(relay, "ann", 6).attached()
+    announce(private, listen_state(backlog=9))
+    come(strangers, 1, 2)
+    assert (handed(ann), handed(private)) == ([1], [])
+
+
+def test_strangers_who_wait_do_not_keep_users_waiting_nor_the_other_way_round() -> None:
+    _, ann, bob, strangers, carol = shared()
+    come(strangers, 1, 2)
+    come(carol, 11, 12)
+    assert (handed(ann), handed(bob)) == ([1], [11])
+    assert accept(bob, 11) == [12]
+    come(carol, 13)
+    assert accept(ann, 1) == [2]  # it came before
+    assert accept(ann, 2) == [13]
+
+
+def test_strangers_who_wait_are_refused_when_the_service_is_public_no_more() -> None:
+    _, ann, bob, strangers, _ = shared()
+    come(strangers, 1, 2)
+    ann.push(listen_state(version=2, backlog=1))
+    assert kinds(strangers.push()) == ["REJECTED"]
+    assert handed(bob) == []
+
+
+def test_strangers_do_not_resume_at_an_endpoint_of_another_user() -> None:
+    _, _, bob, strangers, carol = shared()
+    asked = resume(21, 99, bob, target=REPORTS, route_key=key(21))
+    assert read_rejected(strangers.push(asked)[0]).reason == RejectReason.GONE
+    carol.push(asked)
+    assert handed(bob) == [21]
+
+
+def test_the_rules_are_asked_for_strangers_and_not_for_their_owner() -> None:
+    asked: list[tuple[str, Target]] = []
+
+    def authorise(user: str, target: Target) -> Decision:
+        asked.append((user, target))
+        return Deny() if owner_in(user) else Hand(HandTo.SERVICE)
+
+    _, ann, _, strangers, _ = shared(authorise=authorise)
+    assert come(strangers, 1) == ["REJECTED"]
+    assert asked == [(strangers_of("ann"), REPORTS)]
+    assert (owner_in(strangers_of("ann")), owner_in("ann"), owner_in(PUBLIC_USER)) == ("ann", "", "")
+    assert handed(ann) == []

@@ -44,9 +44,9 @@ class Rig:
     ) -> Server:
         return await self.users[user].start_server(handler or greet, name, public=place)
 
-    def grants(self, **changes: Grant) -> GrantTable:
+    def grants(self, everyone: Grant | None = None, **changes: Grant) -> GrantTable:
         """The table of the rig, with other grants for some users."""
-        return GrantTable({**usual(self.ports), **changes})
+        return GrantTable({**usual(self.ports), **changes}, everyone)
 
 
 def replace_tls(address: ListenAddress) -> ListenAddress:
@@ -56,7 +56,7 @@ def replace_tls(address: ListenAddress) -> ListenAddress:
 def usual(ports: dict[str, int]) -> dict[str, Grant]:
     def grant(user: str) -> Grant:
         public = (parse_public_address(f"{HERE}:{ports[user]}"),)
-        return Grant(listen=("*",), public=public, public_hosts=(f"{user}.example",))
+        return Grant(listen=("*",), services=("*",), public=public, public_hosts=(f"{user}.example",))
 
     return {user: grant(user) for user in ("ann", "bob")}
 
@@ -208,16 +208,22 @@ async def test_a_port_that_another_program_has_is_a_clear_refusal() -> None:
             await world.serve("ann", "raw", place)
 
 
-@in_loop
-async def test_a_removed_rule_closes_the_port_and_ends_its_connections() -> None:
+@pytest.mark.parametrize("everyone", [Grant(), Grant(services=("*",))])
+def test_a_removed_rule_closes_the_port_and_ends_its_connections(everyone: Grant) -> None:
+    """Also if the owner may use the service: strangers have no part in that."""
+    in_loop(removes_a_rule)(everyone)
+
+
+async def removes_a_rule(everyone: Grant) -> None:
     async with rig() as world:
         port = world.ports["ann"]
+        rest = Grant(listen=("*",), services=() if everyone.services else ("*",))
         server = await world.serve("ann", "raw", PublicPlace(port), echo)
         await world.serve("bob", "other", PublicPlace(world.ports["bob"]), echo)
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(b"x")
         assert await reader.readexactly(1) == b"x"
-        world.running.relay.reload(replace(world.running.config, grants=world.grants(ann=Grant(listen=("*",)))))
+        world.running.relay.reload(replace(world.running.config, grants=world.grants(everyone, ann=rest)))
         assert "no rule allows the user port" in str(await server.refused())
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(1)

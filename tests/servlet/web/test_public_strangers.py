@@ -56,6 +56,22 @@ async def test_the_strangers_of_one_user_leave_room_for_those_of_another() -> No
 
 
 @in_loop
+async def test_strangers_never_reach_a_user_who_shares_the_name_but_is_not_public() -> None:
+    async with rig() as world:
+        share = {user: msgspec.structs.replace(grant, listen=("shared",)) for user, grant in usual(world.ports).items()}
+        world.running.relay.reload(replace(world.running.config, grants=world.grants(**share)))
+        await world.serve("ann", "shared", PublicPlace(world.ports["ann"]), echo)
+
+        async def private(reader: StreamReader, writer: StreamWriter) -> None:
+            writer.write(b"private")
+            writer.close()
+
+        await world.users["bob"].start_server(private, "shared")
+        for _ in range(4):
+            assert await talk(world.ports["ann"], b"x", ends=True) == b"x"
+
+
+@in_loop
 async def test_a_user_cannot_open_and_close_places_without_end() -> None:
     """Each opening takes time from all users; another user is not concerned."""
     async with rig() as world:
