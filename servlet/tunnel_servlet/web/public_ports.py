@@ -18,7 +18,7 @@ from tunnel.splice import TunnelSide, splice
 from tunnel.tasks import KeptTasks
 from tunnel.wire import PublicPlace
 from tunnel_servlet.access.connections import Connections, Place
-from tunnel_servlet.access.grants import GrantTable
+from tunnel_servlet.access.grants import GrantTable, PublicAddress
 from tunnel_servlet.config import ListenAddress, ServiceLimits
 from tunnel_servlet.switch.decisions import Publisher
 from tunnel_servlet.switch.inline_id import public_endpoint_id
@@ -44,6 +44,7 @@ class Published(msgspec.Struct, frozen=True):
     user: str
     name: str
     place: PublicPlace
+    address: PublicAddress | None = None  # of the port
 
 
 class _Owner:
@@ -100,11 +101,11 @@ class PublicPorts(Publisher):
     # --- for the switch
 
     def publish(self, user: str, name: str, place: PublicPlace) -> str:
-        why = self.why_denied(user, place)
+        why = self._grants().why_not_public(user, place)
         if why:
             _log.info("public", user=user, service=name, place=str(place), open=False, text=why)
             return why
-        wanted = Published(user, name, place)
+        wanted = Published(user, name, place, None if place.host else self._grants().public_address(user, place))
         if self._published.get(name) == wanted:
             return ""
         taken = self._hosts.get(place.host) if place.host else self._at_port(place.port)
@@ -116,19 +117,19 @@ class PublicPorts(Publisher):
         self._forget_unused(owner)
         if not owner.may_open():
             return f"{_OPENINGS_MAX} public places were opened within {_KEEP_S:g} s: wait as long, then try again"
-        self.withdraw(name)
         if place.host:
+            self.withdraw(name)
             self._hosts[place.host] = wanted
         else:
-            address = self._grants().public_address(user, place)
-            assert address is not None  # why_denied has found it
+            if taken is not None:
+                self.withdraw(name)  # the same port cannot be bound twice
             try:
-                sock = bind_public(address)
+                listener = self._listen_at(wanted)
             except OSError as error:
-                _log.warning("not_public", user=user, service=name, place=str(address), text=error.strerror)
+                _log.warning("not_public", user=user, service=name, place=str(wanted.address), text=error.strerror)
                 return f"the relay cannot open {place}: {error.strerror}: tell its operator, or choose another port"
-            serve = partial(self._serve_http if place.http else self._serve_raw, wanted)
-            self._ports[place.port] = wanted, PublicListener(sock, serve, self._connections)
+            self.withdraw(name)
+            self._ports[place.port] = wanted, listener
         self._published[name] = wanted
         owner.names.add(name)
         _log.info("public", user=user, service=name, place=str(place), open=True)
@@ -148,7 +149,11 @@ class PublicPorts(Publisher):
         _log.info("public", user=found.user, service=name, place=str(found.place), open=False)
 
     def why_denied(self, user: str, place: PublicPlace) -> str:
-        return self._grants().why_not_public(user, place)
+        why = self._grants().why_not_public(user, place)
+        found = None if place.host else self._at_port(place.port)
+        if why or found is None or found.address == self._grants().public_address(user, place):
+            return why
+        return f"the rules open {place} at another address of the relay now: offer the service again"
 
     # --- for the relay
 
@@ -188,6 +193,12 @@ class PublicPorts(Publisher):
         await self._tasks.stop()
 
     # --- connections
+
+    def _listen_at(self, published: Published) -> PublicListener:
+        """Accept connections for a service at a port. Raise OSError."""
+        assert published.address is not None  # the rules give the user this port
+        serve = partial(self._serve_http if published.place.http else self._serve_raw, published)
+        return PublicListener(bind_public(published.address), serve, self._connections)
 
     def _serve_raw(self, published: Published, place: Place, client: tuple[str, int]) -> PublicSide:
         return PublicSide(place, client, self._sides, partial(self._begin, published), self._gone)

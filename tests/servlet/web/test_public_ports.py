@@ -234,6 +234,43 @@ async def removes_a_rule(everyone: Grant) -> None:
 
 
 @in_loop
+async def test_a_rule_with_another_address_closes_the_port_until_the_service_is_offered_again() -> None:
+    async with rig() as world:
+        port = world.ports["ann"]
+        wide, narrow = (
+            msgspec.structs.replace(usual(world.ports)["ann"], public=(parse_public_address(f"{address}:{port}"),))
+            for address in ("0.0.0.0", HERE)
+        )
+        world.running.relay.reload(replace(world.running.config, grants=world.grants(ann=wide)))
+        server = await world.serve("ann", "raw", PublicPlace(port), echo)
+        reader, writer = await asyncio.open_connection("127.0.0.2", port)
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+        world.running.relay.reload(replace(world.running.config, grants=world.grants(ann=narrow)))
+        assert "at another address of the relay now: offer the service again" in str(await server.refused())
+        with pytest.raises(ConnectionResetError):
+            await reader.readexactly(1)
+        await shut(writer)
+        await world.serve("ann", "raw", PublicPlace(port), echo)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.2", port)
+        assert await talk(port, b"x", ends=True) == b"x"
+
+
+@in_loop
+async def test_a_place_stays_open_when_the_service_cannot_have_another_one() -> None:
+    async with rig() as world:
+        port = world.ports["ann"]
+        with hold_port() as other, socket.create_server((HERE, other)):
+            public = tuple(parse_public_address(f"{HERE}:{each}") for each in (port, other))
+            both = msgspec.structs.replace(usual(world.ports)["ann"], public=public)
+            world.running.relay.reload(replace(world.running.config, grants=world.grants(ann=both)))
+            await world.serve("ann", "raw", PublicPlace(port), echo)
+            assert "cannot open" in world.public.publish("ann", "raw", PublicPlace(other))
+        assert await talk(port, b"x", ends=True) == b"x"
+
+
+@in_loop
 async def test_a_revoked_user_has_no_port() -> None:
     async with rig() as world:
         await world.serve("ann", "raw", PublicPlace(world.ports["ann"]), echo)
