@@ -61,6 +61,27 @@ class PublicSide(SocketSide):
         """Go on, now that the connection exists."""
         self._begin(self)
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._charge_kept()
+
+    def catch_up(self) -> None:
+        super().catch_up()
+        self._charge_kept()
+
+    def _kept_bytes(self) -> int:
+        """The bytes of input that are kept in memory, because the service does not take them yet."""
+        return sum(map(len, self._early))
+
+    def _charge_kept(self) -> None:
+        """Charge the kept input to the client's address. End the connection if the address may not keep as much."""
+        more = self._kept_bytes() - self.place.held_bytes
+        if more > 0 and not self.place.hold(more):
+            _log.info("too_many_bytes", address=self.client[0], text="wait for services of people without the tunnel")
+            self.abort_both()
+        elif more < 0:
+            self.place.free(-more)
+
     def refuse(self, status: int, text: str) -> None:
         """End the connection, because it leads nowhere."""
         _log.info("public_refused", address=self.client[0], status=status, text=text)
@@ -147,6 +168,9 @@ class HttpSide(PublicSide):
         self._rest += data
         self._go_on()
 
+    def _kept_bytes(self) -> int:
+        return super()._kept_bytes() + len(self._rest) + len(self._held)
+
     def _go_on(self) -> None:
         """Handle what has come, as long as the service takes it and it is the payer's turn. Then read on."""
         while self._rest and self._may_read and not self._is_input_held and not self.is_over:
@@ -155,6 +179,7 @@ class HttpSide(PublicSide):
             piece = bytes(self._rest[:size])
             del self._rest[:size]
             self._handle(piece)
+        self._charge_kept()
         if self._rest or self._is_input_held or not self._may_read:
             super().pause_reading()
         elif self._is_end_next:
@@ -200,7 +225,7 @@ class HttpSide(PublicSide):
                 self._held += data
                 self._keep_within(len(self._held))
             case _Phase.SWITCHED:
-                super().data_received(data)
+                SocketSide.data_received(self, data)
             case _Phase.DONE:  # it is still read, so that a client that goes away is noticed
                 self._ignored += len(data)
                 self._keep_within(self._ignored)
@@ -232,7 +257,7 @@ class HttpSide(PublicSide):
             if self._request.is_upgrade:
                 self._held += self._request.trailing
         if out:
-            super().data_received(out)
+            SocketSide.data_received(self, out)
         if began:
             self._begin(self)
         if began and self.owner:
@@ -243,7 +268,8 @@ class HttpSide(PublicSide):
     def catch_up(self) -> None:
         early, self._early = self._early, []
         for data in early:
-            super().data_received(data)
+            SocketSide.data_received(self, data)
+        self._charge_kept()
         if self.is_eof and self._other is not None:
             self._pass_end_on(self._other)
 
@@ -276,7 +302,8 @@ class HttpSide(PublicSide):
         self._phase = _Phase.SWITCHED if is_switched else _Phase.DONE
         held, self._held = bytes(self._held), bytearray()
         if is_switched and held:
-            super().data_received(held)
+            SocketSide.data_received(self, held)
+        self._charge_kept()
         if is_switched and self._is_end_held:
             super().eof_received()
 

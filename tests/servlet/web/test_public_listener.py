@@ -25,10 +25,10 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 class Scene:
     """A listener on a free port, with as many places as a test connects."""
 
-    def __init__(self, *, is_http: bool) -> None:
+    def __init__(self, *, is_http: bool, bytes_max: int = 1 << 20) -> None:
         self.sides: dict[PublicSide, None] = {}
         self.made: list[PublicSide] = []
-        self.connections = Connections(4096, 64, 1, 1 << 20)
+        self.connections = Connections(4096, 64, 1, bytes_max)
         self.turns = Turns()
         self._is_http = is_http
         sock = bind_public(PublicAddress(ip_address("127.0.0.1"), 0))
@@ -39,7 +39,7 @@ class Scene:
         if self._is_http:
             side: PublicSide = HttpSide(place, client, self.sides, lambda side: None, lambda side: None, 30, self.turns)
         else:
-            side = PublicSide(place, client, self.sides, PublicSide.resume_reading, lambda side: None)
+            side = PublicSide(place, client, self.sides, lambda side: side.resume_reading(), lambda side: None)
         self.made.append(side)
         return side
 
@@ -82,6 +82,33 @@ def test_a_side_that_fails_at_once_gives_its_place_back(
         scene = Scene(is_http=True)
         scene.reset()
         await until(lambda: scene.made and not scene.connections.total)
+        scene.listener.close()
+
+    run(scenario(), new_loop, deadline_s=10)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("is_http", [False, True])
+def test_input_that_waits_for_a_service_is_charged_to_the_address_of_the_client(
+    new_loop: type[asyncio.AbstractEventLoop], is_http: bool
+) -> None:
+    """No service ever accepts here."""
+    body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" + bytes(200_000)
+
+    async def scenario() -> None:
+        scene = Scene(is_http=is_http, bytes_max=1_000_000)
+        writers = [(await asyncio.open_connection(*scene.address))[1] for _ in range(10)]
+        await until(lambda: scene.connections.total == 10)
+        for writer in writers:
+            writer.write(body)
+        await until(lambda: scene.connections.held_bytes and scene.connections.total < 10)
+        assert scene.connections.held_bytes <= 500_000  # one address may hold half
+        for side in list(scene.sides):
+            side.abort_both()
+        for writer in writers:
+            writer.transport.abort()
+        await until(lambda: not scene.connections.total)
+        assert scene.connections.held_bytes == 0
         scene.listener.close()
 
     run(scenario(), new_loop, deadline_s=10)
