@@ -266,7 +266,8 @@ class PublicPorts(Publisher):
         if owner is None:
             self._attached += 1
             identity = public_endpoint_id(user, self._attached)
-            attachment = memory_attach(self._host(), user=user, name="public", identity=identity, linger=_LINGER_S)
+            # It has no name: under one, it and an endpoint of the user with the same name would replace each other.
+            attachment = memory_attach(self._host(), user=user, identity=identity, linger=_LINGER_S)
             owner = self._owners[user] = _Owner(user, attachment)
         return owner
 

@@ -12,10 +12,11 @@ import msgspec
 import pytest
 import uvloop
 
-from tests.servlet.rig import until
-from tests.servlet.web.test_public_ports import HERE, echo, request, rig, shut, talk, usual
+from tests.servlet.rig import KEYS, TOKENS, until
+from tests.servlet.web.test_public_ports import HERE, echo, greet, request, rig, shut, talk, usual
 from tests.support.loops import in_loop, run
-from tunnel import PublicPlace, StreamReader, StreamWriter
+from tunnel import PublicPlace, StreamReader, StreamWriter, attach
+from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.web.public_request import PublicRequest
 
 
@@ -69,6 +70,37 @@ async def test_strangers_never_reach_a_user_who_shares_the_name_but_is_not_publi
         await world.users["bob"].start_server(private, "shared")
         for _ in range(4):
             assert await talk(world.ports["ann"], b"x", ends=True) == b"x"
+
+
+@in_loop
+async def test_an_endpoint_of_the_owner_may_be_called_public() -> None:
+    """It replaces nothing, and nothing replaces it, whichever of the two comes first."""
+    place = PublicPlace(host="ann.example", http=True)
+    async with rig() as world:
+        url = f"http://{world.running.addresses[0]}"
+        async with attach(url, token=TOKENS["ann"], name="public", proxy=None, linger=0.1) as first:
+            server = await first.start_server(greet, "site", public=place)
+            assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
+            assert first.refusal is None
+            server.close()
+            await until(lambda: not world.public.published)
+        await world.serve("ann", "site", place)
+        async with attach(url, token=TOKENS["ann"], name="public", proxy=None, linger=0.1):
+            assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
+
+
+@in_loop
+async def test_a_user_whose_token_comes_back_gets_strangers_again() -> None:
+    async with rig() as world:
+        await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
+        assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
+        rest = TokenTable({user: keys for user, keys in KEYS.items() if user != "ann"})
+        world.running.relay.reload(replace(world.running.config, tokens=rest))
+        await until(lambda: not world.public.published)
+        world.running.relay.reload(world.running.config)
+        async with attach(f"http://{world.running.addresses[0]}", token=TOKENS["ann"], proxy=None, linger=0.1) as again:
+            await again.start_server(greet, "site", public=PublicPlace(host="ann.example", http=True))
+            assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
 
 
 @in_loop
