@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PORTS = (7077, 8080, 8081, 8082, 8089, 8090, 8091, 9000, 9080, 15432)
-WAIT_S = 240.0
+WAIT_S = 480.0
 
-pytestmark = [pytest.mark.timeout(500), pytest.mark.skipif(sys.platform != "linux", reason="commands are Linux's")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.skipif(sys.platform != "linux", reason="commands are Linux's")]
 
 
 def test_every_service_belongs_to_a_profile_and_is_watched() -> None:

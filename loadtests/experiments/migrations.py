@@ -30,7 +30,7 @@ __all__ = ["Act", "Interruption", "Report", "main", "measure", "planned", "summa
 _SERVICE = "mirror"
 _MIB = 1024 * 1024
 _LOOK_S = 0.02
-_CHANGE_S = 60.0  # only a client that does not change its carrier at all takes so long
+_CHANGE_S = 150.0  # only a client that does not change its carrier at all takes so long
 
 
 class Act(enum.StrEnum):

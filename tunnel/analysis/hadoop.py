@@ -216,6 +216,8 @@ class HadoopFolder:
             yield
         except Py4JJavaError as error:
             name = error.java_exception.getClass().getSimpleName()
+            if name == "RemoteException":  # it carries an exception of the server that the client does not unwrap
+                name = str(error.java_exception.getClassName()).rpartition(".")[2]
             text = str(error.java_exception.getMessage() or "").partition("\n")[0][:_REASON_LETTERS]
             if name in _MISSING:
                 raise FileNotFoundError(f"{name}: {text}") from error
