@@ -255,9 +255,9 @@ class LinkCarrier(ExchangingCarrier):
             case Step.TRY | Step.RENEW:
                 self._begin(decision.road, is_spare=False)
             case Step.USE:
-                line, self._proven = self._proven, None
-                if line is not None:
-                    self._replace(line, now)
+                proven = self._take_proven()
+                if proven is not None:
+                    self._replace(proven, now)
             case Step.RESUME:
                 self._use_lanes(False)
             case Step.YIELD if line is not None and self._spares:
@@ -330,8 +330,7 @@ class LinkCarrier(ExchangingCarrier):
             self._proven = line
             self._ladder.proven(road, now)
             self._act(now)
-            if self._proven is not None:  # the ladder has no use for it any more
-                self._proven = None
+            if self._take_proven() is not None:  # the ladder has no use for it any more
                 self._shut(line)
         self._host.pump()
 
@@ -414,6 +413,14 @@ class LinkCarrier(ExchangingCarrier):
         else:
             self._ladder.lost(road, reason, now)
             self._use_lanes(True)
+
+    def _take_proven(self) -> OpenLink | None:
+        """Return the link that the ladder has not chosen yet, and keep it no longer.
+
+        It is a method because compiled code takes an attribute for what was assigned to it before, whatever was called.
+        """
+        proven, self._proven = self._proven, None
+        return proven
 
     def _replace(self, line: OpenLink, now: int) -> None:
         """Use this link from now on. The one before it, and its spares if they are of another road, are closed soon."""
