@@ -84,8 +84,10 @@ export function decodeAttached(content) {
     id: Buffer.from(r.take(16)),
     epoch: Buffer.from(r.take(8)),
     generation: r.u32(),
-    fresh: (r.u8() & 1) === 1,
   };
+  const flags = r.u8();
+  attached.fresh = (flags & 1) === 1;
+  attached.streams = (flags & 2) === 2; // the relay can stream answers (7.20), which this endpoint does not ask for
   r.u8();
   attached.mostPackets = r.u16();
   for (const field of ['largestBody', 'largestPacket', 'largestHold', 'pullInterval', 'initialEdge'])
@@ -163,7 +165,7 @@ export function encodeAttached(a) {
     a.id,
     a.epoch,
     u32(a.generation),
-    u8(a.fresh ? 1 : 0),
+    u8((a.fresh ? 1 : 0) | (a.streams ? 2 : 0)),
     u8(0),
     u16(a.mostPackets),
     u32(a.largestBody),
