@@ -54,7 +54,7 @@ def test_nginx_that_limits_the_rate_of_requests(tmp_path: Path, status: int, bur
     """The rate is learned, so that few requests are refused, and bodies grow although requests wait for their turn."""
 
     async def main() -> None:
-        async with a_relay(relay), client(server.url) as attachment:
+        async with a_relay(relay), client(server.url, carrier="poll") as attachment:
             await move(attachment, 4 * MIB)
             learned.append(len(statuses(tmp_path)))
             await move(attachment, 4 * MIB)
