@@ -37,6 +37,14 @@ def hide_the_users_login(config: pytest.Config) -> None:
         os.environ[f"XDG_{name}_HOME"] = directory.name
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, on the compiled build, the tests that cannot run there."""
+    if wants_compiled(os.environ):
+        left_out = [item for item in items if item.get_closest_marker("interpreted")]
+        items[:] = [item for item in items if not item.get_closest_marker("interpreted")]
+        config.hook.pytest_deselected(items=left_out)
+
+
 def check_the_build() -> None:
     """Fail unless this run tests the build that was asked for: the sources, or the modules compiled from them."""
     found = str(endpoint.__file__)

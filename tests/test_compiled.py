@@ -5,8 +5,12 @@ pass to code that is not compiled, so that `is` cannot compare them.
 """
 
 import ast
+import importlib
+import inspect
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pathspec
@@ -82,6 +86,48 @@ def test_subclasses_of_a_compiled_carrier_are_compiled() -> None:
     heirs = [str(path) for path in project_files(ROOT) if "(ExchangingCarrier)" in (ROOT / path).read_text()]
     assert len(heirs) >= 3
     assert set(heirs) - {"tests/test_compiled.py"} <= names
+
+
+def heirs_of_compiled_classes(source: str) -> Iterator[str]:
+    """The classes in a test file that inherit from a compiled class, which plain Python cannot do."""
+    tree = ast.parse(source)
+    origins = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0].startswith("tunnel")
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        for base in node.bases if isinstance(node, ast.ClassDef) else []:
+            if isinstance(base, ast.Name) and base.id in origins and _is_compiled(*origins[base.id]):
+                yield f"{node.name}({base.id})"
+
+
+def _is_compiled(module: str, name: str) -> bool:
+    found = getattr(importlib.import_module(module), name)
+    if issubclass(found, BaseException) or getattr(found, "_is_protocol", False):
+        return False
+    return Path(inspect.getsourcefile(found) or "").relative_to(ROOT) in FILES
+
+
+def compiled_run() -> list[Path]:
+    """The test files that `make test-compiled` runs."""
+    recipe = (ROOT / "Makefile").read_text().partition("\ntest-compiled:")[2].partition("\n\n")[0]
+    patterns = [name for name in re.split(r"[\s()]+", recipe) if name.startswith("tests/")]
+    assert len(patterns) > 10
+    return [
+        path
+        for path in project_files(ROOT)
+        if any(str(path).startswith(f"{pattern}/") or fnmatch(str(path), pattern) for pattern in patterns)
+    ]
+
+
+def test_tests_that_inherit_from_compiled_classes_are_marked() -> None:
+    """They fail on the compiled build."""
+    heirs = {str(path): [*heirs_of_compiled_classes((ROOT / path).read_text())] for path in compiled_run()}
+    marked = {path for path in heirs if "pytest.mark.interpreted" in (ROOT / path).read_text()}
+    assert {path: found for path, found in heirs.items() if found and path not in marked} == {}
+    assert heirs["tests/carriers/test_link_protocol.py"] == ["Half(LinkProtocol)"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)

@@ -14,6 +14,8 @@ from tunnel.carriers.link_protocol import LINK_LANE, LinkProtocol
 from tunnel.exchange import LinkInput, LinkState
 from tunnel.wire import ENVELOPE_BYTES, Answer, Exchange, encode_envelope
 
+pytestmark = pytest.mark.interpreted  # Half inherits from LinkProtocol
+
 FIRST = b"".join(encode_envelope(Exchange(b"i" * 16, 5, 7, LINK_LANE, 0, 0, 0, 0)))
 NOTSENT_LOWAT = 25  # of Linux
 

@@ -54,6 +54,7 @@ class Table(dict[tuple[State, Input], Row]):
         return super().get(key, default)
 
 
+@pytest.mark.interpreted
 def test_the_scripts_use_every_row_of_the_state_table(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table()
     monkeypatch.setattr("tunnel.core.connection.connection.TRANSITIONS", table)

@@ -57,6 +57,7 @@ def test_only_some_seeds_have_hostile_users_and_older_draw_versions_have_none() 
     assert not any(draw_scenario(seed, 4).hostiles for seed in range(80))
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("forgets", ["bytes of packets", "an attachment", "a connection"])
 def test_a_relay_that_forgets_to_give_something_back_is_found(forgets: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if forgets == "bytes of packets":

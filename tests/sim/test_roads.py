@@ -19,6 +19,7 @@ def run_seeds(count: int) -> None:
         RoadWorld(seed).run()
 
 
+@pytest.mark.interpreted
 def test_the_seeds_make_every_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     made: set[Step] = set()
     decide: Callable[..., None] = ladder.Ladder._decide

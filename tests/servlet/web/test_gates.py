@@ -99,6 +99,7 @@ async def test_two_users_connections_that_come_at_once_are_accepted_in_turns(mon
             await close(writer)
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_two_users_packets_of_all_links_of_a_user_are_handled_in_turns() -> None:
     """A user's links share the user's turn: a batch of one of them, and then the other users."""

@@ -300,6 +300,7 @@ def test_a_link_that_is_not_read_is_not_filled(new_loop: Callable[[], asyncio.Ab
     run(test(), new_loop)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_two_users_a_batch_of_tiny_packets_is_handled_in_parts(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
