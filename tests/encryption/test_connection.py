@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.pair import GIVEN_UP, LOST, MS, Fate, Side
 from tests.encryption.rig import Encrypted, Party, another_key, key, opened
 from tunnel.core import LocalProtocolError, Lost, LostReason, PeerClosedError, PeerFinished
-from tunnel.core.constants import SECOND_US
+from tunnel.core.constants import PACKET_PAYLOAD_MAX, SECOND_US
 from tunnel.core.events import Closed, Connected, PeerClosed, Writable
 from tunnel.encryption import connection as module
 from tunnel.encryption.binding import binding_of
@@ -323,6 +323,32 @@ def test_a_paused_reader_holds_at_most_64_kib_of_plaintext() -> None:
     both.b.resume()
     both.settle()
     assert len(both.b.received) == 2_999_999
+
+
+def test_a_large_write_makes_ciphertext_for_packets_that_are_nearly_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each packet costs processor time at both ends and at the relay."""
+    both = opened()
+    sizes: list[int] = []
+    write = both.a.stream._connection.write
+
+    def watched(data: bytes, now: int) -> int:
+        sizes.append(len(data))
+        return write(data, now)
+
+    monkeypatch.setattr(type(both.a.stream._connection), "write", lambda _, data, now: watched(data, now))
+    both.a.stream.write(bytes(module._CHUNK_BYTES), both.pair.now)
+    both.a.stream.write(bytes(256 * 1024), both.pair.now)
+    assert sizes == [PACKET_PAYLOAD_MAX, 128 * 1024 + 8 * 22, 128 * 1024 + 8 * 22]
+
+
+@pytest.mark.parametrize("size", [1, 16_384, 100_000, 4_000_000])
+def test_of_a_refused_write_at_most_one_record_is_kept(size: int) -> None:
+    """The rest waits as plaintext with its writer, and counts against the limit of the writer."""
+    both = opened()
+    while both.a.stream.write(bytes(size), both.pair.now) == size:
+        assert len(both.a.stream._pending) <= 16_384 + 22
+    assert both.a.stream._connection.room == 0
+    assert 0 < len(both.a.stream._pending) <= 16_384 + 22
 
 
 def test_a_paused_reader_does_not_hold_up_the_handshake() -> None:

@@ -27,8 +27,9 @@ from tunnel.core import (
     Writable,
 )
 from tunnel.core.connection.base import ConnectionIdentity
+from tunnel.core.constants import PACKET_PAYLOAD_MAX
 from tunnel.encryption.binding import VERDICT_SAME, binding_of
-from tunnel.encryption.tls import FEED_BYTES_MAX, TlsFault, TlsSession
+from tunnel.encryption.tls import FEED_BYTES_MAX, RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsFault, TlsSession
 from tunnel.errors import IntegrityError, LostError, TunnelError
 from tunnel.wire import AbortReason, Buffer
 
@@ -37,7 +38,8 @@ __all__ = ["STREAM_BYTES_MAX", "EncryptedConnection", "JudgeKey"]
 STREAM_BYTES_MAX = 256 * 1024**3
 """Ciphertext in one direction. AES-GCM must not protect more than 2**24.5 whole records with one key (RFC 8446, 5.5),
 and `ssl` cannot change the key."""
-_CHUNK_BYTES = 64 * 1024  # of plaintext that is encrypted at once; its ciphertext may have to wait for the connection
+_CHUNK_BYTES = PACKET_PAYLOAD_MAX - 16 * RECORD_OVERHEAD_BYTES
+"""The most plaintext that is encrypted at once: the 16 records of its ciphertext fit in one packet."""
 _ENDED = (State.PEER_CLOSED, State.DRAIN, State.CLOSED)
 _TRUNCATED = "the encrypted stream was cut before its end"
 
@@ -127,7 +129,7 @@ class EncryptedConnection:
             if not self.is_ready or self.failure is not None or not self._push(now):
                 self._write_refused = True
                 break
-            chunk = view[taken : taken + _CHUNK_BYTES]
+            chunk = view[taken : taken + self._chunk_size(len(view) - taken)]
             if self._made_bytes + 2 * len(chunk) > STREAM_BYTES_MAX:
                 self._fail_by_length(now)
                 break
@@ -138,6 +140,14 @@ class EncryptedConnection:
             self._data_end = self._made_bytes
         self._push(now)
         return taken
+
+    def _chunk_size(self, left_bytes: int) -> int:
+        """Return how many of these bytes of plaintext to encrypt at once: equal parts, because of small packets.
+
+        The ciphertext of at most one record has to wait for room in the connection.
+        """
+        parts = -(-left_bytes // _CHUNK_BYTES)
+        return min(-(-left_bytes // parts), max(self._connection.room, RECORD_BYTES))
 
     def flush(self, waiting_bytes: int = 0) -> None:
         """Speed up Flushed, as `Connection.flush` does.
@@ -152,7 +162,7 @@ class EncryptedConnection:
         """Return the next bytes of the stream, at most `size_max`; b"" if there are none now, or at its end."""
         if not self.is_ready or self._closing:
             return b""
-        self._pull(now)
+        self._pull(size_max, now)
         data, self._plain = self._plain[:size_max], self._plain[size_max:]
         self._read_bytes += len(data)
         return data
@@ -206,7 +216,7 @@ class EncryptedConnection:
     def _readable(self, now: int) -> list[Event]:
         if self.is_ready:
             return [] if self._closing else [Readable(self.id)]
-        self._pull(now)
+        self._pull(0, now)
         if not self.is_ready:
             return []
         events: list[Event] = [Connected(self.id)]
@@ -258,10 +268,13 @@ class EncryptedConnection:
 
     # the inner workings
 
-    def _pull(self, now: int) -> None:
-        """Decrypt until there is plaintext to read, or nothing more to decrypt."""
+    def _pull(self, wanted_bytes: int, now: int) -> None:
+        """Decrypt until there is plaintext to read, or nothing more to decrypt.
+
+        Of the plaintext, at most AHEAD_BYTES_MAX is more than the reader wants now.
+        """
         while not len(self._plain) and self.failure is None and not (self.is_ready and self._closing):
-            data = self._connection.read(FEED_BYTES_MAX, now)
+            data = self._connection.read(wanted_bytes + FEED_BYTES_MAX, now)
             if not len(data):
                 return
             self._take_in(data, now)

@@ -9,12 +9,23 @@ from pathlib import Path
 from tunnel.encryption.fingerprint import key_fingerprint
 from tunnel.wire import Buffer
 
-__all__ = ["AHEAD_BYTES_MAX", "FEED_BYTES_MAX", "TlsFault", "TlsSession", "accepting_context", "offering_context"]
+__all__ = [
+    "AHEAD_BYTES_MAX",
+    "FEED_BYTES_MAX",
+    "RECORD_BYTES",
+    "RECORD_OVERHEAD_BYTES",
+    "TlsFault",
+    "TlsSession",
+    "accepting_context",
+    "offering_context",
+]
 
-AHEAD_BYTES_MAX = 64 * 1024
-"""The most that one call of `receive` decrypts: three whole records, and one of which the first part was fed before."""
-FEED_BYTES_MAX = 48 * 1024  # of ciphertext per call of `receive`
-_RECORD_BYTES = 16 * 1024  # the largest plaintext of a record (RFC 8446, 5.1)
+AHEAD_BYTES_MAX = 64 * 1024  # of plaintext that is decrypted before its reader wants it
+FEED_BYTES_MAX = 48 * 1024
+"""The most ciphertext per call of `receive` beyond what the reader wants now. It completes at most AHEAD_BYTES_MAX of
+plaintext: three whole records, and one of which the first part was fed before."""
+RECORD_BYTES = 16 * 1024  # the largest plaintext of a record (RFC 8446, 5.1)
+RECORD_OVERHEAD_BYTES = 22  # of ciphertext over plaintext: header, type and tag (RFC 8446, 5.2)
 _HEADER_BYTES = 5
 _GROUP_RECORDS = 16  # decrypted before those without data are counted
 _WITHOUT_DATA_MAX = 16
@@ -81,7 +92,7 @@ class TlsSession:
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def receive(self, data: Buffer) -> bytes:
-        """Take bytes of the peer, at most FEED_BYTES_MAX; return all plaintext that they complete.
+        """Take bytes of the peer, and return all plaintext that they complete.
 
         So no whole record ever waits inside, which `end` would lose. Raise TlsFault if a byte is not as the peer sent
         it, if bytes follow the peer's end, and if too many records carry no data.
@@ -160,7 +171,7 @@ class TlsSession:
         """Add the plaintext of each record that is complete."""
         try:
             while not self.peer_ended:
-                part = self._tls.read(_RECORD_BYTES)
+                part = self._tls.read(RECORD_BYTES)
                 if part:
                     parts.append(part)
                 else:

@@ -86,6 +86,11 @@ class Connection(ConnectionBase):
         """The number of bytes that were written and not yet acknowledged."""
         return self.sender.window.unacknowledged_bytes
 
+    @property
+    def room(self) -> int:
+        """The number of bytes that `write` would take now."""
+        return self.sender.window.room
+
     def snapshot(self) -> ConnectionStats:
         """Return the counters, with those values filled in that are looked up only on demand."""
         stats, sender, window = self.stats, self.sender, self.sender.window
