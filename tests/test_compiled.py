@@ -98,9 +98,10 @@ def heirs_of_compiled_classes(source: str) -> Iterator[str]:
         for alias in node.names
     }
     for node in ast.walk(tree):
-        for base in node.bases if isinstance(node, ast.ClassDef) else []:
-            if isinstance(base, ast.Name) and base.id in origins and _is_compiled(*origins[base.id]):
-                yield f"{node.name}({base.id})"
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                if isinstance(base, ast.Name) and base.id in origins and _is_compiled(*origins[base.id]):
+                    yield f"{node.name}({base.id})"
 
 
 def _is_compiled(module: str, name: str) -> bool:
