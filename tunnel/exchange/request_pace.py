@@ -1,9 +1,9 @@
 """The rate of requests that the path lets pass, learned from refusals because of their number (429, 503; 7.18).
 
-Requests are judged in blocks. While a part of a block is refused, the gap between requests grows. When nothing is
-refused although requests wait for the gap, it shrinks by an eighth. If requests are then refused, the
-previous gap is used again, for a time that doubles each time. If requests are refused however large the gap is, the
-refusals have another cause, and no gap is used.
+Requests are judged in blocks. While a part of a block is refused, the gap between requests grows, from the gap that
+they had on average: a smaller one would change nothing. When nothing is refused although requests wait for the gap, it
+shrinks by an eighth. If requests are then refused, the previous gap is used again, for a time that doubles each time.
+If requests are refused however large the gap is, the refusals have another cause, and no gap is used.
 """
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
@@ -19,6 +19,10 @@ _NEAR_BLOCKS_MAX = 4
 # If no request was answered for this long, the relay may have been away; refusals from that time say nothing about the
 # rate.
 _AWAY_US = 1_500 * MILLISECOND_US
+# Gaps beyond the first figure are pauses of the application. Those beyond the second do not make the least gap larger
+# at once, so that refusals with another cause do not hold up somebody who types.
+_PAUSE_US = SECOND_US
+_REAL_GAP_US_MAX = 100 * MILLISECOND_US
 _SETTLE_US = SECOND_US  # the least time for which a gap is used; a limit that allows bursts refuses late
 _LONG_US_MIN = 30 * SECOND_US  # time for which a result is relied on; doubles each time, up to the maximum
 _LONG_US_MAX = 600 * SECOND_US
@@ -42,6 +46,9 @@ class RequestPace:
         self._answered_us = 0  # when the newest request that was answered was sent
         self._passed = 0  # requests of the present block that were answered
         self._refused = 0  # requests of the present block that were refused
+        self._sent_us = 0  # when the newest request was sent
+        self._gaps = 0  # number of gaps between requests in the present block, without pauses
+        self._gaps_us = 0  # sum of these gaps
 
     def allows(self, now: int) -> bool:
         """Return whether a request may leave now. If not, note that one waits."""
@@ -53,6 +60,10 @@ class RequestPace:
     def sent(self, now: int) -> None:
         """Record that a request leaves."""
         self.next_us = now + self.gap_us if self.gap_us else 0
+        if now - self._sent_us < _PAUSE_US:
+            self._gaps += 1
+            self._gaps_us += now - self._sent_us
+        self._sent_us = now
 
     def refused(self, sent_us: int, now: int, *, surely: bool) -> None:
         """Record that an intermediary refused a request that was sent at `sent_us`: `surely`, or perhaps, because of
@@ -67,7 +78,7 @@ class RequestPace:
     def answered(self, sent_us: int, now: int) -> None:
         """Learn from the relay's answer to a request that was sent at `sent_us`."""
         if sent_us - self._answered_us > max(_AWAY_US, 3 * self.gap_us):
-            self._passed = self._refused = 0
+            self._begin_block()
         self._answered_us = max(self._answered_us, sent_us)
         if sent_us < self._changed_us or not (self._refused or self.gap_us):
             return
@@ -78,13 +89,13 @@ class RequestPace:
             elif self._has_waited and now >= self._settled_us:
                 self._speed_up(now)
             else:
-                self._passed = 0
+                self._begin_block()
 
     def _slow_down(self, now: int) -> None:
         """Use a larger gap, because a part of a block was refused."""
         share = self._refused / (self._passed + self._refused)
         self._near_blocks = self._near_blocks + 1 if share < 0.5 else 0
-        gap_us, settle_us = int(self.gap_us * min(2.0, 1.1 / max(0.1, 1 - share))), _SETTLE_US
+        gap_us, settle_us = int(self._real_gap_us() * min(2.0, 1.1 / max(0.1, 1 - share))), _SETTLE_US
         if self._near_blocks > _NEAR_BLOCKS_MAX:
             gap_us = self._near_blocks = 0
             self._ignored_until_us = now + self._ignored_us
@@ -107,5 +118,14 @@ class RequestPace:
         self.gap_us = gap_us
         self.next_us = min(self.next_us, now) + gap_us if gap_us else 0
         self._changed_us, self._settled_us = now, now + settle_us
-        self._gap_us_before = self._passed = self._refused = 0
+        self._gap_us_before = 0
         self._has_waited = False
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        self._passed = self._refused = self._gaps = self._gaps_us = 0
+
+    def _real_gap_us(self) -> int:
+        """Return the gap that the requests of the block had on average: at least the gap in use."""
+        average_us = self._gaps_us // self._gaps if self._gaps else 0
+        return max(self.gap_us, min(average_us, _REAL_GAP_US_MAX))
