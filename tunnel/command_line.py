@@ -26,6 +26,7 @@ __all__ = [
     "queued_log",
     "shows_people",
     "tell",
+    "writes_events",
 ]
 
 _QUOTE_LETTERS = 300  # of an unexpected error, which may quote a page
@@ -88,8 +89,13 @@ def add_events_option(
 
 def shows_people() -> bool:
     """Whether lines for people are read on a terminal, so that they stand there in place of log events."""
+    return sys.stderr.isatty() and not writes_events()
+
+
+def writes_events() -> bool:
+    """Whether a program reads the log, as it does with --json, so that people read nothing of this process."""
     setup = sys.modules.get("tunnel.logs.setup")
-    return sys.stderr.isatty() and not (setup is not None and setup.writes_events())
+    return setup is not None and setup.writes_events()
 
 
 def tell(text: str) -> None:
@@ -200,7 +206,7 @@ def add_carrier_rates(parser: argparse.ArgumentParser | argparse._ArgumentGroup)
         type=_links,
         default=1,
         metavar="N",
-        help="number of links to keep open, from 1 to 4; one carries everything, and when it is lost, a spare one "
+        help="number of links to keep open, from 1 to 4. One of them carries everything; when it is lost, a spare link "
         "takes over at once (default: 1)",
     )
     parser.add_argument(
@@ -208,8 +214,9 @@ def add_carrier_rates(parser: argparse.ArgumentParser | argparse._ArgumentGroup)
         type=_interval,
         default=0.0,
         metavar="S",
-        help="seconds between pulls, the requests that fetch data while there is no link; the relay answers them at "
-        "once, and may settle on another interval; 0: it holds them until data comes (default: 0)",
+        help="seconds between pulls, which are the requests that fetch data while there is no link. The relay answers "
+        "a pull at once, and may settle on another interval. With 0, the relay holds a pull until data comes "
+        "(default: 0)",
     )
 
 

@@ -13,6 +13,7 @@ from tunnel import Attachment, LostError, TunnelError
 from tunnel.command_line import add_events_option
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
+from tunnel.logs.outages import OutageLog
 from tunnel.rates import parse_rate
 from tunnel.stillness import STILL_S, until_still
 from tunnel_client.cli.attaching import add_wait_option, make_attachment, told_of_waiting
@@ -86,7 +87,7 @@ def add_rate_option(parser: argparse.ArgumentParser) -> None:
         type=_rate,
         metavar="RATE",
         help="bytes per second that all connections together may move in each direction, such as '20 MiB/s'; they "
-        "share it fairly, and more bytes wait (default: no limit)",
+        "share it fairly, and bytes that exceed it wait (default: no limit)",
     )
 
 
@@ -137,7 +138,7 @@ async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Na
 async def _serve(attachment: Attachment, serving: Serving, signals: "Signals", arguments: argparse.Namespace) -> int:
     async with told_of_waiting(attachment, arguments):
         await attachment.start()
-    attachment.add_connection_listener(_Listener())
+    attachment.add_connection_listener(OutageLog(_log))
     async with serving(attachment) as served:
         signals.is_serving = True
         failing = asyncio.get_running_loop().create_task(_fails(attachment, served, arguments.give_up_after))
@@ -169,16 +170,6 @@ async def finish(listening: Iterable[Listening], traffics: Callable[[], Iterable
         text = f"waiting for {count} until no byte has moved for {STILL_S:g} s; a second signal cuts them"
         _log.warning("stopping", text=text)
     await until_still(connections_open, moved, STILL_S)
-
-
-class _Listener:
-    """Logs outages. Connections survive an outage up to the user timeout; the command goes on trying."""
-
-    def disconnected(self, reason: str) -> None:
-        _log.warning("disconnected", text=f"{reason}; trying again, open connections wait")
-
-    def reconnected(self) -> None:
-        _log.warning("reconnected")
 
 
 async def _fails(attachment: Attachment, served: Served, give_up_s: float | None) -> None:

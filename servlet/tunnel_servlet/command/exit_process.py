@@ -10,11 +10,12 @@ from pathlib import Path
 import structlog
 
 from tunnel import Attachment, LostError, TraceWriter, attach
-from tunnel.command_line import allows_insecure_http, tell
+from tunnel.command_line import allows_insecure_http, tell, writes_events
 from tunnel.encryption.keys import KeyFile, own_key
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.gateway_options import parse_headers
+from tunnel.logs.outages import OutageLog
 from tunnel.private_files import read_token
 from tunnel.stillness import STILL_S, until_still
 from tunnel_servlet.command.exit_rules import ExitRules, load_rules
@@ -131,7 +132,8 @@ async def _serve(
             patience.look(attachment)
         if starting.done():
             await starting
-            tell(f"attached to {arguments.relay} as {arguments.name or 'an exit'}")
+            _announce(arguments)
+            attachment.add_connection_listener(OutageLog(_log))
             keys.show()
             while attachment.refusal is None and not signals.finish.done():
                 await asyncio.wait([signals.finish], timeout=_LOOK_S)
@@ -144,6 +146,14 @@ async def _serve(
     finally:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
+
+
+def _announce(arguments: argparse.Namespace) -> None:
+    """Announce that targets can be dialled: as an event with --json, otherwise as a line for people."""
+    if writes_events():
+        _log.info("attached", relay=arguments.relay, name=arguments.name)
+    else:
+        tell(f"attached to {arguments.relay} as {arguments.name or 'an exit'}")
 
 
 async def _finish(attachment: Attachment, dialer: Dialer) -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from loadtests.harness.tree import python_path
 
@@ -29,6 +30,16 @@ class Process:
             if words in line:
                 return line
         raise AssertionError(f"the command ended without {words!r}: {self.lines}")
+
+    async def event(self, name: str) -> dict[str, Any]:
+        """Return the next event of this name that the command writes to standard output (--json)."""
+        assert self.process.stdout is not None
+        while line := (await self.process.stdout.readline()).decode():
+            self.lines.append(line)
+            found: dict[str, Any] = json.loads(line)
+            if found["event"] == name:
+                return found
+        raise AssertionError(f"the command ended without the event {name}: {self.lines}")
 
     async def urls(self) -> tuple[str, str]:
         """The URLs of the relay and of its admin listener."""

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from loadtests.harness.ports import hold_port
 from tests.servlet.command.rig import Process, process
-from tests.servlet.rig import KEYS, TOKENS, relay, settings
+from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tunnel import Attachment, RefusedError, ResetError, StreamReader, StreamWriter, attach
 from tunnel_servlet.access.tokens import TokenTable
@@ -33,6 +34,23 @@ async def test_an_exit_attaches_and_ends_on_a_signal(number: signal.Signals, cod
             assert running.relay.host.switch.stats().exits == 1
             exit_.process.send_signal(number)
             assert await exit_.ended() == code
+
+
+@in_loop
+async def test_a_program_learns_when_an_exit_is_ready_and_when_its_relay_is_away() -> None:
+    async with relay() as running:
+        at = running.addresses[0]
+        arguments = ["exit", "--relay", f"http://{at}", "--name", "berlin", "--allow", "127.0.0.1:1", "--proxy", "none"]
+        async with process(*arguments, "--json", TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            ready = await exit_.event("attached")
+            assert (ready["relay"], ready["name"], ready["level"]) == (f"http://{at}", "berlin", "info")
+            await running.close()
+            assert "trying again" in (await exit_.event("disconnected"))["text"]
+            async with relay(settings(listen=(msgspec.structs.replace(LOOPBACK, port=at.port),))):
+                await exit_.event("reconnected")
+                exit_.process.send_signal(signal.SIGTERM)
+                assert await exit_.ended() == 0
+        assert not any("attached to" in line for line in exit_.lines)
 
 
 @asynccontextmanager

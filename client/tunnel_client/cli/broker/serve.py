@@ -14,6 +14,7 @@ from tunnel import Attachment, DeniedError, NotAuthenticatedError, TunnelError
 from tunnel.command_line import shows_people, tell
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import OK
+from tunnel.logs.outages import OutageLog
 from tunnel.messages import Broker, BrokerSettings, LogConfig, LogError, RemoteCallError, TopicSpec
 from tunnel.messages.broker.protocol import check_name
 from tunnel_client.cli.options import relay_settings
@@ -140,6 +141,7 @@ async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) ->
         attachment: Attachment = settings.attach(attach_timeout=None, name=service)
         try:
             async with attachment:
+                attachment.add_connection_listener(OutageLog(_log))
                 await attachment.start_server(broker.serve, service)
                 _announce(service)
                 is_first = False

@@ -62,6 +62,7 @@ def add(commands: CommandAdder) -> None:
     add_events_option(parser)
     add_relay_options(parser)
     parser.set_defaults(run=run, serves=True)
+    parser.set_defaults(links=None, pull_interval=None, user_timeout=None)  # the file may set them
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 __all__ = ["ENTRY_TYPES", "EntryPart", "ExposePart", "ForwardPart", "ProxyPart", "RelayPart", "UpFile", "json_schema"]
 
-_RATE = "bytes per second in each direction, such as 20 MiB/s; more bytes wait"
+_RATE = "bytes per second in each direction, such as 20 MiB/s; bytes that exceed it wait"
 Rate: TypeAlias = Annotated[str, Meta(description=_RATE, examples=["20 MiB/s"])]
 FileName: TypeAlias = Annotated[str, Meta(description="a path; a relative one starts at the directory of this file")]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, lt=1e9)]

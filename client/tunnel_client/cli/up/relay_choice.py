@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import tunnel
@@ -18,6 +19,8 @@ from tunnel_client.settings import UNSET, USER_TIMEOUT_S, RelaySettings, find_se
 
 __all__ = ["chosen_settings", "is_refused_again", "is_same_path"]
 
+T = TypeVar("T")
+
 
 def chosen_settings(
     read: ReadFile, arguments: argparse.Namespace, trace: tunnel.TraceWriter | None = None
@@ -25,7 +28,6 @@ def chosen_settings(
     """Return the settings. Raises UsageError if one is missing or wrong, or if a file with a secret is not private."""
     part = read.relay
     proxy = arguments.proxy or part.proxy or (read_proxy_file(Path(part.proxy_file)) if part.proxy_file else "")
-    timeout = arguments.user_timeout
     found = find_settings(
         relay=arguments.relay or part.url,
         token_file=arguments.token_file or part.token_file,
@@ -33,19 +35,26 @@ def chosen_settings(
         ca=arguments.ca or part.ca,
         cert=arguments.cert or part.cert,
         carrier=arguments.carrier or part.carrier,
-        user_timeout=part.user_timeout or timeout if timeout == USER_TIMEOUT_S else timeout,
+        user_timeout=_first(arguments.user_timeout, part.user_timeout, USER_TIMEOUT_S),
         insecure_http=arguments.insecure_http or part.insecure_http,
         headers=headers_of(arguments) or _headers(part.header_file) or None,
         hostname=arguments.hostname or part.hostname,
         sni=arguments.sni or part.sni,
         encryption=arguments.encryption or part.encryption,
         peer_keys=arguments.peer_key or part.peer_keys,
-        links=arguments.links if arguments.links != 1 else part.links or 1,
-        pull_interval=arguments.pull_interval or part.pull_interval or 0.0,
+        links=_first(arguments.links, part.links, 1),
+        pull_interval=_first(arguments.pull_interval, part.pull_interval, 0.0),
     )
     found = replace(found, rate=arguments.rate or part.rate, trace=trace)
     offers_services = any(entry.kind == "expose" for entry in read.entries.values())
     return with_service_key(found, part.key) if offers_services else found
+
+
+def _first(option: T | None, in_file: T | None, default: T) -> T:
+    """Return the setting of the option, or else that of the file: None means that it was not given there."""
+    if option is not None:
+        return option
+    return default if in_file is None else in_file
 
 
 def is_same_path(one: RelaySettings, other: RelaySettings) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
+from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel.exit_codes import LOST, OK, UNREACHABLE, USAGE
 from tunnel.messages import BrokerClient, ChannelTable, TopicSpec
@@ -116,6 +117,27 @@ def test_a_broker_behind_a_relay(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ):
             assert main(["topics", "--relay", relay, "--broker", "broker", "--json"]) == OK
             assert json.loads(capsys.readouterr().out)[0]["topic"] == "orders"
+
+
+@in_loop
+async def test_a_broker_logs_that_its_relay_is_away(tmp_path: Path) -> None:
+    async def logs(event: str) -> None:
+        is_it = says_event(event)
+        async with asyncio.timeout(60):
+            while not any(map(is_it, broker.output.splitlines())):  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.01)
+
+    with hold_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        serve = relay_command("serve", "--open", "--listen", f"127.0.0.1:{port}")
+        with (
+            Process(serve, ready=says_event("listening")) as relay,
+            serving(tmp_path, "--relay", url, "--service", "broker", "--json") as broker,
+        ):
+            relay.kill()
+            await logs("disconnected")
+            await relay.start().ready()
+            await logs("reconnected")
 
 
 def test_clients_of_a_killed_broker_behind_a_relay_reach_its_successor_at_once(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import jsonschema
 import pytest
 
 from tests.client.cli.up.rig import private
-from tunnel_client.cli.main import main
+from tunnel_client.cli.main import main, make_parser
 from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, RelayPart, json_schema
 from tunnel_client.cli.up.example import EXAMPLE
 from tunnel_client.cli.up.file import BrokenFileError, default_path, read_up_file
+from tunnel_client.cli.up.relay_choice import chosen_settings
 from tunnel_client.cli.up.unit import unit_text
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import CARRIERS, ENCRYPTION
@@ -131,6 +132,19 @@ def test_two_users_a_secret_that_others_can_read_is_refused(
     text = capsys.readouterr().err
     assert f"{name} {tmp_path}/secret is open to other users (mode 0640): run `chmod 600" in text
     assert "s3cret" not in text
+
+
+def test_an_option_takes_precedence_over_the_file_even_with_its_default_value(tmp_path: Path) -> None:
+    def chosen(more: str, *options: str) -> tuple[int, float, float]:
+        read = read_up_file(written(tmp_path, f"{RELAY}{more}{ENTRY}"))
+        settings = chosen_settings(read, make_parser(["up"]).parse_args(["up", *options]))
+        return settings.links, settings.pull_interval, settings.user_timeout
+
+    of_file = "links = 3\npull-interval = 2\nuser-timeout = 20\n"
+    assert chosen("") == (1, 0.0, 300.0)
+    assert chosen(of_file) == (3, 2.0, 20.0)
+    assert chosen(of_file, "--links", "1", "--pull-interval", "0", "--user-timeout", "300") == (1, 0.0, 300.0)
+    assert chosen("", "--links", "2", "--pull-interval", "1", "--user-timeout", "5") == (2, 1.0, 5.0)
 
 
 # the example and the schema
