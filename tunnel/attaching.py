@@ -70,10 +70,10 @@ def attach(
 
     `carrier`: "poll" uses exchanges only, each with a complete answer. "stream" also lets the relay stream its answers,
     where the path lets them pass. "auto" does the same, and also tries a link, and else a WebSocket, which more proxies
-    pass. "link" and "websocket" try only this one, wait for the first try and repeat it more often. `links`: the number
-    of links to keep open, 1 to 4; one carries everything, the others are spares. `pull_interval`: the seconds between
-    pulls while there is no link, which the relay may change; 0: it holds pulls until data comes. `road_memory`: a file
-    that remembers for "auto" what worked on this path.
+    pass. "link" and "websocket" try only the one that they name, wait for the first try, and repeat it more often.
+    `links`: the number of links to keep open, 1 to 4; one carries everything, the others are spares.
+    `pull_interval`: the seconds between pulls while there is no link, which the relay may change; 0: the relay holds
+    pulls until data comes. `road_memory`: a file that remembers for "auto" what worked on this path.
 
     `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
     everybody on the way can read it. It allows the same for `headers`. `headers`, `hostname`, `sni`: what a gateway
@@ -82,9 +82,9 @@ def attach(
     must be for this name. Nothing of it is sent to a proxy that opens connections for us, or to another origin.
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
     seconds without an answer after which a connection is lost. `rate`: the bytes per second, such as "20 MiB/s", that
-    all connections together may move in each direction; they share it fairly, and more bytes wait. `await_login`: if a
-    login page of the network answers before a relay ever has, keep trying for `attach_timeout` seconds (True) or raise
-    UnreachableError at once (False). By default, only a redirect raises it at once.
+    all connections together may move in each direction; they share it fairly, and bytes that exceed it wait.
+    `await_login`: if a login page of the network answers before a relay ever has, keep trying for `attach_timeout`
+    seconds (True) or raise UnreachableError at once (False). By default, only a redirect raises it at once.
 
     `encryption`: "auto" encrypts the streams to exits and services that can, "require" opens and accepts no others,
     "off" encrypts none. `peer_key`: the fingerprint of the key that the other end must have, or several of them; it

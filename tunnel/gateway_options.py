@@ -12,28 +12,33 @@ _IF_SEEN = "replace the secrets in it if another user may have seen them"
 _FORM = "write 'NAME: VALUE', or @FILE with such lines"
 
 
-def add_gateway_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the options for a gateway."""
+def add_gateway_options(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, may_be_stored: bool = False
+) -> None:
+    """Add the options for a gateway. `may_be_stored`: the command uses what `tunnel login` stored."""
+    stored = " (default: the stored one)" if may_be_stored else ""
     parser.add_argument(
         "--header",
         action="append",
         default=[],
         metavar="HEADER",
         help="header for a gateway in front of the relay: 'NAME: VALUE', or @FILE, a file with one header on each "
-        "line; repeatable. All users of this machine can see command lines: put secrets into a file with mode 0600",
+        "line; repeatable. All users of this machine can see command lines: put secrets into a file with mode 0600"
+        f"{' (default: the stored ones)' if may_be_stored else ''}",
     )
     parser.add_argument(
         "--hostname",
         default="",
         metavar="NAME",
         help="host name to send in the Host header instead of the one in the URL; also the server name in TLS, unless "
-        "--sni is given",
+        f"--sni is given{stored}",
     )
     parser.add_argument(
         "--sni",
         default="",
         metavar="NAME",
-        help="server name in TLS; the certificate is checked against it (default: --hostname, or the URL's host)",
+        help="server name in TLS; the certificate is checked against it (default: "
+        f"{'the stored one, or ' if may_be_stored else ''}--hostname, or the URL's host)",
     )
 
 

@@ -146,7 +146,7 @@ class ServiceLimits:
     """Open connections of people without the tunnel, at all public ports. Each user may have at most as many, to all of
     the user's services, as are then still free."""
     public_connections_per_address_max: int = 64
-    """The same from one address (one /64 network of IPv6)."""
+    """The same from one address (one /64 network of IPv6). They are never more than half of all."""
     trace_bytes_max: int = 1 << 30
     """Bytes of all trace files in the folder `trace`; the oldest are removed when there are more."""
 

@@ -14,7 +14,7 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 
 # Modules of tunnel_client.cli.commands. Each has `add(commands: CommandAdder) -> None`, which sets the default `run`: a
 # function from the parsed arguments to an exit code. A command that serves until it is stopped also sets `serves`: its
-# log then starts at the level "info", unless standard error is a terminal, and its option --json turns the log into
+# log then starts at the level "info" if standard error is not a terminal, and its option --json turns the log into
 # events on standard output. A command that must start fast sets `logs` to False and must not log anything.
 COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "up", "status", "peers", "doctor")
 _DESCRIPTION = (
@@ -44,8 +44,8 @@ def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:
     parser.add_argument(
         "--log",
         choices=LOG_LEVELS,
-        help="log events of this level and above (default: warning; info for forward, expose, proxy and up, unless "
-        "standard error is a terminal)",
+        help="log events of this level and above (default: warning; for forward, expose, proxy and up, info if "
+        "standard error is not a terminal or with --json)",
     )
     commands = CommandAdder(parser)
     for name in names:

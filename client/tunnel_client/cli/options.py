@@ -58,16 +58,17 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False)
     group.add_argument(
         "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
     )
-    add_insecure_http(group)
-    add_gateway_options(group)
+    add_insecure_http(group, may_be_stored=True)
+    add_gateway_options(group, may_be_stored=True)
     group.add_argument(
         "--carrier",
         choices=CARRIERS,
         default="",
         help="poll: separate HTTP requests, each with a complete answer. stream: like poll, and let the relay stream "
         "its answers where the path allows it. auto: like stream, and use an upgraded HTTP connection (link) or else a "
-        "WebSocket where the path allows it. link, websocket: like auto, but with only this one of the two, which is "
-        "tried first and more often (default: TUNNEL_CARRIER, or auto)",
+        "WebSocket where the path allows it. link, websocket: like auto, but with only this one of the two, which the "
+        "command tries before it begins its work, and then every second while it is not open (default: TUNNEL_CARRIER, "
+        "or auto)",
     )
     add_carrier_rates(group)
     if accepts:
@@ -125,13 +126,17 @@ def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_insecure_http(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the option that lets a token cross a network unencrypted."""
+def add_insecure_http(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, may_be_stored: bool = False
+) -> None:
+    """Add the option that lets a token cross a network unencrypted. `may_be_stored`: the command uses what
+    `tunnel login` stored."""
     parser.add_argument(
         "--insecure-http",
         action="store_true",
         help="allow the token and any --header to cross a network without encryption, to an http:// relay or proxy on "
-        "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
+        "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1"
+        f"{', or if this option was stored' if may_be_stored else ''})",
     )
 
 

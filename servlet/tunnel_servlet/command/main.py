@@ -121,8 +121,8 @@ def _add_open(parser: argparse.ArgumentParser) -> None:
         "--open",
         action="store_true",
         help="accept clients without a token, as a user called open; only if the relay listens on loopback alone. They "
-        "may do what --allow, and [everyone] in the configuration file, allow. Without a configuration file they may "
-        "use every service. With neither a configuration file nor --allow, they may also reach every target",
+        "may do what --allow and the table [everyone] in the configuration file allow. Without a configuration file "
+        "they may use every service. With neither a configuration file nor --allow, they may also reach every target",
     )
 
 
@@ -218,7 +218,7 @@ def _add_exit(commands: CommandAdder) -> None:
     add_gateway_options(parser)
     _add_exit_rules(parser)
     _add_trace(parser)
-    add_events_option(parser)
+    add_events_option(parser, "attached, disconnected and reconnected")
     parser.set_defaults(run=exit_process.run_exit)
 
 
@@ -234,12 +234,18 @@ def _add_exit_rules(parser: argparse.ArgumentParser) -> None:
     _add_allow(parser, "let this exit dial the target for every user, if the relay's rules allow it, too")
 
 
+_ROTATE = (
+    "give a user another token and print it, once; the previous one stays valid until it is revoked, or until the next "
+    "rotation: a user has at most two tokens"
+)
+
+
 def _add_user(commands: CommandAdder) -> None:
     outer = commands.add("user", "manage users and their tokens", "tunnel-relay user add ann -c relay.toml")
     actions = CommandAdder(outer)
     for action, what in (
         ("add", "add a user and print the user's token, once"),
-        ("rotate", "give a user another token and print it, once; the previous one stays valid until it is revoked"),
+        ("rotate", _ROTATE),
         ("revoke", "revoke a user's tokens"),
         ("list", "list users, the key ids of their tokens and the dates of creation"),
     ):

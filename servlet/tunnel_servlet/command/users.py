@@ -23,7 +23,8 @@ _Users = dict[str, tuple[Key, ...]]
 
 TEMPLATE = """\
 # Configuration of a tunnel relay. Check this file with: tunnel-relay check -c {file}
-# A running relay applies changes of rules, rates, users and tokens within 2 seconds, others at its next start.
+# A running relay applies changes of rules, rates, users and tokens within 2 seconds, and changes of other settings at
+# its next start. `names_may_resolve_to` is a part of the rules.
 
 # Addresses to listen on: HOST:PORT. They speak plain HTTP, which suffices behind a TLS proxy. With the table [tls]
 # below they speak TLS, except those with http:// before them.
@@ -138,9 +139,12 @@ def user(arguments: argparse.Namespace) -> int:
     if arguments.action == "rotate" and name not in users:
         raise ConfigError(_no_user(path, name, users, f"run `tunnel-relay user add {name} -c {arguments.config}`"))
     token, key = _new_token()
-    users[name] = (*users.get(name, ()), key)[-KEYS_MAX:]
+    keys = (*users.get(name, ()), key)
+    users[name] = keys[-KEYS_MAX:]
     with _token_kept(arguments.token_file, token, beside=(Path(arguments.config), path)):
         write_users(path, users)
+    for old in keys[:-KEYS_MAX]:
+        _note(f"the token with the key id {old.id} is not valid any more: a user has at most {KEYS_MAX} tokens")
     if arguments.action == "rotate":
         _note(
             "the previous token is still valid; once the new one is in use, run: "

@@ -134,11 +134,16 @@ def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFi
     assert main(["user", "add", "bob", "--json"]) == 0
     bob = json.loads(capsys.readouterr().out)
     assert main(["user", "rotate", "bob"]) == 0
-    second = capsys.readouterr().out.strip()
+    printed = capsys.readouterr()
+    second = printed.out.strip()
+    assert "not valid any more" not in printed.err
     tokens = load_config("relay.toml").tokens
     assert {tokens.identify(token) is not None for token in (bob["token"], second, made)} == {True}
     assert main(["user", "rotate", "bob"]) == 0
-    third = capsys.readouterr().out.strip()
+    printed = capsys.readouterr()
+    third = printed.out.strip()
+    removed = f"the token with the key id {bob['key']} is not valid any more: a user has at most 2 tokens"
+    assert removed in printed.err
     tokens = load_config("relay.toml").tokens
     assert [tokens.identify(token) is not None for token in (bob["token"], second, third)] == [False, True, True]
     assert main(["user", "revoke", "bob", "--key", second.split("_")[1]]) == 0

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,9 +31,11 @@ async def test_slow_heads_end_and_take_no_place_of_the_owner() -> None:
             assert answer.startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.parametrize("limit", [{"public_connections_per_address_max": 4}, {"public_connections_max": 8}])
 @in_loop
-async def test_one_address_cannot_take_all_places() -> None:
-    async with rig(public_connections_per_address_max=4) as world:
+async def test_one_address_cannot_take_all_places(limit: dict[str, Any]) -> None:
+    """It gets the number that the operator gave one address, and never more than half of all."""
+    async with rig(**limit) as world:
         await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
         silent = [await asyncio.open_connection(HERE, world.http, local_addr=("127.0.0.2", 0)) for _ in range(10)]
         ended = [asyncio.ensure_future(reader.read()) for reader, _ in silent[4:]]

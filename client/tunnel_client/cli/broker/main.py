@@ -61,15 +61,19 @@ def _add_serve(commands: CommandAdder) -> None:
         "and create topics (default: 127.0.0.1:9100, or nothing with --service)",
     )
     parser.add_argument(
-        "--service", default="", metavar="NAME", help="accept connections from the relay, under this name of a service"
+        "--service",
+        default="",
+        metavar="NAME",
+        help="accept connections through the relay, as the service of this name",
     )
     parser.add_argument(
         "--topic",
         action="append",
         default=[],
         metavar="NAME[:N[:memory[:POLICY]]]",
-        help="create this topic with N partitions; with memory, keep it in memory alone and discard by POLICY, one of "
-        "oldest, newest, priority and expired; repeatable",
+        help="create this topic with N partitions; with memory, keep it in memory alone. POLICY says which message is "
+        "discarded when a topic in memory is full: the oldest, the newest, the one of the lowest priority (priority), "
+        "or the one that expires first (expired) (default: oldest); repeatable",
     )
     parser.add_argument(
         "--only-these-topics", action="store_true", help="refuse messages for other topics instead of creating them"
@@ -88,20 +92,22 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=1000,
         metavar="N",
-        help="flush a partition when N messages wait (default: 1000)",
+        help="write a partition to the disk when N of its messages are not there yet, or earlier, if a producer or a "
+        "reader waits for them (default: 1000)",
     )
     group.add_argument(
         "--flush-after",
         type=positive_seconds,
         default=1.0,
         metavar="S",
-        help="flush a partition when a message has waited for S seconds (default: 1)",
+        help="write a partition to the disk when a message has been in memory alone for S seconds (default: 1)",
     )
     group.add_argument(
         "--retain-bytes",
         type=_size,
         metavar="SIZE",
-        help="remove the oldest messages of a partition above this size, such as 10g (default: keep everything)",
+        help="remove the oldest messages of a partition that is larger than SIZE, such as 10g "
+        "(default: keep everything)",
     )
     group.add_argument(
         "--retain-for",
@@ -140,8 +146,8 @@ def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
         "--replica-of",
         default="",
         metavar="HOST:PORT",
-        help="be a replica of the broker at this address: copy its topics, and redirect consumers to it when they have "
-        "caught up",
+        help="be a replica of the broker at this address: copy its topics, and redirect consumers to that broker "
+        "when they have caught up",
     )
     group = parser.add_argument_group("limits")
     for name, default, what in (

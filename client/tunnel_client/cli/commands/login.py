@@ -31,22 +31,25 @@ def add(commands: CommandAdder) -> None:
         metavar="FILE",
         help="file that holds the token, or - for standard input (default: ask for the token)",
     )
-    parser.add_argument(
+    add_wait_option(parser, 15.0)
+    parser.add_argument("--no-check", action="store_true", help="store relay and token without trying them")
+    group = parser.add_argument_group(
+        "path to the relay", "`tunnel login` stores these options as well, so that the other commands use them."
+    )
+    group.add_argument(
         "--proxy",
         default="",
         metavar="URL",
-        help="URL of a proxy to the relay, or the word none for a direct connection; stored as well",
+        help="URL of a proxy to the relay, or the word none for a direct connection",
     )
-    parser.add_argument(
+    group.add_argument(
         "--ca",
         default="",
         metavar="FILE",
-        help="PEM file with the authorities to trust instead of the system's; its path is stored as well",
+        help="PEM file with the authorities to trust instead of the system's",
     )
-    add_insecure_http(parser)
-    add_gateway_options(parser)
-    add_wait_option(parser, 15.0)
-    parser.add_argument("--no-check", action="store_true", help="store relay and token without trying them")
+    add_insecure_http(group)
+    add_gateway_options(group)
     parser.set_defaults(run=run)
 
 
