@@ -60,7 +60,7 @@ units: setup ## Run only the unit tests, without those of test-long
 	@rm -f $(SUMMARY)
 	$(BIN)/python -m pytest -n 3 -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG)) --summary-file=$(SUMMARY)
 
-test-long: setup ## Run the unit tests that take long: experiments, stress, Spark clusters, containers' commands (10 minutes)
+test-long: setup ## Run the tests that take long: Spark, load tests, some of the field, pyz, docker compose (10 minutes)
 	@rm -f $(LONG_SUMMARY)
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(LONG) --summary-file=$(LONG_SUMMARY)
 	@cat $(LONG_SUMMARY)
@@ -167,7 +167,7 @@ build/field/.stamp: .venv/.python
 hdfs-deps: setup ## Fetch HDFS's mini cluster of Spark's Hadoop version into build/hdfs, for tests/analysis (needs Java)
 	@$(BIN)/python -m tests.analysis.hdfs
 
-test-field: setup field-deps ## Measure the tunnel through real intermediaries (40 minutes; FIELD='--only caddy --write')
+test-field: setup field-deps ## Measure the tunnel through real and scripted intermediaries (40 minutes; FIELD='--only caddy --write')
 	$(BIN)/python -m tests.field $(FIELD)
 
 bench-deps: ## Install the peers for the benchmarks (Debian; as root or with sudo), and run "make compiled"

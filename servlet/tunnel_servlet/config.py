@@ -127,8 +127,8 @@ class ServiceLimits:
     connections_per_user_max: int = 2048
     """Connections of one user: those whose latest request had a token of that user."""
     waiting_bytes_max: int = 256 << 20
-    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. Each user may hold at
-    most as many as are then still free."""
+    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. Those of one user may not
+    outnumber those that are still free."""
     link_opening_seconds: float = 10
     """Time from the upgrade to the first message on a link."""
     link_batch_bytes_max: int = 4 << 20
@@ -138,13 +138,13 @@ class ServiceLimits:
     dial_seconds: float = 10
     """How long an exit waits for a target, including name resolution."""
     exit_connections_max: int = 8192
-    """Connections of one exit, including those that it is still dialling. Each user may have at most as many
-    as are then still free."""
+    """Connections of one exit, including those that it is still dialling. Those of one user
+    may not outnumber those that are still free."""
     drain_seconds: float = 60
     """The longest time that SIGTERM waits for connections to end."""
     public_connections_max: int = 2048
-    """Open connections of people without the tunnel, at all public ports. Each user may have at most as many, to all of
-    the user's services, as are then still free."""
+    """Open connections of people without the tunnel, at all public ports. Those to all services of
+    one user may not outnumber those that are still free."""
     public_connections_per_address_max: int = 64
     """The same from one address (one /64 network of IPv6). They are never more than half of all."""
     trace_bytes_max: int = 1 << 30

@@ -30,7 +30,7 @@ example: python -m tests.field --only nginx-8k,caddy --carrier poll
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.field",
-        description="Measure the tunnel through real intermediaries, each with the carriers poll and auto.",
+        description="Measure the tunnel through real and scripted intermediaries, each with poll and auto.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -17,9 +17,10 @@ FILE = ROOT / "docs" / "PATHS.md"
 _HEAD = """\
 # Paths
 
-This document shows how the tunnel works through real intermediaries (proxies, gateways and
-firewalls), for people who want to know how it will work through theirs. `make test-field` measures
-it and writes this table (`--write`); the configuration of each intermediary is in
+This document shows how the tunnel works through intermediaries (proxies, gateways and firewalls),
+for people who want to know how it will work through theirs. Most lines are of real programs; the
+last 13 intermediaries are scripts that behave as their names say. `make test-field` measures all of
+them and writes this table (`--write`); the configuration of each intermediary is in
 `tests/field/config`.
 
 Each line shows one intermediary with one carrier: `auto`, which uses an upgraded connection (link)

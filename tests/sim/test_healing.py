@@ -31,6 +31,9 @@ def test_streams_go_on_within_two_seconds_after_a_one_way_blackhole(kind: FaultK
 @pytest.mark.parametrize("upload", [True, False])
 @pytest.mark.parametrize("start_us", [SECOND, 3 * SECOND - 1])
 def test_a_stream_goes_on_within_two_seconds_of_a_relay_restart(absence_us: int, upload: bool, start_us: int) -> None:
-    """The stream opens long before the old relay dies, or just before: CONNECT is then repeated while it is away."""
+    """The stream opens long before the old relay dies, or a microsecond before it.
+
+    In the second case, CONNECT is repeated while the relay is away.
+    """
     for seed in range(2):
         assert first_byte_of_a_new_relay(absence_us, start_us, seed, upload=upload) <= HEALING_US

@@ -1,4 +1,4 @@
-"""The causes that a verdict compares: families of stalls and of other limits, each with the place to look at."""
+"""The causes that a report's verdict chooses from: each groups stalls and limits, and names the place to look at."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ __all__ = ["FAMILIES", "OF_LIMIT", "OF_STALL", "Family"]
 
 
 class Family(NamedTuple):
-    """A cause in the words of a verdict."""
+    """One cause of slowness: its title, its meaning and the advice, in the words that the report prints."""
 
     title: str
     meaning: str
@@ -66,7 +66,7 @@ FAMILIES = {
     ),
     "loss": Family(
         "packets or their acknowledgements were lost",
-        "packets had to be sent again, and the sender waited until it knew",
+        "packets had to be sent again, and the sender waited until it noticed that they were lost",
         "Look at what drops packets: the report's section on losses names the place",
     ),
     "connecting": Family(

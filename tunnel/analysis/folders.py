@@ -57,7 +57,7 @@ class Folder(Protocol):
         """Return the URI, for Spark, of the folder, or of the file or folder in it that has this name."""
 
     def place(self, name: str = "") -> str:
-        """Return the same for people."""
+        """Return the path or URI, in the form for people, of the folder, or of the file or folder in it."""
 
     def is_folder(self, name: str = "") -> bool:
         """Return whether this is an existing folder."""

@@ -28,11 +28,12 @@ _USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the mi
 LEVELS = ("off", "connection", "packet")  # as in tunnel.tracing, which takes long to import
 
 
-def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False) -> None:
+def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False, has_file: bool = False) -> None:
     """Add the options of every command that attaches to a relay. `accepts`: the command accepts connections and opens
-    none."""
+    none. `has_file`: a file may hold the same settings."""
+    over = "the file, the file over the environment, and all of them" if has_file else "the environment, and both"
     group = parser.add_argument_group(
-        "relay", "An option takes precedence over the environment, and both over what `tunnel login` stored."
+        "relay", f"An option takes precedence over {over} over what `tunnel login` stored."
     )
     group.add_argument(
         "--relay", default="", metavar="URL", help="URL of the relay (default: TUNNEL_RELAY, or the stored one)"
@@ -121,8 +122,8 @@ def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
         default=[],
         metavar="KEY",
         help="the key that the exit or the service must have, as its operator's `tunnel-relay exit --show-key` or "
-        "`tunnel expose` prints it; implies --encryption require; repeatable (default: TUNNEL_PEER_KEY, or the keys of "
-        "`tunnel peers`)",
+        "`tunnel expose --show-key` prints it; implies --encryption require; repeatable (default: TUNNEL_PEER_KEY, or "
+        "the keys of `tunnel peers`)",
     )
 
 

@@ -37,7 +37,8 @@ base = ""
 admin = "127.0.0.1:9080"
 
 # The exit, which dials targets. "inline": this process dials them. "none": only exits that attach do (see
-# `tunnel-relay exit --help`). Streams through such an exit survive a restart of the relay; inline ones do not.
+# `tunnel-relay exit --help`). Streams through such an exit survive a restart of the relay; streams
+# through the inline exit do not.
 exit = "inline"
 
 # The file with the SHA-256 hashes of the tokens. `tunnel-relay user` writes it. While a file is missing, empty or
@@ -64,9 +65,9 @@ tokens = "{tokens}"
 #             ports in it need rules of their own.
 #   services  names of services that the user may connect to; "*" is any
 #   listen    names of services that the user may offer; "*" is any that no user's table lists. A listed name belongs
-#             to the users whose tables list it; any other, to the user who offers it first
-#   public    ports that the user may open to everybody, such as "0.0.0.0:9000" (`tunnel expose --public 9000`), and
-#             public_hosts: host names at `public_http`, such as "demo.example"; each belongs to one user
+#             to the users whose tables list it; any other name belongs to the user who offers it first
+#   public    ports that the user may open to everybody, such as "0.0.0.0:9000" (`tunnel expose --public 9000`).
+#             `public_hosts`: host names at `public_http`, such as "demo.example". Each of them belongs to one user
 #   rate      "20 MiB/s" or "100 Mbit/s": the most that the user may send, and the most that the user may receive; a
 #             table `rates` limits single rules: rates = {{ "example.com:443" = "5 MiB/s" }}
 #   exit      true: the user's endpoints may be exits, which dial targets for all users (`tunnel-relay exit`)
@@ -84,7 +85,7 @@ listen = []
 # attachments_per_user_max = 100
 # auth_failures_per_minute = 20
 # connections_max = 10000
-# connections_per_address_max = 1024     # without a valid token so far
+# connections_per_address_max = 1024     # on which no valid token has come yet
 # connections_per_user_max = 2048
 # public_connections_max = 2048          # of people without the tunnel
 # public_connections_per_address_max = 64

@@ -58,7 +58,8 @@ class Dialer:
     """An exit handler for `tunnel.attach`. `rules_of(user)` returns the rules of the user that the relay put into
     CONNECT.
 
-    Each user may have at most as many connections as are then still free: one user alone, half of `connections_max`.
+    The connections of one user may not outnumber those that are still free: one user alone gets half of
+    `connections_max`.
     """
 
     def __init__(

@@ -237,8 +237,8 @@ def test_8_a_link_is_doubted_when_it_is_silent_while_the_endpoint_pulls() -> Non
     assert relay.switch.stats().bytes_outstanding == 0
 
 
-def test_two_users_all_silent_links_are_doubted_but_one_at_a_time() -> None:
-    # Each has up to 4,096 packets to take back, and other users wait meanwhile.
+def test_two_users_silent_links_are_doubted_one_after_another() -> None:
+    # Each link has up to 4,096 packets to take back, and other users wait meanwhile.
     relay = Relay(unreceipted_bytes_max=20)
     client, exit_ = bound(relay)
     links(relay, client, 1, 2, 3)
@@ -259,7 +259,7 @@ def test_the_pull_interval_is_in_milliseconds() -> None:  # 7.11
     assert answer.pull_interval_ms == 3000
 
 
-def test_answers_are_no_larger_than_the_endpoint_accepts() -> None:  # 6.1
+def test_answers_are_no_larger_than_the_endpoint_accepts() -> None:  # 7.2, 7.11
     relay = Relay()
     client, exit_ = bound(relay)
     client.attach(generation=2, body_bytes_max=4096)

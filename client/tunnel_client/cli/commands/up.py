@@ -60,7 +60,7 @@ def add(commands: CommandAdder) -> None:
     group.add_argument("--schema", action="store_true", help="print the JSON schema of the file, and exit")
     add_rate_option(parser)
     add_events_option(parser)
-    add_relay_options(parser)
+    add_relay_options(parser, has_file=True)
     parser.set_defaults(run=run, serves=True)
     parser.set_defaults(links=None, pull_interval=None, user_timeout=None)  # the file may set them
 

@@ -14,7 +14,9 @@ __all__ = ["ENTRY_TYPES", "EntryPart", "ExposePart", "ForwardPart", "ProxyPart",
 
 _RATE = "bytes per second in each direction, such as 20 MiB/s; bytes that exceed it wait"
 Rate: TypeAlias = Annotated[str, Meta(description=_RATE, examples=["20 MiB/s"])]
-FileName: TypeAlias = Annotated[str, Meta(description="a path; a relative one starts at the directory of this file")]
+FileName: TypeAlias = Annotated[
+    str, Meta(description="a path; a relative path is relative to the directory of this file")
+]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, lt=1e9)]
 
 
@@ -23,8 +25,8 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
 
 
 class RelayPart(_Part, frozen=True, kw_only=True):
-    """The relay, and how to reach it. Options of the command line take precedence; what is missing here is looked up
-    in the environment and in what `tunnel login` stored. Secrets stand in files of mode 0600."""
+    """The relay, and how to reach it. Options of the command line take precedence. A setting that is missing here is
+    looked up in the environment, and then in what `tunnel login` stored. Secrets stand in files of mode 0600."""
 
     url: Annotated[str, Meta(description="URL of the relay")] = ""
     token_file: Annotated[FileName, Meta(description="file that holds the token")] = ""
@@ -64,7 +66,7 @@ class ForwardPart(EntryPart, frozen=True, kw_only=True):
 
 
 class ExposePart(EntryPart, frozen=True, kw_only=True):
-    """A local service that others reach through the relay."""
+    """A local service that other users reach through the relay."""
 
     address: Annotated[str, Meta(description="HOST:PORT or unix:PATH of the service", examples=["127.0.0.1:8080"])]
     service: Annotated[str, Meta(description="its name at the relay; by default the name of the entry")] = ""
@@ -83,7 +85,7 @@ class ProxyPart(EntryPart, frozen=True, kw_only=True):
 
 
 class UpFile(_Part, frozen=True, kw_only=True):
-    """The file of `tunnel up`: entries of each kind by name. A text stands for a table with only that setting."""
+    """The file of `tunnel up`: entries of each kind by name. A string stands for a table with its first setting."""
 
     relay: RelayPart = RelayPart()
     forward: dict[str, Annotated[str, Meta(description="as for `tunnel forward`")] | ForwardPart] = {}

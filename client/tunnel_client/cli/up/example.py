@@ -5,7 +5,7 @@ __all__ = ["EXAMPLE"]
 EXAMPLE = """\
 # The file of `tunnel up`. It is read again when it changes: entries that did not change keep their connections.
 # `tunnel up --check` says whether it can be used, `tunnel status` shows what each entry does.
-# Paths start at the directory of this file.
+# A relative path is relative to the directory of this file.
 
 [relay]
 # Without these lines, what `tunnel login` stored is used.
@@ -32,7 +32,7 @@ reports = "8080:reports"
 spec = "9000:backup.internal:9000"
 rate = "2 MiB/s"
 
-# Local services that others reach under these names, as for `tunnel expose`.
+# Local services that other users reach under these names, as for `tunnel expose`.
 [expose]
 #my-notebook = "127.0.0.1:8888"
 

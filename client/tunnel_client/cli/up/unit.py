@@ -39,8 +39,8 @@ SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 LimitCORE=0
 
-# These need user namespaces, which some distributions forbid: the unit then ends with 226/NAMESPACE. Remove the mark
-# before them where they work.
+# These need user namespaces, which some distributions forbid: the unit then ends with 226/NAMESPACE. Where user
+# namespaces work, remove the # before these lines.
 #ProtectSystem=strict
 #ProtectHome=read-only
 #ReadWritePaths=%h/.config/tunnel %t/tunnel
