@@ -187,7 +187,8 @@ def test_wrong_usage_is_code_2() -> None:
 
 
 @pytest.mark.parametrize("way", [["--relay", "http://relay.invalid"], ["--relay", "http://127.0.0.1.invalid:1"]])
-def test_a_token_does_not_cross_a_network_unencrypted(way: list[str]) -> None:
+def test_two_users_a_token_does_not_cross_a_network_unencrypted(way: list[str]) -> None:
+    """The other user is a stranger on the network, who could read the token there."""
     main = installed_node_example() / "main.mjs"
     command = ["node", str(main), "connect", *way, "127.0.0.1:22"]
     environment = {**os.environ, "TUNNEL_TOKEN": "tnl_x"}
