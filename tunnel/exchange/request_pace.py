@@ -19,9 +19,9 @@ _NEAR_BLOCKS_MAX = 4
 # If no request was answered for this long, the relay may have been away; refusals from that time say nothing about the
 # rate.
 _AWAY_US = 1_500 * MILLISECOND_US
-# Gaps beyond the first figure are pauses of the application. Those beyond the second do not make the least gap larger
-# at once, so that refusals with another cause do not hold up somebody who types.
-_PAUSE_US = SECOND_US
+_PAUSE_US = SECOND_US  # a longer gap is a pause of the application, and does not count
+# A longer average gap counts as this one. Otherwise refusals with another cause would hold up an application that sends
+# little.
 _REAL_GAP_US_MAX = 100 * MILLISECOND_US
 _SETTLE_US = SECOND_US  # the least time for which a gap is used; a limit that allows bursts refuses late
 _LONG_US_MIN = 30 * SECOND_US  # time for which a result is relied on; doubles each time, up to the maximum
