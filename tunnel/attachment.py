@@ -120,7 +120,7 @@ class Attachment:
 
     def _unreachable(self) -> str:
         assert self._driver is not None
-        where = self._driver.carrier.description
+        where = self._driver.relay
         last = self._trouble or self._driver.carrier.failure or "nothing answered"
         return (
             f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
@@ -466,7 +466,7 @@ class Attachment:
         self._listeners.failed(text)
         if final and not self._attached.done():
             assert self._driver is not None
-            where = self._driver.carrier.description
+            where = self._driver.relay
             self._attached.set_exception(UnreachableError(f"no relay answers at {where}: {text}"))
 
     def buffered(self, size_bytes: int) -> None:

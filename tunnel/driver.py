@@ -265,12 +265,17 @@ class Driver:
             self._trace_status(self._watch, event)
         self._application.status(event)
 
+    @property
+    def relay(self) -> str:
+        """Where the relay is, for people: its URL, and the proxy on the way."""
+        carrier, _, relay = self.carrier.description.partition(" ")
+        return relay or carrier
+
     def _trace_status(self, watch: DriverWatch, event: StatusEvent) -> None:
         now = self.now()
         if isinstance(event, AttachedEvent | Recovered):
             self._trace_carrier(watch, 0)
-            relay = self.carrier.description.partition(" ")[2]
-            watch.attached(relay, fresh=isinstance(event, AttachedEvent) and event.fresh, now=now)
+            watch.attached(self.relay, fresh=isinstance(event, AttachedEvent) and event.fresh, now=now)
         else:
             watch.detached(_TRACED[type(event)], now)
 

@@ -152,7 +152,7 @@ async def test_the_token_goes_to_no_other_origin() -> None:
 async def test_no_relay_at_all() -> None:
     async with HttpTestRelay() as relay:
         pass
-    with pytest.raises(UnreachableError, match=r"no relay answers at .*the connection was refused.*check the URL"):
+    with pytest.raises(UnreachableError, match=r"no relay answers at http://127.*the connection was refused.*the URL"):
         await relay.attach("ann", attach_timeout=0.3).start()
 
 
