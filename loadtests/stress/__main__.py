@@ -21,6 +21,7 @@ from loadtests.stress.shapes import SHAPES, make_plan
 __all__ = ["main"]
 
 BROKEN, USAGE = 1, 2
+_MARK = "of-a-stress-run"  # the name of a file in a directory that a run may replace
 _END_S = 60.0  # for the users to close their connections
 
 
@@ -36,9 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Locust and its users run in the directory of the sources: a relative name is one of the caller's directory.
     directory: Path = arguments.measures.resolve()
     arguments.measures = directory
-    if directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
+    try:
+        _make_empty(directory)
+    except OSError as error:
+        print(f"stress: {error}", file=sys.stderr)
+        return USAGE
     command = _locust(arguments)
     print(shlex.join(command), flush=True)
     environment = os.environ | ({"STRESS_CROWD": str(arguments.each)} if arguments.each else {})
@@ -68,6 +71,17 @@ def _wait_for_users(directory: Path) -> None:
     deadline = time.monotonic() + _END_S
     while without_summary(directory) and time.monotonic() < deadline:
         time.sleep(0.2)
+
+
+def _make_empty(directory: Path) -> None:
+    """Make the directory of a run, in place of the one of an earlier run. Raise OSError if it holds anything else."""
+    is_of_a_run = (directory / _MARK).exists() or any(directory.glob("process-*.jsonl"))
+    if directory.exists() and not is_of_a_run and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileExistsError(f"{directory} holds files that are not of a stress run: name a new or an empty directory")
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    (directory / _MARK).touch()
 
 
 def _locust(arguments: argparse.Namespace) -> list[str]:
@@ -150,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("build/stress"),
         metavar="DIR",
-        help="directory for the measures, which each run replaces",
+        help="directory for the measures, which the next run with this directory replaces (default: build/stress)",
     )
     parser.add_argument(
         "--max-failures", type=int, default=0, help="largest number of user actions that may fail (default: 0)"

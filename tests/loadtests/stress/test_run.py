@@ -62,3 +62,11 @@ def test_a_broken_threshold_decides_the_exit_code(tmp_path: Path) -> None:
     assert ended.returncode == 1, ended.stdout + ended.stderr
     gates = json.loads(ended.stdout.splitlines()[-1])["gates"]
     assert [gate["name"] for gate in gates if not gate["ok"]] == ["connections at once"]
+
+
+def test_a_directory_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert main(["--measures", str(tmp_path)]) == 2
+    assert "holds files that are not of a stress run: name a new or an empty directory" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    assert main(["--measures", str(tmp_path / "thesis.txt")]) == 2
