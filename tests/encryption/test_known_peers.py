@@ -1,5 +1,7 @@
 """The file of known peers: its lines, its privacy, and processes that change it at once."""
 
+import errno
+import fcntl
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunnel.encryption import known_peers as module
 from tunnel.encryption.known_peers import EXIT, KnownPeer, KnownPeers, peer_name, relay_name
 from tunnel.wire import Target, TargetKind
 
@@ -158,3 +161,28 @@ def test_users_that_change_it_at_once_lose_nothing(tmp_path: Path) -> None:
     assert len({entry.peer for entry in entries}) == 31
     (exits,) = [entry for entry in entries if entry.peer == EXIT]
     assert len(exits.keys) == 1
+
+
+def test_a_stopped_process_that_holds_the_lock_is_an_error_and_does_not_stop_others(
+    file: KnownPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOCK_S", 0.05)
+    file.trust(RELAY, EXIT, A)
+    with (file.path.parent / ".known_peers.lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for change in (file.remember, file.trust, file.forget):
+            with pytest.raises(ValueError, match=r"known_peers cannot be changed: another process has held its lock"):
+                change(RELAY, "service:reports", B)
+        known = file.find(RELAY, EXIT)
+        assert known is not None
+        assert known.keys == (A,)
+    file.trust(RELAY, EXIT, B)
+
+
+def test_a_file_system_without_locks_is_an_error_with_a_name(file: KnownPeers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ValueError, match=r"known_peers cannot be written: No locks available: check its directory"):
+        file.trust(RELAY, EXIT, A)

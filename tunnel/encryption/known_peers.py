@@ -10,6 +10,7 @@ A line holds the relay's URL, the peer and one or more keys. The peer is `exit` 
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = ["EXIT", "KnownPeer", "KnownPeers", "peer_name", "relay_name", "servic
 EXIT = "exit"
 _SERVICE = "service:"
 _FILE_BYTES_MAX = 1 << 20  # about 10,000 peers
+_LOCK_S = 1.0  # for which another process may hold the lock; a change takes some milliseconds
+_LOCK_PAUSE_S = 0.01
 _PORTS = {"http": 80, "https": 443}
 _IF_SEEN = "compare its keys with those that the peers show, in case another user has changed them"
 
@@ -145,10 +148,27 @@ class KnownPeers:
         except OSError as error:
             raise self._unwritable(error) from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._lock(descriptor)
             yield
         finally:
             os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        """Take the lock, or raise ValueError soon: the caller may be an event loop, which must not stand still."""
+        deadline = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ValueError(
+                        f"{self.path} cannot be changed: another process has held its lock for {_LOCK_S:g} s. Is a "
+                        "tunnel command stopped? Continue or end it, and try again"
+                    ) from None
+                time.sleep(_LOCK_PAUSE_S)
+            except OSError as error:  # such as: the file system has no locks
+                raise self._unwritable(error) from None
 
     def _write(self, lines: list[str]) -> None:
         content = "".join(f"{line}\n" for line in lines).encode()
