@@ -47,7 +47,6 @@ def test_requests_that_are_too_large_become_smaller(refusal: Fate, idle_seconds:
     loop = Loop(fate=refusing(refusal), resends=True)
     loop.run(idle_seconds * SECOND)
     upload(loop, 300, 600)
-    print("TOOK", loop.now)
     assert 16 * KIB <= loop.lanes.body_bytes <= LIMIT
 
 

@@ -95,7 +95,9 @@ class RequestPace:
         """Use a larger gap, because a part of a block was refused."""
         share = self._refused / (self._passed + self._refused)
         self._near_blocks = self._near_blocks + 1 if share < 0.5 else 0
-        gap_us, settle_us = int(self._real_gap_us() * min(2.0, 1.1 / max(0.1, 1 - share))), _SETTLE_US
+        # Less than half is refused: the limit is near the gap that the requests really had.
+        base_us = self._real_gap_us() if share < 0.5 else self.gap_us
+        gap_us, settle_us = int(base_us * min(2.0, 1.1 / max(0.1, 1 - share))), _SETTLE_US
         if self._near_blocks > _NEAR_BLOCKS_MAX:
             gap_us = self._near_blocks = 0
             self._ignored_until_us = now + self._ignored_us
