@@ -279,6 +279,49 @@ def test_repeats_back_off_up_to_repeat_us_max() -> None:
     assert all(most * 3 // 4 <= wait <= most for wait, most in zip(waits, longest, strict=True))
 
 
+def push(size_bytes: int) -> Flight:
+    message = Exchange(bytes(16), 1, 1, 3, 9, 4, 0, 65536, payload=bytes(size_bytes))
+    return Flight(message, 0, wait_us=500 * MS, repeat_us=SECOND, attempts_max=3)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "longest_s"),
+    [(0, [1] * 7), (8_000, [1] * 7), (64_000, [1, 2, 4, 8, 8, 8, 8]), (1 << 20, [1, 2, 4, 8, 16, 30, 30])],
+)
+def test_a_large_body_is_repeated_less_and_less_often(size_bytes: int, longest_s: list[int]) -> None:
+    """A full path takes each repeat in behind those before it: a body that is repeated too fast never arrives."""
+    flight, random, waits_s = push(size_bytes), Random(1), []
+    flight.send(1, 0, random)
+    for request_id in range(2, 9):
+        now = flight.next_us
+        flight.send(request_id, now, random)
+        waits_s.append((flight.next_us - now) / SECOND)
+    assert all(0.75 * most <= wait <= 1.02 * most for wait, most in zip(waits_s, longest_s, strict=True))
+
+
+def test_an_answer_to_another_exchange_ends_a_long_wait() -> None:
+    flight, random = push(1 << 20), Random(1)
+    for request_id in range(1, 6):
+        now = flight.next_us
+        flight.check_silence(now)
+        flight.send(request_id, now, random)
+    due_us = flight.next_us
+    assert due_us - now > 5 * SECOND
+    flight.hurry(now + SECOND, now + 2 * SECOND)  # the newest attempt is too young
+    assert flight.next_us == due_us
+    flight.hurry(now + SECOND + 1, now + 2 * SECOND)
+    assert flight.next_us == now + 2 * SECOND
+    flight.hurry(now + 2 * SECOND, now + 3 * SECOND)
+    assert flight.next_us == now + 2 * SECOND
+
+
+def test_an_answer_to_another_exchange_leaves_a_body_that_is_in_time() -> None:
+    flight = push(1 << 20)
+    flight.send(1, 0, Random(1))
+    flight.hurry(400 * MS, 450 * MS)
+    assert flight.next_us == 500 * MS
+
+
 def test_with_one_connection_each_attempt_evicts_the_one_before() -> None:
     sender = Sender(attempts_max=1)
     assert [sender.send(second * SECOND) for second in range(3)] == [None, 1, 2]

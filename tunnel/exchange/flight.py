@@ -22,6 +22,10 @@ _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9
 # twice this age, and so on up to the maximum.
 _ELDER_US_MIN = 8 * SECOND_US
 _ELDER_US_MAX = 30 * SECOND_US  # the longest deadline (7.8)
+# A path that is full takes each repeat in behind those before it, and a body that is repeated faster than the path can
+# carry it never arrives. So the time between repeats grows up to this much for each byte of the body: 64 kbit/s.
+_BYTE_US = 125
+_PATIENT_US_MAX = 30 * SECOND_US
 
 
 class Attempt(msgspec.Struct):
@@ -48,8 +52,8 @@ class Flight:
     """A body that is sent until it is answered. A flight never gives up by itself; its owner may end it.
 
     `wait_us` is the time from the first attempt to its deadline. `repeat_us` is the longest time between repeats while
-    no answer comes; it doubles up to `repeat_us_max` if that is larger. After a reported failure the repeat leaves
-    sooner.
+    no answer comes. It doubles with each repeat, up to `repeat_us_max` or what the size of the body allows, whichever
+    is larger. After a reported failure the repeat leaves sooner.
     """
 
     def __init__(
@@ -90,8 +94,7 @@ class Flight:
         self._failed_us = 0  # time of the last unexplained failure
         self._message = message
         self._wait_us = wait_us
-        self._repeat_us = repeat_us
-        self._repeat_us_max = max(repeat_us, repeat_us_max)
+        self._repeat_us = self._base_us = repeat_us
         self._is_reported = False  # the newest attempt was reported as failed
         self._reported_wait_us = 0  # the longest wait from the next reported failure to the repeat
         self._spread = 0  # random number below 2**16 for that wait
@@ -100,6 +103,7 @@ class Flight:
         self._attempts_max = attempts_max
         self._body: list[Buffer] = encode_envelope(message)
         self.body_bytes = sum(map(len, self._body))
+        self._repeat_us_max = max(repeat_us, repeat_us_max, min(_PATIENT_US_MAX, self.body_bytes * _BYTE_US))
 
     def send(self, request_id: int, now: int, random: Random) -> tuple[Request, int | None]:
         """Return the next attempt, and the id of the attempt that it replaces, if any. Call it when `next_us` comes."""
@@ -178,6 +182,14 @@ class Flight:
         if self.sent == 1 and repeat_us < self.next_us:
             self.next_us = repeat_us
             self.proven = True
+
+    def hurry(self, sent_us: int, repeat_us: int) -> None:
+        """Send a repeat at `repeat_us`, since another exchange that left at `sent_us` was answered, so the path works.
+
+        It has no effect while the newest attempt may still be answered in its time.
+        """
+        if self.silent and self.attempts and self.attempts[-1].sent_us < sent_us - self._base_us:
+            self.next_us = min(self.next_us, max(repeat_us, self._not_before_us))
 
     def answers(self, answer: Answer) -> bool:
         """Return whether `answer` is the answer to this body (7.5)."""

@@ -59,3 +59,9 @@ class LaneSet:
         for flight in self.flights():
             if flight.hold_us and flight.attempts and flight.attempts[0].sent_us < sent_us:
                 flight.prove(repeat_us)
+
+    def hurry(self, sent_us: int, repeat_us: int) -> None:
+        """Repeat at `repeat_us` what waits longer than usual for its next repeat: an attempt that left at `sent_us` was
+        answered, so the path works again."""
+        for flight in self.flights():
+            flight.hurry(sent_us, repeat_us)
