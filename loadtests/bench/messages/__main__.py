@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import uvloop
 
-from loadtests.bench.messages.broker_cases import BROKER, broker_cases
+from loadtests.bench.messages.broker_cases import BROKER, BROKER_PARTS, broker_cases
 from loadtests.bench.messages.cases import CpuWatch, Row, async_producer, calls, large_beside_pings, sync_producer
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
@@ -30,6 +30,7 @@ CASES = ("sync", "async", "calls", "large", "broker")
 async def measure(options: argparse.Namespace, relay: str, pids: dict[str, int]) -> AsyncIterator[Row]:
     """Run the cases; yield each row when it is measured."""
     cases = options.cases.split(",")
+    parts = BROKER_PARTS if "broker" in cases else [case for case in cases if case in BROKER_PARTS]
     for carrier in options.carriers.split(","):
         async with attach(relay, carrier=carrier, linger=2.0) as attachment:
             while carrier == "link" and "link" not in attachment.stats().carrier:  # noqa: ASYNC110
@@ -45,8 +46,8 @@ async def measure(options: argparse.Namespace, relay: str, pids: dict[str, int])
                     yield Row(f"{carrier}: {row.name}", row.value, row.unit)
                     for row in watch.row(options.count, "us/message"):
                         yield row
-            if "broker" in cases:
-                async for row in broker_cases(attachment, options.count, options.batch, options.seconds, pids):
+            if parts:
+                async for row in broker_cases(attachment, parts, options.count, options.batch, options.seconds, pids):
                     yield Row(f"{carrier}: {row.name}", row.value, row.unit)
             if carrier != "link":
                 continue
@@ -64,6 +65,7 @@ async def measure(options: argparse.Namespace, relay: str, pids: dict[str, int])
 
 async def run(options: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
+    has_broker = not {"broker", *BROKER_PARTS}.isdisjoint(options.cases.split(","))
     with hold_port() as port:
         relay = f"http://127.0.0.1:{port}"
         serve = relay_command("serve", "--open", "--listen", f"127.0.0.1:{port}")
@@ -71,13 +73,13 @@ async def run(options: argparse.Namespace) -> list[Row]:
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(Process(serve, ready=says_event("listening")))
             peer = await stack.enter_async_context(Process(command, ready=lambda line: line == "ready\n"))
-            if "broker" in options.cases.split(","):
+            if has_broker:
                 place = options.dir or stack.enter_context(TemporaryDirectory(prefix="tunnel-broker-"))
                 broker = python_command("tunnel_client.cli.broker", "serve", "--dir", place, "--relay", relay)
                 broker += ["--service", BROKER, "--carrier", "link"]
                 receiver = await stack.enter_async_context(Process(broker, ready=says_event("listening")))
             pids = {"sender": os.getpid(), "relay": server.pid, "receiver": peer.pid}
-            if "broker" in options.cases.split(","):
+            if has_broker:
                 pids["broker"] = receiver.pid
             async for row in measure(options, relay, pids):
                 rows.append(row)
@@ -93,7 +95,11 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         epilog="example: python -m loadtests.bench.messages --cases async,calls --carriers link",
     )
-    parser.add_argument("--cases", default=",".join(CASES), help=f"cases, of {', '.join(CASES)} (default: all)")
+    parser.add_argument(
+        "--cases",
+        default=",".join(CASES),
+        help=f"cases, of {', '.join(CASES)}; parts of broker are {', '.join(BROKER_PARTS)} (default: all)",
+    )
     parser.add_argument("--carriers", default="link,poll", help="carriers (default: link,poll)")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of the cases sync and calls (default 3)")
     parser.add_argument("--count", type=int, default=400_000, help="messages per async case (default 400000)")

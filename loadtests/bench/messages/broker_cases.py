@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from loadtests.bench.messages.cases import CpuWatch, Row, payloads
 from tunnel import Attachment
@@ -18,9 +18,10 @@ from tunnel.messages import (
     TopicSpec,
 )
 
-__all__ = ["BROKER", "broker_cases"]
+__all__ = ["BROKER", "BROKER_PARTS", "broker_cases"]
 
 BROKER = "broker"
+BROKER_PARTS = ("store", "fetch", "push")
 _IN_FLIGHT = 8  # answered sends at once
 _PUSH_RATE = 10_000  # messages a second
 _PUSH_EVERY_S = 0.001
@@ -28,34 +29,45 @@ _SETTLE = 5  # the first of this number of parts does not count: the listener jo
 
 
 async def broker_cases(
-    attachment: Attachment, count: int, batch: int, seconds: float, pids: dict[str, int]
+    attachment: Attachment, parts: Collection[str], count: int, batch: int, seconds: float, pids: dict[str, int]
 ) -> AsyncIterator[Row]:
-    """Measure a broker that is a service at the relay, and the processor time of these processes."""
+    """Measure some of BROKER_PARTS of a broker that is a service at the relay, and the processor time of the processes.
+
+    The messages are made before the time begins.
+    """
 
     async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await attachment.open_connection(address, timeout=20)
 
     topic = f"bench-{time.time_ns()}"
+    messages = payloads(count)
     async with ChannelTable(dial, connect_timeout=20) as table:
         client = BrokerClient(table, BROKER)
-        for case in (
-            _plain(attachment, topic, count, batch),
-            _answered(client, f"{topic}-accepted", count, batch, durable=False),
-            _answered(client, f"{topic}-durable", count, batch, durable=True),
-            _fetch(client, topic, count),
-        ):
+        cases: list[Callable[[], Awaitable[Row]]] = []
+        if "store" in parts:
+            cases += [
+                lambda: _plain(attachment, topic, messages, batch),
+                lambda: _answered(client, f"{topic}-accepted", messages, batch, durable=False),
+                lambda: _answered(client, f"{topic}-durable", messages, batch, durable=True),
+            ]
+        elif "fetch" in parts:
+            await _plain(attachment, topic, messages, batch)
+        if "fetch" in parts:
+            cases.append(lambda: _fetch(client, topic, count))
+        for case in cases:
             watch = CpuWatch(pids)
-            yield await case
+            yield await case()
             for row in watch.row(count, "us/message"):
                 yield row
-        for storage in ("log", "memory"):
-            for row in await _push(attachment, client, f"{topic}-{storage}", storage, seconds):
+        for storage in ("log", "memory") if "push" in parts else ():
+            watch = CpuWatch(pids)
+            rows = await _push(attachment, client, f"{topic}-{storage}", storage, seconds)
+            for row in rows + watch.row(_PUSH_RATE * seconds, "us/message"):
                 yield row
 
 
-async def _plain(attachment: Attachment, topic: str, count: int, batch: int) -> Row:
+async def _plain(attachment: Attachment, topic: str, messages: list[bytes], batch: int) -> Row:
     """Queue messages and send them in batches, without answers; the broker closes when all are on its disk."""
-    messages = payloads(count)
     reader, writer = await attachment.open_connection(BROKER, timeout=20)
     start = time.perf_counter()
     config = AsyncProducerConfig(batch_max=batch, enqueue_timeout_ms=-1)
@@ -67,15 +79,14 @@ async def _plain(attachment: Attachment, topic: str, count: int, batch: int) -> 
     await reader.read()
     took = time.perf_counter() - start
     writer.close()
-    return Row(f"broker, store, no answers, batches of {batch}", count / took, "messages/s")
+    return Row(f"broker, store, no answers, batches of {batch}", len(messages) / took, "messages/s")
 
 
-async def _answered(client: BrokerClient, topic: str, count: int, batch: int, *, durable: bool) -> Row:
+async def _answered(client: BrokerClient, topic: str, messages: list[bytes], batch: int, *, durable: bool) -> Row:
     """Send batches that the broker answers, several at once."""
-    messages = payloads(count)
     producer = client.producer(durable=durable)
     await producer.send(topic, messages[0])
-    starts = iter(range(0, count, batch))
+    starts = iter(range(0, len(messages), batch))
 
     async def send() -> None:
         for first in starts:
@@ -85,7 +96,7 @@ async def _answered(client: BrokerClient, topic: str, count: int, batch: int, *,
     await asyncio.gather(*(send() for _ in range(_IN_FLIGHT)))
     took = time.perf_counter() - start
     kind = "on disk" if durable else "accepted"
-    return Row(f"broker, store, answered when {kind}, {_IN_FLIGHT} at once", count / took, "messages/s")
+    return Row(f"broker, store, answered when {kind}, {_IN_FLIGHT} at once", len(messages) / took, "messages/s")
 
 
 async def _fetch(client: BrokerClient, topic: str, count: int) -> Row:
