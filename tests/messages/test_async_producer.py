@@ -87,6 +87,23 @@ async def test_batches_by_size_grouped_by_topic_and_partition() -> None:
 
 
 @in_loop
+async def test_other_tasks_run_while_a_long_queue_is_sent() -> None:
+    sink = Sink()
+    seen: list[int] = []
+
+    async def look() -> None:
+        while sum(len(payloads) for batch in sink.batches for _, _, payloads in batch) < 5_000:
+            seen.append(len(sink.batches))
+            await asyncio.sleep(0)
+
+    async with producer(sink, batch_max=100) as made:
+        for _ in range(5_000):
+            made.offer("orders", "tea")
+        await look()
+    assert {10, 20, 30, 40} <= set(seen)
+
+
+@in_loop
 async def test_a_batch_waits_for_more_messages_only_for_the_linger_time() -> None:
     sink = Sink()
     async with producer(sink, linger_s=0.001) as made:

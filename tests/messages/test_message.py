@@ -19,12 +19,15 @@ from tunnel.messages.errors import (
     UnknownVersionError,
 )
 from tunnel.messages.message import (
+    UNPACKED_BYTES_MAX,
     Message,
     MessageAndOffset,
     check_size,
+    count_whole,
     encode_message,
     encode_payloads,
     parse_header,
+    plain_payloads,
     scan,
     unpack_set,
 )
@@ -92,6 +95,45 @@ def test_an_error_names_the_damage_and_its_place() -> None:
             next(iterator)
         assert caught.value.offset == 14
         assert caught.value.exit_code == 7
+
+
+@given(st.lists(st.binary(max_size=20)), st.binary(max_size=60), st.integers(0, 200), st.integers(0, 255))
+def test_the_fast_loops_agree_with_scan(payloads: list[bytes], tail: bytes, place: int, value: int) -> None:
+    data = bytearray(encode_payloads(payloads) + wrap(encode_payloads([b"packed"])) + encode_payloads([b"last"]) + tail)
+    data[place % len(data)] = value
+    found: list[MessageAndOffset] = []
+    error: CorruptMessageError | None = None
+    try:
+        for each in scan(bytes(data), message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
+            found.append(each)
+    except CorruptMessageError as caught:
+        error = caught
+    first, end = plain_payloads(bytes(data))
+    assert first == [each.payload for each in found[: len(first)]]
+    assert end == (found[len(first) - 1].next_offset if first else 0)
+    assert len(first) == len(found) or found[len(first)].message.codec is not Codec.NONE
+    if error is None:
+        assert count_whole(bytes(data)) == (len(found), found[-1].next_offset if found else 0)
+    else:
+        with pytest.raises(type(error)) as again:
+            count_whole(bytes(data))
+        assert again.value.offset == error.offset
+
+
+def test_counting_begins_and_stops_where_it_is_told() -> None:
+    data = encode_payloads([b"a", b"bb", b"ccc"])
+    assert count_whole(data, 11, 12) == (1, 23)
+    assert count_whole(data, 0, 12) == (2, 23)
+    assert count_whole(data, 0, 11) == (1, 11)
+    assert count_whole(data[:-1], 11) == (1, 23)
+    assert plain_payloads(data, 11, 2) == ([b"bb"], 23)
+
+
+def test_a_cut_message_is_checked_for_its_length() -> None:
+    header = struct.pack(">IBBI", UNPACKED_BYTES_MAX + 7, 1, 0, 0)
+    with pytest.raises(MessageSizeError):
+        count_whole(header)
+    assert count_whole(struct.pack(">IBBI", UNPACKED_BYTES_MAX + 6, 1, 0, 0)) == (0, 0)
 
 
 def test_a_length_over_the_maximum_is_refused_before_the_payload_arrives() -> None:

@@ -28,6 +28,9 @@ __all__ = [
 ]
 
 
+_YIELD_ITEMS = 1_000  # about 2 ms
+
+
 class QueueItem(msgspec.Struct, gc=False):
     """A value that waits to be sent."""
 
@@ -88,6 +91,8 @@ class DefaultEventHandler:
 
     async def handle(self, items: Sequence[QueueItem], producer: Producer) -> Sequence[tuple[QueueItem, Exception]]:
         groups: dict[tuple[str, int], list[bytes]] = {}
+        group: list[bytes] = []
+        topic, partition = None, 0  # of the group: most items belong where the one before belongs
         failed: list[tuple[QueueItem, Exception]] = []
         encode = producer.encoder.encode
         size_max = producer.message_bytes_max
@@ -99,13 +104,11 @@ class DefaultEventHandler:
             except Exception as error:
                 failed.append((item, error))
                 continue
-            key = (item.topic, item.partition)
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [payload]
-            else:
-                group.append(payload)
-        requests = [producer.request(topic, partition, payloads) for (topic, partition), payloads in groups.items()]
+            if item.topic != topic or item.partition != partition:
+                topic, partition = item.topic, item.partition
+                group = groups.setdefault((topic, partition), [])
+            group.append(payload)
+        requests = [producer.request(*place, payloads) for place, payloads in groups.items()]
         await producer.send_requests(requests)
         return failed
 
@@ -231,6 +234,7 @@ class AsyncProducer(Startable):
             raise MessageError(f"{self.failed} messages so far could not be sent: {error}") from error
 
     async def _run(self) -> None:
+        passed = 0  # items since other tasks could run
         while True:
             if not self._queue:
                 if self._closing:
@@ -250,7 +254,12 @@ class AsyncProducer(Startable):
                 waiter = self._flushes.popleft()[1]
                 if not waiter.done():
                     waiter.set_result(None)
-            await asyncio.sleep(0)  # while the stream has room, nothing above yields to other tasks
+            passed += count
+            if passed >= _YIELD_ITEMS:
+                # While the stream has room, nothing above yields to other tasks. Batches that follow each other without
+                # a turn of the loop also share the packets of a tunnel.
+                passed = 0
+                await asyncio.sleep(0)
 
     async def _woken(self, seconds: float | None) -> None:
         self._wake.clear()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 import msgspec
 
 from tunnel.messages.broker import BEHIND_MESSAGES, FETCH, check_range, place_fields
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import CorruptMessageError
-from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
+from tunnel.messages.message import UNPACKED_BYTES_MAX, plain_payloads, scan
 from tunnel.messages.sets import ByteBufferMessageSet
 
 __all__ = ["ConsumedMessage", "Consumer"]
@@ -82,8 +83,10 @@ class Consumer:
 
     def _parse(self, data: bytes, base: int, messages: list[ConsumedMessage]) -> int:
         """Add the messages in the data, and return the offset after them."""
-        offset = base
-        for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
+        payloads, end = plain_payloads(data, message_bytes_max=UNPACKED_BYTES_MAX)
+        messages += map(ConsumedMessage, count(base), payloads)
+        offset = base + len(payloads)
+        for found in scan(data[end:], base=end, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
             if found.message.codec:
                 whole = data[found.offset : found.next_offset]
                 messages += [ConsumedMessage(offset, each) for each in ByteBufferMessageSet(whole).payloads()]

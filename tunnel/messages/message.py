@@ -13,6 +13,7 @@ If the codec is not 0, the payload is a message set, compressed as a whole.
 
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from zlib import crc32
 
 import msgspec
@@ -38,9 +39,11 @@ __all__ = [
     "Message",
     "MessageAndOffset",
     "check_size",
+    "count_whole",
     "encode_message",
     "encode_payloads",
     "parse_header",
+    "plain_payloads",
     "scan",
     "unpack_set",
 ]
@@ -54,6 +57,10 @@ _HEADER = struct.Struct(">IBBI")
 HEADER_BYTES = _HEADER.size
 LENGTH_BYTES = 4
 _FIXED_BYTES = HEADER_BYTES - LENGTH_BYTES  # what the length field counts besides the payload
+
+# For loops over many messages: version and attributes as one number, and its value in a message that is not compressed.
+_SHORT_HEADER = struct.Struct(">IHI")
+_PLAIN = MESSAGE_VERSION << 8
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -99,11 +106,11 @@ def encode_message(message: Message) -> bytes:
 
 def encode_payloads(payloads: Iterable[bytes]) -> bytes:
     """Return an uncompressed message set of these payloads."""
-    pack = _HEADER.pack
-    parts: list[bytes] = []
-    for payload in payloads:
-        parts.append(pack(len(payload) + _FIXED_BYTES, MESSAGE_VERSION, 0, crc32(payload)))
-        parts.append(payload)
+    kept = payloads if isinstance(payloads, list) else list(payloads)
+    parts = [b""] * (2 * len(kept))
+    parts[1::2] = kept
+    lengths = [len(payload) + _FIXED_BYTES for payload in kept]
+    parts[0::2] = map(_SHORT_HEADER.pack, lengths, repeat(_PLAIN), map(crc32, kept))
     return b"".join(parts)
 
 
@@ -161,6 +168,54 @@ def scan(
         position = end
 
 
+def plain_payloads(
+    data: bytes, position: int = 0, message_bytes_max: int = MESSAGE_BYTES_MAX
+) -> tuple[list[bytes], int]:
+    """Return the payloads of the valid messages from `position` to the first that is not plain, and where that begins.
+
+    A message is not plain if it is compressed, damaged, too large, or cut: give the rest to `scan`, which tells them
+    apart. This makes nothing but the payloads, and takes a third of the time.
+    """
+    payloads: list[bytes] = []
+    append = payloads.append
+    unpack = _SHORT_HEADER.unpack_from
+    size, length_max = len(data), message_bytes_max + _FIXED_BYTES
+    last = size - HEADER_BYTES
+    while position <= last:
+        length, kind, crc = unpack(data, position)
+        end = position + LENGTH_BYTES + length
+        if kind != _PLAIN or not _FIXED_BYTES <= length <= length_max or end > size:
+            break
+        payload = data[position + HEADER_BYTES : end]
+        if crc32(payload) != crc:
+            break
+        append(payload)
+        position = end
+    return payloads, position
+
+
+def count_whole(data: bytes, position: int = 0, stop: int | None = None) -> tuple[int, int]:
+    """Check the messages that begin before `stop`; return how many are whole, and the position after the last of them.
+
+    A compressed message counts as one. CorruptMessageError if one is damaged. One that is cut is not counted.
+    """
+    count, size = 0, len(data)
+    last = min(size - HEADER_BYTES, (size if stop is None else stop) - 1)
+    unpack = _SHORT_HEADER.unpack_from
+    while position <= last:
+        length, kind, crc = unpack(data, position)
+        end = position + LENGTH_BYTES + length
+        if kind != _PLAIN or length < _FIXED_BYTES or end > size:
+            parse_header(data, position, UNPACKED_BYTES_MAX + _FIXED_BYTES)
+            if end > size:
+                break
+        if crc32(data[position + HEADER_BYTES : end]) != crc:
+            raise ChecksumError("the payload does not match its CRC-32", position)
+        count += 1
+        position = end
+    return count, position
+
+
 def unpack_set(
     wrapper: Message,
     offset: int = 0,
@@ -182,10 +237,12 @@ def _unpack(
         raise DecompressError(f"compressed sets nested more than {DEPTH_MAX} deep", offset)
     inner = decompress(wrapper.payload, wrapper.codec, budget_bytes, offset)
     budget_bytes -= len(inner)
-    payloads: list[bytes] = []
-    end = 0
+    payloads, end = plain_payloads(inner, message_bytes_max=message_bytes_max)
     try:
-        for found in scan(inner, message_bytes_max=message_bytes_max, unpacked_bytes_max=len(inner), deep=False):
+        rest = inner[end:]
+        for found in scan(
+            rest, base=end, message_bytes_max=message_bytes_max, unpacked_bytes_max=len(inner), deep=False
+        ):
             end = found.next_offset
             if found.message.codec is Codec.NONE:
                 payloads.append(found.payload)

@@ -106,8 +106,8 @@ class ByteBufferMessageSet(MessageSet):
         MessageTooLargeError if a payload is over the limit.
         """
         kept = payloads if isinstance(payloads, list) else list(payloads)
-        for payload in kept:
-            if len(payload) > message_bytes_max:
+        if kept and max(map(len, kept)) > message_bytes_max:
+            for payload in kept:
                 check_size(payload, message_bytes_max)
         data = encode_payloads(kept)
         if codec is not Codec.NONE:

@@ -20,7 +20,7 @@ from tunnel.messages.calls import CallHandler, Request, Response
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.log import Log
-from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
+from tunnel.messages.message import count_whole
 from tunnel.messages.segments import SegmentSet
 
 __all__ = [
@@ -64,10 +64,7 @@ class BrokerConfig:
 
 def count_messages(data: bytes) -> int:
     """Return the number of messages in a set. CorruptMessageError if one is damaged, LogError if the last is cut."""
-    end, count = 0, 0
-    for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
-        end = found.next_offset
-        count += 1
+    count, end = count_whole(data)
     if end != len(data):
         raise LogError(f"the message set ends within a message, {len(data) - end} bytes into it: send whole messages")
     return count
@@ -228,10 +225,7 @@ class Replica:
         response = await self._table.call(self._master, FETCH, b"", fields)
         check_range(self.log.next_offset, response)
         data = response.data
-        end, count = 0, 0
-        for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
-            end = found.next_offset
-            count += 1
+        count, end = count_whole(data)
         if count:
             self.log.append_set(data[:end], count)
             await self.log.room()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.partition import Partition, ProduceOptions
@@ -14,13 +12,12 @@ from tunnel.messages.broker.protocol import CORRUPT, LIMIT, NOT_MASTER, check_na
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.topics import Topic, Topics
 from tunnel.messages.errors import CorruptMessageError, RemoteCallError
-from tunnel.messages.message import HEADER_BYTES, LENGTH_BYTES, MESSAGE_VERSION, UNPACKED_BYTES_MAX, parse_header
+from tunnel.messages.message import count_whole
 from tunnel.messages.requests import ProduceRequest
 
 __all__ = ["Allowance", "Stored", "Storing", "check_set"]
 
 _SLICE_BYTES = 64 * 1024  # checked at once: about 5 ms for the smallest messages, and other clients wait so long
-_HEADER = struct.Struct(">IBBI")
 
 
 @dataclass(slots=True)
@@ -49,34 +46,15 @@ async def check_set(data: bytes) -> int:
     count, position, size = 0, 0, len(data)
     try:
         while True:
-            found, position = _check_slice(data, position)
+            found, position = count_whole(data, position, position + _SLICE_BYTES)
             count += found
             if position >= size:
                 return count
+            if not found:
+                raise CorruptMessageError("the set ends within a message", position)
             await asyncio.sleep(0)
     except CorruptMessageError as error:
         raise RemoteCallError(CORRUPT, f"the message set is damaged: {error}; nothing was stored") from None
-
-
-def _check_slice(data: bytes, position: int) -> tuple[int, int]:
-    """Check messages from a position on; return their number, and the position after them."""
-    count, size = 0, len(data)
-    stop = min(size, position + _SLICE_BYTES)
-    unpack = _HEADER.unpack_from
-    while position < stop:
-        if size - position < HEADER_BYTES:
-            raise CorruptMessageError("the set ends within a message", position)
-        length, version, attributes, crc = unpack(data, position)
-        end = position + LENGTH_BYTES + length
-        if version != MESSAGE_VERSION or attributes or length < HEADER_BYTES - LENGTH_BYTES:
-            parse_header(data, position, UNPACKED_BYTES_MAX)
-        if end > size:
-            raise CorruptMessageError("the set ends within a message", position)
-        if crc32(data[position + HEADER_BYTES : end]) != crc:
-            raise CorruptMessageError("the payload does not match its CRC-32", position)
-        count += 1
-        position = end
-    return count, position
 
 
 class Storing:
