@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.loops import in_loop
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError
+from tunnel.messages.file_sets import FileMessageSet
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import encode_payloads
 
@@ -75,6 +76,69 @@ async def test_groups_are_flushed_by_number_and_by_time(tmp_path: Path) -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert log._waiters == []
+
+
+@in_loop
+async def test_many_appends_cost_few_writes_and_a_reader_that_waits_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
+    real, writes = os.writev, 0
+
+    def counted(descriptor: int, buffers: list[memoryview]) -> int:
+        nonlocal writes
+        writes += 1
+        return real(descriptor, buffers)
+
+    monkeypatch.setattr(os, "writev", counted)
+    with Log.open(tmp_path, config()) as log:
+        for number in range(200):
+            log.append([b"%d" % number])
+        await log.flushed(200, now=True)
+        assert writes == 1
+        reader = asyncio.ensure_future(log.flushed(201, now=True))
+        await asyncio.sleep(0)
+        assert not reader.done()
+        log.append([b"200"])
+        await reader
+        assert (log.end_offset, writes) == (201, 2)
+        again = asyncio.ensure_future(log.flushed(203, now=True))
+        await asyncio.sleep(0)
+        log.append([b"201"])
+        log.flush()  # which must not forget the reader
+        log.append([b"202"])
+        await again
+        assert payloads(log)[200:] == [b"200", b"201", b"202"]
+
+
+def test_appended_messages_are_written_before_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a process that is killed loses little, although it had not confirmed these messages."""
+    monkeypatch.setattr("tunnel.messages.log._WRITE_BYTES", 20)
+    with Log.open(tmp_path, config()) as log:
+        log.append([b"a"])
+        while (tmp_path / f"{0:020d}.log").stat().st_size < 11:  # after _WRITE_S
+            threading.Event().wait(0.001)
+        monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
+        log.append([b"a"])
+        log.append([b"a"])
+        while (tmp_path / f"{0:020d}.log").stat().st_size < 33:  # they are more than _WRITE_BYTES
+            threading.Event().wait(0.001)
+        assert log.end_offset == 0
+
+
+def test_a_reader_that_follows_finds_each_end_without_reading_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log.open(tmp_path, config()) as log:
+        for number in range(100):
+            log.append([b"%d" % number] * 3)
+            log.flush()
+        with monkeypatch.context() as patched:
+            patched.setattr(FileMessageSet, "search", lambda *_: pytest.fail("it read the file"))
+            found = [log.read(offset) for offset in range(120, 300, 3)]
+        assert [next(iter(each.payloads())) for each in found] == [b"%d" % number for number in range(40, 100)]
+        assert next(iter(log.read(3).payloads())) == b"1"
+        assert next(iter(log.read(298).payloads())) == b"99"
 
 
 def test_the_flush_and_not_the_write_makes_messages_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +238,7 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
 
 CHILD = """
 import sys
+from tunnel.messages.file_sets import FileMessageSet
 from tunnel.messages.log import Log, LogConfig
 with Log.open(sys.argv[1], LogConfig(flush_messages=10, flush_s=0.001, segment_bytes=20_000)) as log:
     while True:

@@ -28,7 +28,8 @@ from tunnel.messages.sets import Destination, MessageSet, bounds, send_bytes
 
 __all__ = ["FileMessageSet"]
 
-_CHUNK_BYTES = 1024 * 1024  # read at once when iterating
+_CHUNK_BYTES = 1024 * 1024  # read at once when iterating,
+_SEARCH_BYTES = 32 * 1024  # and when searching, which usually ends within two entries of a log's index
 
 
 class FileMessageSet(MessageSet):
@@ -156,7 +157,7 @@ class FileMessageSet(MessageSet):
         for _ in range(count):
             if position + HEADER_BYTES > base + len(chunk):
                 base = position
-                chunk = os.pread(self.descriptor, min(_CHUNK_BYTES, max(0, size - base)), self._start + base)
+                chunk = os.pread(self.descriptor, min(_SEARCH_BYTES, max(0, size - base)), self._start + base)
             if len(chunk) - (position - base) < HEADER_BYTES:
                 raise IndexError(f"fewer than {count} messages from position {offset} on")
             position = base + parse_header(chunk, position - base, length_max, base)[0]

@@ -1,7 +1,8 @@
 """An append-only log: segment files of message sets, written by one thread, flushed in groups.
 
 Appending puts bytes into a queue. The writer thread takes everything that waits, writes it with one call, and flushes
-when enough was written or enough time has passed. Readers see only flushed messages, so a message that was read never
+when enough was written or enough time has passed. It is woken only when there is a reason to write or flush: waking a
+thread costs as much as storing a hundred messages. Readers see only flushed messages, so a message that was read never
 disappears in a crash. Only the writer thread writes to the files, so there are no concurrent writes.
 """
 
@@ -30,6 +31,8 @@ from tunnel.messages.segments import INDEX_BYTES, Segment, SegmentSet, make_dire
 __all__ = ["Log", "LogConfig"]
 
 _WRITEV_MAX = 512
+_WRITE_BYTES = 256 * 1024  # appended bytes that the writer writes at once, and fewer
+_WRITE_S = 0.02  # after this time, for which they may be lost if the process is killed: they are not flushed yet
 _log = structlog.get_logger("tunnel.messages.log")
 
 
@@ -72,6 +75,8 @@ class Log(Closeable):
         self._condition = threading.Condition()
         self._pending: deque[_Append] = deque()
         self._pending_bytes = 0
+        self._pending_since = 0.0  # when the first of them was appended
+        self._is_waiting = False  # the writer thread
         self._next = self._end = segments[-1].end
         self._written = (segments[-1].count, segments[-1].size)  # of the last segment, flushed or not
         self._unflushed_since: float | None = None
@@ -184,9 +189,13 @@ class Log(Closeable):
             offset = self._next
             self._next += count
             if count:
+                if not self._pending:
+                    self._pending_since = time.monotonic()
+                was_idle = not self._pending and self._unflushed_since is None
                 self._pending.append(_Append(data, count))
                 self._pending_bytes += len(data)
-                if len(self._pending) == 1:
+                if self._is_waiting and (was_idle or self._wait_s() == 0):
+                    self._is_waiting = False
                     self._condition.notify_all()
             return offset
 
@@ -223,7 +232,8 @@ class Log(Closeable):
             self._waiters.append((end, loop, waiter))
             if now and self._flush_to < end:
                 self._flush_to = end
-                self._condition.notify_all()
+                if self._wait_s() == 0:  # else it waits for messages that are still to come
+                    self._condition.notify_all()
         try:
             await waiter
         except asyncio.CancelledError:
@@ -234,7 +244,8 @@ class Log(Closeable):
     def flush(self) -> None:
         """Block until everything appended is on disk."""
         with self._condition:
-            end = self._flush_to = self._next
+            end = self._next
+            self._flush_to = max(self._flush_to, end)  # a reader may wait for messages that are still to come
             self._condition.notify_all()
             while self._end < end and self._error is None:
                 self._condition.wait()
@@ -326,21 +337,38 @@ class Log(Closeable):
             # After a failed fsync it is unknown what is on disk. To continue could lose messages reported as durable.
             self._fail(LogError(f"{self.directory} cannot be written: {error}; free the disk, then open it again"))
 
+    def _wait_s(self) -> float | None:
+        """How long the writer may wait: 0 if it must write or flush now; None if there is nothing to write or flush."""
+        if not self._pending and self._unflushed_since is None:
+            return None
+        config = self._config
+        is_due = (
+            self._closing
+            or self._flush_to > self._end
+            or self._next - self._end >= config.flush_messages
+            or self._pending_bytes > min(_WRITE_BYTES, config.pending_bytes_max)
+        )
+        if is_due:
+            return 0
+        since = self._pending_since if self._unflushed_since is None else self._unflushed_since
+        due = since + config.flush_s
+        if self._pending:
+            due = min(due, self._pending_since + _WRITE_S)
+        return max(0, due - time.monotonic())
+
     def _next_batch(self) -> list[_Append] | None:
         """Wait for work. Return what to write; an empty list if a flush is due; None if all is done and closing."""
         with self._condition:
-            while not self._pending:
-                if self._unflushed_since is not None:
-                    left = self._unflushed_since + self._config.flush_s - time.monotonic()
-                    if left <= 0 or self._closing or self._flush_to > self._end:
-                        return []
-                    self._condition.wait(left)
-                elif self._closing:
+            while (seconds := self._wait_s()) != 0:
+                if seconds is None and self._closing:
                     return None
-                elif self._must_roll:
+                if seconds is None and self._must_roll:
                     return []
-                else:
-                    self._condition.wait()
+                self._is_waiting = True
+                self._condition.wait(seconds)
+                self._is_waiting = False
+            if self._unflushed_since is None and self._pending:
+                self._unflushed_since = self._pending_since
             batch = list(self._pending)
             self._pending.clear()
             self._pending_bytes = 0
@@ -368,8 +396,6 @@ class Log(Closeable):
                 start += 1
             if written:
                 buffers[start] = buffers[start][written:]
-        if self._unflushed_since is None:
-            self._unflushed_since = time.monotonic()
 
     def _must_flush(self) -> bool:
         if self._unflushed_since is None:
@@ -394,6 +420,7 @@ class Log(Closeable):
             # Set the size first: a reader that sees the new count must find the messages.
             segment.size = self._written[1]
             segment.count = self._written[0]
+            segment.remember_end()
             self._end = segment.end
             done = [each for each in self._waiters if each[0] <= self._end]
             self._waiters = [each for each in self._waiters if each[0] > self._end]

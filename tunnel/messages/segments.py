@@ -32,6 +32,7 @@ __all__ = [
 INDEX_BYTES = (
     16 * 1024
 )  # between two entries: a reader skips up to 16 messages of 1 KiB, and a GiB needs 1 MiB of index
+_ENDS_MAX = 64  # readers that follow a segment are rarely further behind than this number of flushes
 _SUFFIX = ".log"
 _FOOT = struct.Struct(">QQ")  # the end of an index file: the messages and bytes of a sealed segment
 
@@ -87,6 +88,8 @@ class SegmentSet(FileMessageSet):
     """A part of a segment. It keeps the segment's file open while it exists."""
 
     keeps: _Descriptor
+    next_offset: int | None = None
+    """The offset of the first message after it; None if it ends within a message, or that is not known."""
 
 
 class Segment:
@@ -104,6 +107,7 @@ class Segment:
         self._positions = array("Q")
         self._descriptor: weakref.ref[_Descriptor] | None = None
         self._indexed = 0  # position from which on an index entry is due
+        self._ends: dict[int, int] = {}  # the last counts that readers saw as the end, with their positions
 
     @property
     def end(self) -> int:
@@ -180,7 +184,15 @@ class Segment:
 
     def writer(self) -> _Descriptor:
         """Open the file, and create it if necessary, for writing at its end."""
-        return _Descriptor(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        descriptor = _Descriptor(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._descriptor = weakref.ref(descriptor)  # readers use it, too, while the segment is written
+        return descriptor
+
+    def remember_end(self) -> None:
+        """Note the present end: a reader that follows the segment goes on there, and need not look for the position."""
+        self._ends[self.count] = self.size
+        if len(self._ends) > _ENDS_MAX:
+            del self._ends[next(iter(self._ends))]
 
     def note(self, count: int, position: int) -> None:
         """Add an index entry, if one is due: message number `count` of the segment, from 0, is at this position."""
@@ -199,6 +211,7 @@ class Segment:
 
     def seal(self) -> None:
         """Write the index to disk, so that opening the log need not read this segment. Nothing may be written later."""
+        self._ends = {}
         numbers = array("Q", [0]) * (2 * len(self._offsets))
         numbers[0::2], numbers[1::2] = self._offsets, self._positions
         write_atomically(self.index_path, numbers.tobytes() + _FOOT.pack(self.count, self.size))
@@ -226,18 +239,32 @@ class Segment:
         wanted = offset - self.base
         if wanted == self.count:
             return self.size
+        known = self._ends.get(wanted)
+        if known is not None:
+            return known
         entry = bisect_right(self._offsets, wanted) - 1
         start = self._positions[entry]
         return self.messages(0, self.size).search(start, wanted - self._offsets[entry])
 
     def read(self, offset: int, size_max: int) -> SegmentSet:
-        """Return messages from this offset on: about `size_max` bytes, which may end within any but the first."""
+        """Return messages from this offset on: about `size_max` bytes, which may end within any but the first.
+
+        It ends at an entry of the index, or at the end of the segment, if there is one: then `next_offset` is known.
+        """
+        count, size = self.count, self.size
         start = self.position(offset)
-        end = min(self.size, start + size_max)
-        if end < self.size:
-            whole = self.messages(0, self.size).search(start, 1)
-            end = max(end, whole)
-        return self.messages(start, end)
+        if size - start <= size_max:
+            return self._part(start, size, self.base + count)
+        entry = bisect_right(self._positions, start + size_max) - 1
+        if self._positions[entry] > start:
+            return self._part(start, self._positions[entry], self.base + self._offsets[entry])
+        whole = self.messages(0, size).search(start, 1)
+        return self._part(start, max(start + size_max, whole), None)
+
+    def _part(self, start: int, end: int, next_offset: int | None) -> SegmentSet:
+        part = self.messages(start, end)
+        part.next_offset = next_offset
+        return part
 
 
 def recover_segments(segments: list[Segment]) -> int:

@@ -77,7 +77,7 @@ async def test_answers_that_are_not_read_cost_little_memory(tmp_path: Path) -> N
         await client.producer().send("t", os.urandom(30_000), os.urandom(30_000))
         reader, writer = await connect(client)
         for opaque in range(3_000):  # 180 MB of answers
-            writer.write(frame(FETCH, opaque, topic="t", partition="0", offset="0", bytes="60000"))
+            writer.write(frame(FETCH, opaque, topic="t", partition="0", offset="0", bytes="60020"))
             if opaque % 100 == 0:
                 await asyncio.sleep(0)
         served = broker.topics.get("t").partition(0)
