@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from itertools import count
 
 import msgspec
 
 from tunnel.messages.broker import BEHIND_MESSAGES, FETCH, check_range, place_fields
+from tunnel.messages.calls import Response
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import CorruptMessageError
 from tunnel.messages.message import UNPACKED_BYTES_MAX, plain_payloads, scan
@@ -16,6 +18,10 @@ from tunnel.messages.sets import ByteBufferMessageSet
 __all__ = ["ConsumedMessage", "Consumer"]
 
 _FETCH_BYTES = 1024 * 1024
+_TURNS = (
+    3  # of the event loop, after which a request is in the socket: one each for its task, its channel, and a tunnel
+)
+_ANSWER_S = 30.0  # for the answer to a fetch, beside the time for which it may be held
 
 
 class ConsumedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -30,6 +36,8 @@ class Consumer:
 
     Store `offset` together with your own data: a consumer that starts from it then processes every message exactly
     once. `on_lag(lag)` is called after each fetch that leaves more than `lag_max` messages before the end of the log.
+
+    While there are more messages, the next ones are fetched ahead: they come while the caller handles these.
     """
 
     def __init__(
@@ -56,6 +64,7 @@ class Consumer:
         self._fetch_bytes = fetch_bytes
         self._lag_max = lag_max
         self._on_lag = on_lag
+        self._ahead: tuple[int, str, asyncio.Task[Response]] | None = None  # with its offset and address
 
     @property
     def end_offset(self) -> int:
@@ -105,7 +114,7 @@ class Consumer:
             if self._stay:
                 fields["stay"] = "1"
             try:
-                response = await self._table.call(self.address, FETCH, b"", fields, timeout=wait_ms / 1000 + 30)
+                response = await self._answered(fields, wait_ms)
             except (OSError, TimeoutError):
                 self.address = self._home  # if the replica has failed, the next fetch asks the broker
                 raise
@@ -116,8 +125,32 @@ class Consumer:
                 self._end = check_range(self.offset, response)
                 base = int((response.fields or {}).get("offset", self.offset))
                 self.skipped += base - self.offset
+                await self._fetch_ahead(int((response.fields or {}).get("next", self._end)))
                 return response.data, base
             self.address = redirect
+
+    async def _answered(self, fields: dict[str, str], wait_ms: int) -> Response:
+        """Return the answer to a fetch: the one that was fetched ahead, if this is the fetch that it answers."""
+        if self._ahead is not None:
+            offset, address, task = self._ahead
+            self._ahead = None
+            has_failed = task.done() and (task.cancelled() or task.exception() is not None)
+            if (offset, address) == (self.offset, self.address) and not has_failed:
+                return await task
+            task.cancel()
+        return await self._table.call(self.address, FETCH, b"", fields, timeout=wait_ms / 1000 + _ANSWER_S)
+
+    async def _fetch_ahead(self, offset: int) -> None:
+        """Ask for the messages from this offset on, unless the log ends there. Returns when that is on its way."""
+        if offset >= self._end or offset <= self.offset:
+            return
+        fields = self._place | {"offset": str(offset), "bytes": str(self._fetch_bytes), "wait_ms": "0"}
+        call = self._table.call(self.address, FETCH, b"", fields, timeout=_ANSWER_S)
+        task = asyncio.get_running_loop().create_task(call)
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # the caller may never fetch again
+        self._ahead = offset, self.address, task
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
 
     def _advance(self, offset: int) -> None:
         self.offset = offset

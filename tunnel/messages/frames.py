@@ -132,6 +132,6 @@ class FrameDecoder:
                     header = _decoder.decode(json)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     raise MalformedFrameError(f"not a frame: its header is not the expected JSON: {error}") from None
-                yield header, bytes(buffer[start + header_length : end])
+                yield header, bytes(memoryview(buffer)[start + header_length : end])
         finally:
             del buffer[:position]

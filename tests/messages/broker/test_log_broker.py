@@ -1,7 +1,7 @@
 """A broker, its replica and consumers, over loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from tunnel.messages.codec import Codec
 from tunnel.messages.consumer import ConsumedMessage, Consumer
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.log import Log, LogConfig
-from tunnel.messages.message import encode_payloads
+from tunnel.messages.message import count_whole, encode_payloads
 from tunnel.messages.segments import SegmentSet
 from tunnel.messages.sets import ByteBufferMessageSet
 
@@ -104,6 +104,79 @@ async def test_a_consumer_that_lags_is_notified(tmp_path: Path) -> None:
             assert lags
             assert min(lags) > 50
             assert consumer.lag == 0
+
+
+@asynccontextmanager
+async def watched(log: Log) -> AsyncIterator[tuple[str, ChannelTable, list[int]]]:
+    """A broker, and the offsets of the fetches that it gets."""
+    handlers = LogBroker(log).handlers
+    fetch, asked = cast("Callable[[Request], Awaitable[Response]]", handlers[FETCH]), list[int]()
+
+    def note(request: Request) -> Awaitable[Response]:
+        asked.append(int((request.fields or {})["offset"]))
+        return fetch(request)
+
+    async with served({**handlers, FETCH: note}) as address, ChannelTable() as table:
+        yield address, table, asked
+
+
+@in_loop
+async def test_a_consumer_fetches_ahead_while_its_caller_works(tmp_path: Path) -> None:
+    with Log.open(tmp_path, SOON) as log:
+        log.append([bytes(1000)] * 100)
+        log.flush()
+        async with watched(log) as (address, table, asked):
+            consumer = Consumer(table, address, fetch_bytes=40_000)
+            found = [each.offset for each in await consumer.fetch()]
+            while len(asked) < 2:  # without another call of `fetch`  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert asked == [0, consumer.offset]
+            while len(found) < 100:
+                found += [each.offset for each in await consumer.fetch()]
+            assert found == list(range(100))
+            assert asked == sorted(set(asked))  # nothing is asked for twice, and nothing beyond the end
+            log.append([b"new"])
+            assert [each.payload for each in await consumer.fetch()] == [b"new"]
+
+
+@in_loop
+async def test_what_was_fetched_ahead_is_used_only_where_the_consumer_goes_on(tmp_path: Path) -> None:
+    with Log.open(tmp_path, SOON) as log:
+        log.append([b"%d" % number + bytes(1000) for number in range(100)])
+        log.flush()
+        async with watched(log) as (address, table, asked):
+            consumer = Consumer(table, address, fetch_bytes=40_000)
+            for offset in (0, 50, 1):
+                consumer.offset = offset
+                assert (await consumer.fetch())[0] == ConsumedMessage(offset, b"%d" % offset + bytes(1000))
+            ahead = consumer.offset
+            await table.close()
+        async with watched(log) as (address, table, asked):  # the answer that was fetched ahead is lost
+            consumer = Consumer(table, address, ahead, fetch_bytes=40_000)
+            await consumer.fetch()
+            while len(asked) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await (await table.channel(address)).close()
+            start = consumer.offset
+            assert (await consumer.fetch())[0].offset == start
+
+
+@in_loop
+async def test_an_answer_ends_at_a_whole_message_if_the_index_has_one(tmp_path: Path) -> None:
+    with Log.open(tmp_path, SOON) as log:
+        log.append([bytes(1000)] * 100)
+        log.append([bytes(70_000)] * 2)
+        log.flush()
+        offsets = []
+        async with watched(log) as (address, table, _):
+            for offset, size in ((0, 40_000), (0, 500), (100, 100_000), (101, 100_000), (102, 100)):
+                fields = {"offset": str(offset), "bytes": str(size)}
+                answer = await table.call(address, FETCH, b"", fields)
+                whole, end = count_whole(answer.data)
+                following = (answer.fields or {}).get("next")
+                assert following is None or (int(following), len(answer.data)) == (offset + whole, end)
+                offsets.append(following)
+        assert offsets == ["34", None, "101", "102", "102"]
 
 
 @in_loop

@@ -246,44 +246,67 @@ class MessageListener(Startable):
 
     # handling
 
-    async def settle(self, message: DeliveredMessage) -> None:
-        """Handle a message until that has succeeded, or it is in the dead-letter topic."""
+    def begin(self, message: DeliveredMessage) -> Awaitable[RetryLater | None] | RetryLater | None:
+        """Call the handler. None if it has succeeded, as most handlers have when they return; else await `settle`."""
+        try:
+            outcome = self._handler(message)
+        except Exception as error:
+            return self._failed(message, error)
+        if outcome is None:
+            self.handled += 1
+        return outcome
+
+    async def settle(
+        self, message: DeliveredMessage, begun: Awaitable[RetryLater | None] | RetryLater | None = None
+    ) -> None:
+        """Handle a message until that has succeeded, or it is in the dead-letter topic.
+
+        `begun` is what `begin` has returned for the first attempt; without it, that is made here.
+        """
         config = self.consumer.config
         while True:
-            delay = await self._attempt(message)
+            delay = await self._attempt(message, begun)
             if delay is None:
-                self.handled += 1
                 return
+            begun = None
             self.failures += 1
             if message.attempt >= config.attempts_max and config.dead_letter_topic and await self._bury(message):
                 return
             await asyncio.sleep(delay)
             message = msgspec.structs.replace(message, attempt=message.attempt + 1)
 
-    async def _attempt(self, message: DeliveredMessage) -> float | None:
-        """Call the handler. Return None if it has succeeded, and otherwise the delay before the next attempt."""
+    async def _attempt(
+        self, message: DeliveredMessage, begun: Awaitable[RetryLater | None] | RetryLater | None
+    ) -> float | None:
+        """Call the handler, unless it was. Return None if it has succeeded, else the delay before the next attempt."""
         if not self._is_ordered:
             await self._slots.acquire()
         try:
-            outcome = self._handler(message)
-            if outcome is not None and not isinstance(outcome, RetryLater):
+            outcome = self.begin(message) if begun is None else begun
+            if outcome is None:
+                return None
+            if not isinstance(outcome, RetryLater):
                 outcome = await outcome
+                if outcome is None:
+                    self.handled += 1
+                    return None
         except Exception as error:
-            _logger.warning(
-                "handler_failed",
-                topic=message.topic,
-                partition=message.partition,
-                offset=message.offset,
-                attempt=message.attempt,
-                text=f"{type(error).__name__}: {error}",
-            )
-            outcome = RetryLater()
+            outcome = self._failed(message, error)
         finally:
             if not self._is_ordered:
                 self._slots.release()
-        if outcome is None:
-            return None
         return self.consumer.config.delay(message.attempt) if outcome.delay_s is None else outcome.delay_s
+
+    def _failed(self, message: DeliveredMessage, error: Exception) -> RetryLater:
+        _logger.warning(
+            "handler_failed",
+            topic=message.topic,
+            partition=message.partition,
+            offset=message.offset,
+            attempt=message.attempt,
+            text=f"{type(error).__name__}: {error}",
+        )
+        return RetryLater()
 
     async def _bury(self, message: DeliveredMessage) -> bool:
         topic = self.consumer.config.dead_letter_topic
@@ -391,7 +414,9 @@ class _Worker:
         for message in messages:
             delivered = DeliveredMessage(self._topic, self._number, message.offset, end, message.payload)
             if listener.is_ordered:
-                await listener.settle(delivered)
+                begun = listener.begin(delivered)
+                if begun is not None:
+                    await listener.settle(delivered, begun)
                 self.progress.settled(message.offset)
                 if message.offset & 0xFF == 0:
                     listener.progressed()  # a long batch is stored in parts

@@ -118,7 +118,8 @@ class LogBroker:
         """Answer with messages from an offset on.
 
         The request has the fields `offset`, `bytes`, `wait_ms`, and `stay` if it must not be redirected. The answer
-        has `first` and `max`, the bounds of the log, and perhaps `redirect`, the address to fetch from instead.
+        has `first` and `max`, the bounds of the log, and perhaps `redirect`, the address to fetch from instead, and
+        `next`, the offset after its messages.
         """
         fields = request.fields or {}
         try:
@@ -137,19 +138,23 @@ class LogBroker:
             if config.master and behind <= 0:
                 return self._answer(b"", config.master)
         data: bytes | SegmentSet
+        following: int | None = None
         try:
             if behind == 0 and wait_ms > 0:
                 await self._wait(offset + 1, wait_ms / 1000)
             if behind > config.behind_messages:
-                data = await asyncio.to_thread(self._read, offset, size_max, warm=True)  # this may block on the disk
+                # this may block on the disk
+                data, following = await asyncio.to_thread(self._read, offset, size_max, warm=True)
             else:
-                data = self._read(offset, size_max)
+                data, following = self._read(offset, size_max)
         except OffsetOutOfRangeError:
             data = b""  # the reader sees from the bounds in the answer that its offset is missing
-        return self._answer(data, "")
+        return self._answer(data, "", following)
 
-    def _answer(self, data: bytes | SegmentSet, redirect: str) -> Response:
+    def _answer(self, data: bytes | SegmentSet, redirect: str, following: int | None = None) -> Response:
         fields = {"max": str(self.log.end_offset), "first": str(self.log.first_offset)}
+        if following is not None:
+            fields["next"] = str(following)
         if redirect:
             fields["redirect"] = redirect
         return Response(data, fields)
@@ -162,13 +167,13 @@ class LogBroker:
         except TimeoutError:
             pass
 
-    def _read(self, offset: int, size_max: int, *, warm: bool = False) -> bytes | SegmentSet:
+    def _read(self, offset: int, size_max: int, *, warm: bool = False) -> tuple[bytes | SegmentSet, int | None]:
         found = self.log.read(offset, size_max)
         if found.size_bytes <= _COPIED_BYTES_MAX:
-            return found.load()
+            return found.load(), found.next_offset
         if warm:
             found.warm()
-        return found
+        return found, found.next_offset
 
 
 class Replica:

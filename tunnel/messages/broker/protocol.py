@@ -5,7 +5,7 @@ Every call is a frame of `tunnel.messages.frames`. Fields are text; lists of num
 | code | fields of the request | fields of the answer |
 |---|---|---|
 | PRODUCE | `durable`, `at`, `priority`, `ttl_ms`; the body is a produce request | `partitions`, `offsets` |
-| FETCH | `topic`, `partition`, `offset`, `bytes`, `wait_ms`, `stay` | `first`, `max`, `offset`, `redirect` |
+| FETCH | `topic`, `partition`, `offset`, `bytes`, `wait_ms`, `stay` | `first`, `max`, `next`, `offset`, `redirect` |
 | COMMIT | `group`, `topic`, `partition`, `offset`, `force`, `member` | `offset` |
 | POSITIONS | `group` | the body is a JSON list of `PositionReport` |
 | JOIN | `group`, `topic`, `member`, `generation`, `wait_ms` | `generation`, `partitions`, `offsets` |
