@@ -183,13 +183,12 @@ class Driver:
                 moved = self._events(now)
                 if moved:
                     now = now_us()  # event handlers ran, which takes time
-                if self._batches(now):
-                    moved = True
-                due_us = self._due_us()
-                if due_us is not None and due_us <= now:
-                    self._timeouts(now)
-                elif not moved:
+                if self._batches(now) or moved:
+                    continue
+                due_us = self._due_us()  # not in every round: it asks every part
+                if due_us is None or due_us > now:
                     break
+                self._timeouts(now)
         finally:
             self._pumping = False
         if due_us is not None:
