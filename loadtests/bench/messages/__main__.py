@@ -12,13 +12,15 @@ import platform
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 import uvloop
 
-from loadtests.bench.messages.broker_cases import BROKER, BROKER_PARTS, broker_cases
+from loadtests.bench.messages.broker_cases import BROKER, BROKER_PARTS, broker_cases, disk_times
 from loadtests.bench.messages.cases import CpuWatch, Row, async_producer, calls, large_beside_pings, sync_producer
+from loadtests.harness.nginx import Nginx
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
 from tunnel import attach
@@ -72,6 +74,7 @@ async def run(options: argparse.Namespace) -> list[Row]:
         command = python_command("loadtests.bench.messages.peer", relay)
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(Process(serve, ready=says_event("listening")))
+            near = stack.enter_context(Nginx(relay)).url if options.nginx else relay
             peer = await stack.enter_async_context(Process(command, ready=lambda line: line == "ready\n"))
             if has_broker:
                 place = options.dir or stack.enter_context(TemporaryDirectory(prefix="tunnel-broker-"))
@@ -81,11 +84,19 @@ async def run(options: argparse.Namespace) -> list[Row]:
             pids = {"sender": os.getpid(), "relay": server.pid, "receiver": peer.pid}
             if has_broker:
                 pids["broker"] = receiver.pid
-            async for row in measure(options, relay, pids):
+                for row in await asyncio.to_thread(disk_times, Path(place)):
+                    rows.append(row)
+                    show(row, options)
+            async for row in measure(options, near, pids):
                 rows.append(row)
-                if not options.json:
-                    print(f"{row.name:<58}{row.value:>12,.1f} {row.unit}", flush=True)
+                show(row, options)
     return rows
+
+
+def show(row: Row, options: argparse.Namespace) -> None:
+    """Print a row of the table."""
+    if not options.json:
+        print(f"{row.name:<58}{row.value:>12,.1f} {row.unit}", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -107,8 +118,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--callers", type=int, default=64, help="callers on one connection (default 64)")
     parser.add_argument("--mib", type=int, default=1024, help="size of the large packet, in MiB (default 1024)")
     parser.add_argument("--dir", default="", help="directory of the broker (default: a temporary one)")
+    parser.add_argument(
+        "--nginx", action="store_true", help="send through an nginx with its default settings, with --carriers poll"
+    )
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args(arguments)
+    if options.nginx and options.carriers != "poll":
+        parser.error("--nginx passes no links with its default settings: add --carriers poll")
     if not options.json:
         load = os.getloadavg()[0]
         print(

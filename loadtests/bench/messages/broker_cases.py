@@ -1,8 +1,11 @@
 """The measured cases of a broker: storing, fetching, and the time from a send to a listener."""
 
 import asyncio
+import os
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from pathlib import Path
 
 from loadtests.bench.messages.cases import CpuWatch, Row, payloads
 from tunnel import Attachment
@@ -18,13 +21,14 @@ from tunnel.messages import (
     TopicSpec,
 )
 
-__all__ = ["BROKER", "BROKER_PARTS", "broker_cases"]
+__all__ = ["BROKER", "BROKER_PARTS", "broker_cases", "disk_times"]
 
 BROKER = "broker"
 BROKER_PARTS = ("store", "fetch", "push")
 _IN_FLIGHT = 8  # answered sends at once
 _PUSH_RATE = 10_000  # messages a second
 _PUSH_EVERY_S = 0.001
+_DISK_WRITES, _DISK_BYTES, _DISK_PAUSE_S = 200, 3_000, 0.002  # about what a push makes the broker do
 _SETTLE = 5  # the first of this number of parts does not count: the listener joins, and files are made
 
 
@@ -64,6 +68,23 @@ async def broker_cases(
             rows = await _push(attachment, client, f"{topic}-{storage}", storage, seconds)
             for row in rows + watch.row(_PUSH_RATE * seconds, "us/message"):
                 yield row
+
+
+def disk_times(directory: Path) -> list[Row]:
+    """Measure how long the disk takes for what a broker does before it confirms: no message can be faster."""
+    times: list[float] = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(_DISK_WRITES):
+            os.write(file.fileno(), bytes(_DISK_BYTES))
+            start = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - start)
+            time.sleep(_DISK_PAUSE_S)
+    times.sort()
+    return [
+        Row("disk of the broker, fdatasync, p50", times[len(times) // 2] * 1e3, "ms"),
+        Row("disk of the broker, fdatasync, p99", times[int(len(times) * 0.99)] * 1e3, "ms"),
+    ]
 
 
 async def _plain(attachment: Attachment, topic: str, messages: list[bytes], batch: int) -> Row:
