@@ -28,7 +28,7 @@ BUILD = ROOT / "build" / "mutants"
 # Leaves out plugins that only cost time here; a mutant has its own time limit, which replaces that of the tests.
 PYTEST = (
     "-q --no-header --no-summary --assert=plain --capture=no -o timeout=0 -p tests.mutants.plugin -p no:cacheprovider"
-    " -p no:xdist -p no:pytest_cov -p no:hypothesispytest -p no:logging -p no:faulthandler"
+    " -p no:xdist -p no:pytest_cov -p no:hypothesispytest -p no:logging -o faulthandler_timeout=0"
 ).split()
 
 
