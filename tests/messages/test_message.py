@@ -129,6 +129,30 @@ def test_counting_begins_and_stops_where_it_is_told() -> None:
     assert plain_payloads(data, 11, 2) == ([b"bb"], 23)
 
 
+def test_the_fast_loops_take_everything_up_to_the_end() -> None:
+    data = encode_payloads([b"a", b""])
+    assert plain_payloads(data) == ([b"a", b""], 21)
+    packed = wrap(data)
+    assert count_whole(data + packed) == (3, 21 + len(packed))
+    assert plain_payloads(data + packed) == ([b"a", b""], 21)
+    assert plain_payloads(data, message_bytes_max=0) == ([], 0)
+    assert plain_payloads(data, message_bytes_max=1) == ([b"a", b""], 21)
+
+
+def test_plain_and_nested_messages_of_a_compressed_set_keep_their_order() -> None:
+    inner = encode_payloads([b"a"]) + wrap(encode_payloads([b"b"])) + encode_payloads([b"c", b"d"])
+    assert [each.payload for each in scan(wrap(inner))] == [b"a", b"b", b"c", b"d"]
+
+
+def test_an_error_in_a_compressed_set_names_the_place_of_the_set() -> None:
+    good = encode_payloads([b"a"])
+    deep = wrap(wrap(wrap(good)))
+    for bad in (wrap(good[:-1]), wrap(good[:-1] + b"x"), deep, wrap(good + wrap(good[:-1]))):
+        with pytest.raises(DecompressError) as caught:
+            list(scan(good + bad))
+        assert caught.value.offset == 11
+
+
 def test_a_cut_message_is_checked_for_its_length() -> None:
     header = struct.pack(">IBBI", UNPACKED_BYTES_MAX + 7, 1, 0, 0)
     with pytest.raises(MessageSizeError):
