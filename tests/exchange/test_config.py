@@ -11,7 +11,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     config = LaneConfig()
     assert (config.lanes_start, config.lanes_max) == (2, 8)
     assert (config.body_bytes_min, config.body_bytes_start, config.body_bytes_max) == (16 * KIB, 64 * KIB, MIB)
-    assert (config.hold_us, config.hold_us_min) == (15_000_000, 2_000_000)
+    assert (config.hold_us, config.hold_us_start, config.hold_us_min) == (55_000_000, 15_000_000, 2_000_000)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         {"hold_us_min": 0},
         {"hold_us": 1},
         {"hold_us": 1 << 43},
+        {"hold_us_start": 0},
         {"pull_interval_us": -1},
         {"pull_interval_us": 1 << 43},
         {"packet_bytes_max": 23},
@@ -50,6 +51,7 @@ def test_an_impossible_configuration_is_refused(fields: dict[str, Any]) -> None:
             "answer_bytes_max must be at least body_bytes_min, and both largest bodies below",
         ),
         ({"hold_us": 1}, "holds must satisfy 0 < hold_us_min <= hold_us <= 4294967295000, but they are 2000000 and 1$"),
+        ({"hold_us_start": 0}, "hold_us_start must be at least 1, not 0$"),
         ({"pull_interval_us": -1}, "pull_interval_us must be 0 to 4294967295000, not -1$"),
     ],
 )
@@ -65,6 +67,8 @@ def test_the_error_names_what_is_wrong(fields: dict[str, Any], text: str) -> Non
         {"lanes_max": (1 << 16) - 1},
         {"body_bytes_min": 116},
         {"hold_us_min": 1},
+        {"hold_us_start": 1},
+        {"hold_us_start": 1 << 43},
         {"hold_us_min": 2_000_000, "hold_us": 2_000_000},
         {"hold_us": (2**32 - 1) * 1000},
         {"pull_interval_us": (2**32 - 1) * 1000},

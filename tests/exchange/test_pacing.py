@@ -329,7 +329,7 @@ def test_half_a_round_trip_is_rounded_down() -> None:
     assert not LaneCount(2, 8, adapt=True).pressed(0, 100 * MS, 1, 1)
 
 
-def test_four_endured_holds_double_the_hold_and_then_eight() -> None:
+def test_four_endured_holds_double_the_hold() -> None:
     limit = hold()
     limit.limit_to(4 * SECOND)
     limit.limit_to(15 * SECOND)
@@ -340,7 +340,7 @@ def test_four_endured_holds_double_the_hold_and_then_eight() -> None:
             limit.endured(before)
             count += 1
         counts.append((count, limit.hold_us // SECOND))
-    assert counts == [(4, 8), (8, 15)]
+    assert counts == [(4, 8), (4, 15)]
 
 
 def test_growing_back_never_takes_more_than_64_holds() -> None:
@@ -404,3 +404,81 @@ def test_a_single_cut_leaves_the_hold_whatever_came_before() -> None:
     limit.endured(SECOND)
     limit.cut(SECOND)
     assert limit.hold_us == 8 * SECOND
+
+
+def trial() -> HoldLimit:
+    """A hold of 30 s that no response has endured yet."""
+    limit = HoldLimit(55 * SECOND, 2 * SECOND, 15 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+    for _ in range(4):
+        limit.endured(15 * SECOND)
+    assert limit.hold_us == 30 * SECOND
+    return limit
+
+
+@pytest.mark.parametrize(("start_us", "hold_us"), [(1, 2 * SECOND), (15 * SECOND, 15 * SECOND), (1 << 43, 55 * SECOND)])
+def test_a_hold_starts_within_its_bounds(start_us: int, hold_us: int) -> None:
+    assert HoldLimit(55 * SECOND, 2 * SECOND, start_us).hold_us == hold_us
+
+
+def test_one_cut_ends_a_trial_and_the_next_trial_comes_later() -> None:
+    limit = trial()
+    counts = []
+    for _ in range(6):
+        limit.cut(15 * SECOND)
+        assert limit.hold_us == 15 * SECOND
+        count = 0
+        while limit.hold_us == 15 * SECOND:
+            limit.endured(15 * SECOND)
+            count += 1
+        counts.append(count)
+    assert counts == [8, 16, 32, 64, 64, 64]
+
+
+def test_a_cut_before_the_usual_hold_does_not_end_a_trial() -> None:
+    limit = trial()
+    limit.cut(15 * SECOND - 1)
+    assert limit.hold_us == 30 * SECOND
+    limit.cut(15 * SECOND - 1)
+    assert limit.hold_us == 15 * SECOND
+
+
+def test_a_trial_is_over_when_a_response_has_waited_for_three_quarters_of_it() -> None:
+    limit = trial()
+    limit.endured(22_499_999)
+    limit.cut(30 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+    limit = trial()
+    limit.endured(22_500_000)
+    limit.cut(30 * SECOND)
+    assert limit.hold_us == 30 * SECOND
+    limit.cut(30 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+
+
+def test_a_shrink_within_a_trial_counts_as_its_end() -> None:
+    limit = trial()
+    limit.cut(4 * SECOND)
+    limit.cut(4 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+    limit.cut(15 * SECOND)
+    assert limit.hold_us == 15 * SECOND
+
+
+def test_a_relay_that_allows_less_ends_a_trial() -> None:
+    limit = trial()
+    limit.limit_to(10 * SECOND)
+    assert limit.hold_us == 10 * SECOND
+    limit.cut(10 * SECOND)
+    assert limit.hold_us == 10 * SECOND
+    limit.cut(10 * SECOND)
+    assert limit.hold_us == 5 * SECOND
+
+
+def test_the_minimum_of_a_hold_is_that_of_a_trial_too() -> None:
+    limit = HoldLimit(55 * SECOND, 2 * SECOND, 15 * SECOND)
+    limit.limit_to(0)
+    limit.limit_to(60 * SECOND)
+    assert limit.hold_us == 2 * SECOND
+    limit.cut(2 * SECOND)
+    assert limit.hold_us == 2 * SECOND

@@ -150,6 +150,32 @@ def test_pulls_that_fail_on_repeats_too_or_are_only_doubted_leave_the_hold() -> 
     assert it.hold.hold_us == 15 * SECOND
 
 
+def lost(now: int) -> Flight:
+    """A pull with a hold of 15 s whose answer was lost, as another answer shows at `now`; the repeat leaves."""
+    found = flight((0,), hold_ms=15_000)
+    found.prove(now, is_answered=True)
+    found.check_silence(now)
+    found.send(9, now, Random(1))
+    return found
+
+
+def test_answers_to_held_pulls_that_are_lost_shorten_the_hold() -> None:
+    it = path()
+    answer(it, lost(8 * SECOND), 9 * SECOND, attempt=1)
+    answer(it, lost(12 * SECOND), 13 * SECOND, attempt=1)
+    assert it.hold.hold_us == 15 * SECOND  # not at a similar age
+    answer(it, lost(14 * SECOND), 15 * SECOND, attempt=1)
+    assert it.hold.hold_us == 7_500 * MS
+
+
+def test_answers_to_held_pulls_that_come_late_leave_the_hold() -> None:
+    it = path()
+    for _ in range(4):
+        answer(it, lost(8 * SECOND), 9 * SECOND, attempt=0)
+        answer(it, flight((0, 15_500 * MS), hold_ms=15_000), 15_600 * MS, attempt=0)
+    assert it.hold.hold_us == 15 * SECOND
+
+
 def test_endured_holds_let_the_hold_grow() -> None:
     it = path()
     it.hold.hold_us = 8 * SECOND

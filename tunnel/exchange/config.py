@@ -35,8 +35,10 @@ class LaneConfig:
     """Largest request body: the default limit of nginx and of aiohttp servers."""
     answer_bytes_max: int = MIB
     """Largest response body that the endpoint asks for."""
-    hold_us: int = 15 * SECOND_US
+    hold_us: int = 55 * SECOND_US
     """Longest hold of a pull. Proxies were seen to cut an idle exchange after 20, 30, 60 and 100 s."""
+    hold_us_start: int = 15 * SECOND_US
+    """Longest hold at first. Longer ones are tried while the path endures these."""
     hold_us_min: int = 2 * SECOND_US
     """Holds never shrink below this, however early the path cuts them."""
     stream_us: int = 55 * SECOND_US
@@ -73,6 +75,8 @@ class LaneConfig:
                 f"holds must satisfy 0 < hold_us_min <= hold_us <= {_MILLISECONDS_LIMIT_US}, but they are "
                 f"{self.hold_us_min} and {self.hold_us}"
             )
+        if self.hold_us_start < 1:
+            raise ValueError(f"hold_us_start must be at least 1, not {self.hold_us_start}")
         if not self.hold_us_min <= self.stream_us <= _MILLISECONDS_LIMIT_US or self.stream_after_us < 0:
             raise ValueError(
                 f"streams must satisfy hold_us_min <= stream_us <= {_MILLISECONDS_LIMIT_US} and 0 <= stream_after_us, "

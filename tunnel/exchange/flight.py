@@ -81,6 +81,7 @@ class Flight:
         self.failures = 0
         self.last = ""  # the latest failure, in words
         self.proven = False  # the first repeat leaves before the deadline
+        self.is_answer_lost = False  # because the relay has answered, and the answer did not come
         self.silent = False  # an attempt got no answer in time
         self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
         self.foreign = 0  # attempts that an intermediary refused
@@ -172,16 +173,17 @@ class Flight:
         self._wonder(now)
         return True
 
-    def prove(self, repeat_us: int) -> None:
+    def prove(self, repeat_us: int, *, is_answered: bool = False) -> None:
         """Send the first repeat at `repeat_us` instead of at the deadline.
 
-        The caller knows that the relay has answered, or that the path has lost messages. Call it for the first attempt;
-        it has no effect on later ones.
+        The caller knows that the relay has answered (`is_answered`), or that the path has lost messages. Call it for
+        the first attempt; it has no effect on later ones.
         """
         repeat_us = max(repeat_us, self._not_before_us)
         if self.sent == 1 and repeat_us < self.next_us:
             self.next_us = repeat_us
             self.proven = True
+            self.is_answer_lost = is_answered
 
     def hurry(self, sent_us: int, repeat_us: int) -> None:
         """Send a repeat at `repeat_us`, since another exchange that left at `sent_us` was answered, so the path works.

@@ -48,7 +48,7 @@ class LaneSet:
         for index, number in answer.evidence:
             flight = self.lanes[index].flight if index < len(self.lanes) else None
             if flight is not None and number >= flight.number:
-                flight.prove(repeat_us)
+                flight.prove(repeat_us, is_answered=True)
 
     def doubt_pulls(self, sent_us: int, repeat_us: int) -> None:
         """Repeat at `repeat_us` the held pulls that were sent before `sent_us`.

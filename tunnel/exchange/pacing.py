@@ -20,7 +20,9 @@ _TRIAL_DELAY_US = 2 * SECOND_US
 _TRIAL_ANSWERS = 3  # number of full bodies whose mean time is compared
 _TRIAL_US_MIN = 30 * SECOND_US  # wait after a trial that failed; doubles up to _REFUSED_US_MAX
 _IDLE_US = 5 * SECOND_US  # a lane that was unused for this long is given back
-_HOLD_SUCCESSES = 4  # number of full holds that must succeed before a longer one is tried; doubles after each growth
+# Number of full holds that must succeed before a longer one is tried. It doubles, up to 16 times this number, when a
+# hold that has grown must shrink.
+_HOLD_SUCCESSES = 4
 
 
 class _Cost:
@@ -223,22 +225,27 @@ class LaneCount:
 class HoldLimit:
     """The longest time for which the path lets a response wait.
 
-    Proxies and NATs that cut idle exchanges cut each of them at the same age.
+    Proxies and NATs that cut idle exchanges cut each of them at the same age. A hold that has grown is a trial until a
+    response has waited for so long: if it is cut instead, the hold before it returns, and the next trial comes later.
     """
 
-    def __init__(self, hold_us: int, hold_us_min: int) -> None:
-        self.hold_us = hold_us
+    def __init__(self, hold_us_max: int, hold_us_min: int, hold_us_start: int | None = None) -> None:
         self._own_hold_us_min = self._hold_us_min = hold_us_min
-        self._own_hold_us_max = self._hold_us_max = hold_us
+        self._own_hold_us_max = self._hold_us_max = hold_us_max
+        start_us = hold_us_max if hold_us_start is None else hold_us_start
+        self.hold_us = max(hold_us_min, min(start_us, hold_us_max))
+        self._usual_us = self.hold_us  # the hold to which a trial falls back; equal to the hold if it is no trial
         self._cut_us = 0  # age of the exchange at the last cut; 0: none
         self._successes = 0
         self._successes_needed = _HOLD_SUCCESSES
+        self._has_grown = False  # since it last shrank
 
     def limit_to(self, hold_us_max: int) -> None:
         """Keep the hold within the relay's longest hold."""
         self._hold_us_max = min(self._own_hold_us_max, hold_us_max)
         self._hold_us_min = min(self._own_hold_us_min, self._hold_us_max)
         self.hold_us = max(self._hold_us_min, min(self.hold_us, self._hold_us_max))
+        self._usual_us = max(self._hold_us_min, min(self._usual_us, self.hold_us))
 
     def endured(self, age_us: int) -> None:
         """Learn from a pull whose first attempt was answered after `age_us`."""
@@ -246,20 +253,28 @@ class HoldLimit:
             self._cut_us = 0
         if age_us * 4 < self.hold_us * 3:
             return
+        self._usual_us = self.hold_us
         self._successes += 1
         if self._successes >= self._successes_needed and self.hold_us < self._hold_us_max:
             self.hold_us = min(self._hold_us_max, 2 * self.hold_us)
             self._successes = 0
-            self._successes_needed = min(2 * self._successes_needed, 16 * _HOLD_SUCCESSES)
+            self._has_grown = True
 
     def cut(self, age_us: int) -> None:
-        """Learn from a pull that failed at `age_us` while the path was fine. The second cut at a similar age halves
-        the hold."""
+        """Learn from a pull that failed at `age_us` while the path was fine. Outside a trial, the second cut at a
+        similar age halves the hold."""
         if age_us < self._hold_us_min:
             return
-        if self._cut_us and abs(age_us - self._cut_us) <= max(SECOND_US, self._cut_us // 4):
-            self.hold_us = max(self._hold_us_min, self.hold_us // 2)
-            self._successes = 0
-            self._cut_us = 0
+        if self._usual_us < self.hold_us and self._usual_us <= age_us:
+            self._shrink(self._usual_us)
+        elif self._cut_us and abs(age_us - self._cut_us) <= max(SECOND_US, self._cut_us // 4):
+            self._shrink(max(self._hold_us_min, self.hold_us // 2))
         else:
             self._cut_us = age_us
+
+    def _shrink(self, hold_us: int) -> None:
+        if self._has_grown:
+            self._successes_needed = min(2 * self._successes_needed, 16 * _HOLD_SUCCESSES)
+        self.hold_us = self._usual_us = hold_us
+        self._successes = self._cut_us = 0
+        self._has_grown = False

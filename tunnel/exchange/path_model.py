@@ -45,7 +45,7 @@ class PathModel:
         self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
         answer_bytes = min(config.body_bytes_start, config.answer_bytes_max)
         self.down = BodyLimit(answer_bytes, config.body_bytes_min, config.answer_bytes_max)
-        self.hold = HoldLimit(config.hold_us, config.hold_us_min)
+        self.hold = HoldLimit(config.hold_us, config.hold_us_min, config.hold_us_start)
         self.held = HeldPulls()
         self.pulls = PullPolicy(min(config.hold_us_min, _HOLD_US_SHORT))
 
@@ -111,7 +111,7 @@ class PathModel:
         full = arrived.more or arrived.body_bytes * 4 >= arrived.attempt.answer_bytes_max * 3
         self.pulls.answered(Pulled(flight.pull, arrived.empty, full, flight.hold_us, took_us, not first), now)
         if flight.hold_us:
-            self._learn_hold(flight, took_us, first=first)
+            self._learn_hold(flight, arrived.attempt, took_us)
             if arrived.empty:
                 self.held.expired(now)
             return False
@@ -120,12 +120,15 @@ class PathModel:
             self.settle_interval(self.pulls.interval_us)
         return first and self._learn_sizes(flight, arrived, took_us, now)
 
-    def _learn_hold(self, flight: Flight, took_us: int, *, first: bool) -> None:
-        if first:
+    def _learn_hold(self, flight: Flight, attempt: Attempt, took_us: int) -> None:
+        if flight.sent == 1:
             self.hold.endured(took_us)
-        elif flight.sent == 2 and not flight.proven:
+        elif flight.sent == 2 and attempt.repeat == 1:
             # The first repeat was answered, so the path was fine and only the held response was cut.
-            self.hold.cut(flight.first_failure_us)
+            if not flight.proven:
+                self.hold.cut(flight.first_failure_us)
+            elif flight.is_answer_lost:
+                self.hold.cut(attempt.sent_us - flight.first_sent_us)
 
     def _learn_sizes(self, flight: Flight, arrived: AnswerSeen, took_us: int, now: int) -> bool:
         least_us = self.round_trip.least_us

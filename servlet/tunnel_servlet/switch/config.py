@@ -32,8 +32,9 @@ class SwitchConfig:
     """Lanes per attachment."""
     streams: bool = True
     """Answer pulls with streams, if the endpoint asks for it (7.20)."""
-    hold_us_max: int = 30 * SECOND
-    """The longest time for which the relay holds a pull, whatever the pull asks for (7.4)."""
+    hold_us_max: int = 65 * SECOND
+    """The longest time for which the relay holds a pull, whatever the pull asks for (7.4). Endpoints ask for 55 s at
+    most, so that a proxy that waits for 60 s sees the answer."""
     pull_interval_us_min: int = 0
     pull_interval_us_max: int = 60 * SECOND
     """Bounds of the time between pulls that an endpoint may negotiate."""

@@ -35,7 +35,7 @@ def test_6_3_attached_contains_epoch_limits_and_whether_the_attachment_is_fresh(
         fresh=True,
         body_bytes_max=relay.config.body_bytes_max,
         packet_bytes_max=relay.config.packet_bytes_max,
-        hold_ms_max=30_000,
+        hold_ms_max=65_000,
         pull_interval_ms=2000,
         initial_edge_bytes=relay.config.initial_edge_bytes,
         lanes=8,
