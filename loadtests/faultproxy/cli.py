@@ -6,6 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from loadtests.faultproxy.frame_options import (
+    FrameBuffer,
+    FrameClose,
+    FrameCut,
+    FrameFaults,
+    FrameFlip,
+    FrameStall,
+)
 from loadtests.faultproxy.grammar import parse_address, parse_probability, parse_size_bytes
 from loadtests.faultproxy.options import (
     Blackhole,
@@ -33,6 +41,9 @@ At most one of these faults is applied to an exchange, and the first in this lis
 --drop-request, --status and --html with :after, --drop-response. All other faults are applied in addition. In tunnels
 (CONNECT and Upgrade), --delay, --truncate, --flip, --idle-cut and --blackhole work as they do on bodies.
 
+The --frame options hit single frames of websockets that an Upgrade through this proxy has opened: P is the probability
+for each frame. At most one of them hits a frame: --frame-close first, then -cut, -stall, -flip and -buffer.
+
 example: a very bad network in front of a relay on port 8080
   python -m loadtests.faultproxy --listen 127.0.0.1:3128 --upstream http://127.0.0.1:8080 --seed 7 \\
     --drop-request 0.05 --drop-response 0.05:silent --duplicate 0.02 --late-duplicate 0.01:60s --delay 50ms±20ms \\
@@ -59,6 +70,8 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     given = vars(_parser().parse_args(arguments))
     trace, json = given.pop("trace"), given.pop("json")
     given["statuses"] = tuple(given.pop("status"))
+    names = [name for name in given if name.startswith("frame_")]
+    given["frames"] = FrameFaults(**{name.removeprefix("frame_"): given.pop(name) for name in names})
     return Arguments(FaultProxyOptions(**given), trace, json)
 
 
@@ -81,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_places(parser)
     _add_faults(parser)
+    _add_frame_faults(parser)
     _add_behaviour(parser)
     return parser
 
@@ -171,6 +185,40 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
         type=_checked(Html.parse),
         metavar="P[:after]",
         help="like --status 200, with a login page as the body",
+    )
+
+
+def _add_frame_faults(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("faults of single frames of websockets")
+    group.add_argument(
+        "--frame-close",
+        type=_checked(FrameClose.parse),
+        metavar="P[:request|:response][:code=N]",
+        help="send a close frame in place of a frame, then close both connections; N is 1001 unless given",
+    )
+    group.add_argument(
+        "--frame-cut",
+        type=_checked(FrameCut.parse),
+        metavar="P[:request|:response]",
+        help="close both connections inside a frame",
+    )
+    group.add_argument(
+        "--frame-stall",
+        type=_checked(FrameStall.parse),
+        metavar="P[:request|:response][:for=DURATION]",
+        help="from the middle of a frame on, pass nothing in this direction, for this time or (without it) for ever",
+    )
+    group.add_argument(
+        "--frame-flip",
+        type=_checked(FrameFlip.parse),
+        metavar="P[:request|:response]",
+        help="flip one bit of a frame, in its header or in its data",
+    )
+    group.add_argument(
+        "--frame-buffer",
+        type=_checked(FrameBuffer.parse),
+        metavar="P:DURATION[:request|:response]",
+        help="hold a frame and all that follow it back for this time, then pass them on at once",
     )
 
 

@@ -37,6 +37,11 @@ class FaultKind(enum.StrEnum):
     IDLE_CUT = "idle_cut"
     BLACKHOLE = "blackhole"
     ONE_CONNECTION = "one_connection"
+    FRAME_CLOSE = "frame_close"
+    FRAME_CUT = "frame_cut"
+    FRAME_STALL = "frame_stall"
+    FRAME_FLIP = "frame_flip"
+    FRAME_BUFFER = "frame_buffer"
 
 
 class Fate(enum.Enum):

@@ -8,12 +8,21 @@ import math
 import re
 from collections.abc import Sequence
 
-__all__ = ["one_of", "parse_address", "parse_duration_us", "parse_probability", "parse_size_bytes", "split_words"]
+__all__ = [
+    "SIDES",
+    "one_of",
+    "parse_address",
+    "parse_duration_us",
+    "parse_probability",
+    "parse_size_bytes",
+    "split_words",
+]
 
 _DURATION_US = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 _SIZE_BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([^\d.]*)")
 _PORT_MAX = 65_535
+SIDES = ("request", "response")
 
 
 def parse_probability(text: str) -> float:

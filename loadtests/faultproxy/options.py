@@ -8,7 +8,9 @@ import dataclasses
 from typing import Self
 from urllib.parse import urlsplit
 
+from loadtests.faultproxy.frame_options import FrameFaults
 from loadtests.faultproxy.grammar import (
+    SIDES,
     one_of,
     parse_duration_us,
     parse_probability,
@@ -30,7 +32,6 @@ __all__ = [
 ]
 
 FLIP_BITS_MAX = 64
-_SIDES = ("request", "response")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ class Truncate:
     @classmethod
     def parse(cls, text: str) -> Self:
         """P[:request|:response][:short|:cut]"""
-        (probability,), words = split_words(text, values=1, words=[*_SIDES, "short", "cut"])
-        return cls(parse_probability(probability), one_of(text, words, _SIDES), one_of(text, words, ("short", "cut")))
+        (probability,), words = split_words(text, values=1, words=[*SIDES, "short", "cut"])
+        return cls(parse_probability(probability), one_of(text, words, SIDES), one_of(text, words, ("short", "cut")))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,11 +105,11 @@ class Flip:
     @classmethod
     def parse(cls, text: str) -> Self:
         """P[:request|:response][:bits=N]"""
-        (probability,), words = split_words(text, values=1, words=[*_SIDES, "bits="])
+        (probability,), words = split_words(text, values=1, words=[*SIDES, "bits="])
         bits = next((word.removeprefix("bits=") for word in words if word.startswith("bits=")), "1")
         if not (bits.isascii() and bits.isdecimal() and 1 <= int(bits) <= FLIP_BITS_MAX):
             raise ValueError(f"{text!r}: bits={bits} is not a number from 1 to {FLIP_BITS_MAX}")
-        return cls(parse_probability(probability), one_of(text, words, _SIDES), int(bits))
+        return cls(parse_probability(probability), one_of(text, words, SIDES), int(bits))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -181,13 +182,11 @@ class Blackhole:
     @classmethod
     def parse(cls, text: str) -> Self:
         """LASTS@EVERY[:once][:request|:response]"""
-        (times,), words = split_words(text, values=1, words=["once", *_SIDES])
+        (times,), words = split_words(text, values=1, words=["once", *SIDES])
         lasts, at, every = times.partition("@")
         if not at:
             raise ValueError(f"{text!r} lacks @EVERY, as in 30s@60s")
-        blackhole = cls(
-            parse_duration_us(lasts), parse_duration_us(every), "once" in words, one_of(text, words, _SIDES)
-        )
+        blackhole = cls(parse_duration_us(lasts), parse_duration_us(every), "once" in words, one_of(text, words, SIDES))
         if blackhole.lasts_us == 0 or (blackhole.lasts_us >= blackhole.every_us and not blackhole.once):
             raise ValueError(f"{text!r}: a blackhole must last longer than 0 and end before the next one begins")
         return blackhole
@@ -219,6 +218,7 @@ class FaultProxyOptions:
     idle_cut: IdleCut | None = None
     blackhole: Blackhole | None = None
     one_connection: bool = False
+    frames: FrameFaults = FrameFaults()
 
 
 def parse_upstream(text: str) -> tuple[str, int]:

@@ -124,7 +124,8 @@ class Responder:
         )
         side.leave_http()
         self._client.leave_http()
-        await run_tunnel(self._context, self._client.stream, side.stream, self._plan)
+        is_websocket = any(value.lower() == b"websocket" for _, value in protocol)
+        await run_tunnel(self._context, self._client.stream, side.stream, self._plan, is_websocket=is_websocket)
         raise ConnectionOver
 
     async def _pass_response(

@@ -6,6 +6,8 @@ import dataclasses
 
 from loadtests.faultproxy.context import Context
 from loadtests.faultproxy.faults import BodyPlan, ExchangePlan, Side
+from loadtests.faultproxy.frame_options import FrameFaults
+from loadtests.faultproxy.frames import CloseError, CutError, Frames
 from loadtests.faultproxy.mangle import Mangler
 from loadtests.faultproxy.marks import mark_flips, mark_truncation
 from loadtests.faultproxy.sources import DelayLine, Source
@@ -13,25 +15,32 @@ from loadtests.faultproxy.stream import Stream
 
 __all__ = ["run_tunnel"]
 
-
-class _CutError(Exception):
-    """The plan cuts the tunnel here."""
+_PART_S = 1.0  # for the other side to end after a close frame
 
 
-async def run_tunnel(context: Context, client: Stream, upstream: Stream, plan: ExchangePlan) -> None:
+async def run_tunnel(
+    context: Context, client: Stream, upstream: Stream, plan: ExchangePlan, *, is_websocket: bool = False
+) -> None:
     """Move bytes until both directions have ended.
 
     The end of one direction is forwarded without ending the other; if one connection breaks, both are reset.
     """
+    frames = context.options.frames if is_websocket else FrameFaults()
     context.counts.tunnels += 1
     context.tunnels[client] = upstream
     pumps = [
-        asyncio.ensure_future(_pump(context, client, upstream, plan, Side.REQUEST)),
-        asyncio.ensure_future(_pump(context, upstream, client, plan, Side.RESPONSE)),
+        asyncio.ensure_future(_pump(context, client, upstream, plan, Side.REQUEST, frames)),
+        asyncio.ensure_future(_pump(context, upstream, client, plan, Side.RESPONSE, frames)),
     ]
     try:
         await asyncio.gather(*pumps)
-    except _CutError:
+    except CloseError:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        await asyncio.gather(_part(client), _part(upstream))
+        client.close()
+    except CutError:
         client.close()
     except ConnectionError:
         client.reset()
@@ -44,13 +53,26 @@ async def run_tunnel(context: Context, client: Stream, upstream: Stream, plan: E
         upstream.close()
 
 
-async def _pump(context: Context, source: Stream, destination: Stream, plan: ExchangePlan, side: Side) -> None:
+async def _pump(
+    context: Context, source: Stream, destination: Stream, plan: ExchangePlan, side: Side, faults: FrameFaults
+) -> None:
+    frames = Frames(context, faults, destination, plan.number, side) if faults.are_possible else None
     body_plan = plan.request if side is Side.REQUEST else plan.response
     async with contextlib.AsyncExitStack() as stack:
         read: Source = _ending(source)
         if body_plan.delay_us:
             read = await stack.enter_async_context(DelayLine(read, body_plan.delay_us))
-        await _move(context, read, destination, plan.number, body_plan, side)
+        if frames is not None:
+            stack.callback(frames.stop)
+        await _move(context, read, destination, plan.number, body_plan, side, frames)
+
+
+async def _part(stream: Stream) -> None:
+    """End one connection after what was written, and let its other side end, too: a reset would destroy bytes."""
+    stream.finish()
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(_PART_S):
+            await stream.swallow()
 
 
 def _ending(stream: Stream) -> Source:
@@ -60,7 +82,15 @@ def _ending(stream: Stream) -> Source:
     return read
 
 
-async def _move(context: Context, read: Source, destination: Stream, number: int, plan: BodyPlan, side: Side) -> None:
+async def _move(
+    context: Context,
+    read: Source,
+    destination: Stream,
+    number: int,
+    plan: BodyPlan,
+    side: Side,
+    frames: Frames | None,
+) -> None:
     # A tunnel declares no length, so a shortened one could not look complete.
     mangler = Mangler(dataclasses.replace(plan, is_short=False), None)
     while (piece := await read()) is not None:
@@ -71,9 +101,14 @@ async def _move(context: Context, read: Source, destination: Stream, number: int
         if not mangler.is_harmless:
             piece = mangler.feed(piece)
             mark_flips(context.recorder, mangler, number, side)
-        destination.write(piece)
-        await destination.drain()
+        if frames is not None:
+            await frames.feed(piece)
+        else:
+            destination.write(piece)
+            await destination.drain()
         if mangler.ended:
             mark_truncation(context.recorder, mangler, number, side)
-            raise _CutError
+            raise CutError
+    if frames is not None:
+        frames.finish()
     destination.finish()

@@ -14,6 +14,12 @@ from loadtests.faultproxy import (
     Drop,
     FaultProxyOptions,
     Flip,
+    FrameBuffer,
+    FrameClose,
+    FrameCut,
+    FrameFaults,
+    FrameFlip,
+    FrameStall,
     Html,
     IdleCut,
     LateDuplicate,
@@ -64,6 +70,18 @@ def test_flags_and_repeated_options() -> None:
     assert options.statuses == (Status(503, 0.1), Status(429, 0.2, after=True))
 
 
+def test_faults_of_frames() -> None:
+    flags = "--listen a:1 --frame-cut 0.1 --frame-stall 0.2:for=1s --frame-flip 0.3:request --frame-buffer 0.4:5ms"
+    options = parse_arguments([*flags.split(), "--frame-close", "0.5:code=1000"]).options
+    assert options.frames == FrameFaults(
+        close=FrameClose(0.5, code=1000),
+        cut=FrameCut(0.1),
+        stall=FrameStall(0.2, lasts_us=1_000_000),
+        flip=FrameFlip(0.3, "request"),
+        buffer=FrameBuffer(0.4, 5_000),
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -71,6 +89,7 @@ def test_flags_and_repeated_options() -> None:
         ("--listen nowhere", "argument --listen: 'nowhere' is not an address: HOST:PORT"),
         ("--listen a:1 --drop-request 5", "argument --drop-request: '5' is not a probability"),
         ("--listen a:1 --status 503", "argument --status: '503' has too few parts"),
+        ("--listen a:1 --frame-buffer 0.1", "argument --frame-buffer: '0.1' has too few parts"),
         ("--listen a:1 --seed x", "argument --seed: invalid int value"),
         ("--listen a:1 --drop 0.1", "unrecognized arguments: --drop"),
     ],
