@@ -1,8 +1,8 @@
 """A real HTTP/1.1 proxy that damages exchanges on purpose, by a seeded plan: `python -m loadtests.faultproxy --help`.
 
 `faults` makes the plan; `mangle` damages bodies, `frames` damages websockets, and `gate` blocks all traffic; `exchange`
-and its helpers forward messages; `proxy` ties them together. The end of a message is found by HTTP's framing rules. A client that ends its
-direction of the connection before it gets an answer is treated as having left.
+and its helpers forward messages; `proxy` ties them together. The end of a message is found by HTTP's framing rules. A
+client that ends its direction of the connection before it gets an answer is treated as having left.
 """
 
 from loadtests.faultproxy.frame_options import (
