@@ -20,14 +20,14 @@ from tunnel.carriers.proxy_connect import ProxyConnection
 from tunnel.exchange import LinkInput
 from tunnel.wire import ENVELOPE_BYTES, Answer, LinkHeader, Status, StatusCode, encode_envelope, encode_link_header
 
-__all__ = ["CHALLENGES_TARGET", "CLIENT_LINK_TARGET", "PROXY_ANSWER_TARGET"]
+__all__ = ["CHALLENGES_TARGET", "CLIENT_LINK_TARGET", "PROXY_ANSWER_TARGET", "Owner"]
 
 _FIRST_BYTES_MAX = 64 * 1024 + 1024  # of a first message that is not whole: its limit, and one read
 _Answer: TypeAlias = tuple[int, str, list[Challenge]]
 _RIGHT = b"".join(encode_envelope(Answer(LINK_LANE, 0, 0)))
 
 
-class _Owner:
+class Owner:
     """Uses a link, and checks the order of its events."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ def _client_link(data: bytes) -> None:
     coming = first + draw.rest()
 
     async def serve() -> None:
-        owner = _Owner()
+        owner = Owner()
         ends: list[Exception | None] = []
         link = DialedLink(owner, lambda: 0, ends.append)
         transport = MemoryTransport(link)

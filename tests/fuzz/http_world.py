@@ -19,10 +19,11 @@ from tunnel_servlet.web.application import RELAY, create_app
 from tunnel_servlet.web.relay import Relay
 from tunnel_servlet.web.server import RelayHandler, RelayRunner, admin_connections
 
-__all__ = ["TOKEN", "HttpWorld", "answers_in"]
+__all__ = ["HELD_BYTES_MAX", "TOKEN", "HttpWorld", "answers_in"]
 
 TOKEN, _KEY = make_token(Random(1))
 BODY_BYTES_MAX = 8192
+HELD_BYTES_MAX = 1 << 20  # of all connections
 _HEAD = re.compile(rb"HTTP/\d\.\d (\d{3}) ([^\r\n]*)\r\n((?:[^\r\n:]+: ?[^\r\n]*\r\n)*)\r\n")
 
 
@@ -68,7 +69,7 @@ class HttpWorld:
         self.is_admin = is_admin
         self.drained: list[float | None] = []
         self._peer = peer
-        self._connections = admin_connections() if is_admin else Connections(64, 16, 16, 1 << 20)
+        self._connections = admin_connections() if is_admin else Connections(64, 16, 16, HELD_BYTES_MAX)
         self._capture = capture_logs()
 
     async def __aenter__(self) -> "HttpWorld":
