@@ -20,6 +20,7 @@ from tunnel.exchange import LaneConfig
 from tunnel.listener import ExitHandler
 from tunnel.rate_limit import RateLimit
 from tunnel.road_memory import RoadMemory, local_network, path_name
+from tunnel.secret_renewal import Renew
 from tunnel.traces.record import TraceSink
 
 __all__ = ["CARRIERS", "attach", "memory_attach"]
@@ -98,7 +99,7 @@ def attach(
     how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
     how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
     maker = _maker(carrier, urls, how, name, lanes, links, road_memory)
-    return _attachment(maker, user_timeout, exit_handler, settings, _rest(name, attach_timeout, linger, trace, rate))
+    return _attachment(*maker, user_timeout, exit_handler, settings, _rest(name, attach_timeout, linger, trace, rate))
 
 
 def _rest(name: str, attach_timeout: float | None, linger: float, trace: TraceSink | None, rate: str) -> dict[str, Any]:
@@ -126,13 +127,29 @@ def _maker(
     lanes: LaneConfig,
     links: int,
     road_memory: str | Path | None,
-) -> Callable[[bytes, Random], Carrier]:
-    """Return a function that makes the carrier; `how` holds the settings of its connections."""
-    from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
+) -> tuple[Callable[[bytes, Random], Carrier], Renew]:
+    """Return a function that makes the carrier, and one that gives it other secrets.
 
-    dialing, *others = (Dialing(url, **how) for url in urls)
+    `how` holds the settings of its connections.
+    """
+    from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
+    from tunnel.carriers.exchanging import ExchangingCarrier
+
+    dialing, *others = dialings = [Dialing(url, **how) for url in urls]
+    made: list[ExchangingCarrier] = []
 
     def make(secret: bytes, random: Random) -> Carrier:
+        made.append(_made(secret, random))
+        return made[-1]
+
+    def renew(token: str | None, headers: Mapping[str, str], proxy: str | None, refused: Callable[[int], None]) -> None:
+        found = [each.other_secrets(token, headers, proxy) for each in dialings]  # before any is in use
+        for each, secrets in zip(dialings, found, strict=True):
+            each.renew(secrets, refused)
+        for one in made:
+            one.secrets_renewed()
+
+    def _made(secret: bytes, random: Random) -> ExchangingCarrier:
         from tunnel.carriers.link import LinkCarrier
         from tunnel.carriers.poll import PollCarrier
 
@@ -146,7 +163,7 @@ def _maker(
             more |= _remembering(RoadMemory(Path(road_memory)), str(dialing.base), proxy)
         return LinkCarrier(dialing, secret, random, roads=ROADS, **more)
 
-    return make
+    return make, renew
 
 
 def _remembering(memory: RoadMemory, relay: str, proxy: str | None) -> dict[str, Any]:
@@ -207,11 +224,12 @@ def memory_attach(
 
     settings = _encryption(encryption, "memory", (), None, key)
     rest = _rest(name, attach_timeout, linger, trace, rate)
-    return _attachment(make, user_timeout, exit_handler, settings, rest)
+    return _attachment(make, None, user_timeout, exit_handler, settings, rest)
 
 
 def _attachment(
     make: Callable[[bytes, Random], Carrier],
+    renew: Renew | None,
     user_timeout: float,
     exit_handler: ExitHandler | None,
     encryption: Encryption,
@@ -220,7 +238,10 @@ def _attachment(
     config = replace(_endpoint_config(user_timeout, exit_handler), asks_services=encryption.asks_services)
     if rest["rate_limit"] is not None:
         config = _with_windows_for(rest["rate_limit"].rate, config)
-    return Attachment(make, config, exit_handler=exit_handler, encryption=encryption, **rest)
+    attachment = Attachment(make, config, exit_handler=exit_handler, encryption=encryption, **rest)
+    if renew is not None:
+        attachment.renew_by(renew)
+    return attachment
 
 
 def _with_windows_for(rate: int, config: EndpointConfig) -> EndpointConfig:

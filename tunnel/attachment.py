@@ -23,6 +23,7 @@ from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, T
 from tunnel.listener import BACKLOG, ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
 from tunnel.rate_limit import RateLimit
 from tunnel.refusals import refusal_error
+from tunnel.secret_renewal import RenewableSecrets
 from tunnel.special_targets import target_text
 from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
 from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
@@ -41,7 +42,7 @@ CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # called with the 
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
 
 
-class Attachment:
+class Attachment(RenewableSecrets):
     """An endpoint's presence at a relay. Use it as an async context manager, within one event loop."""
 
     def __init__(
@@ -466,8 +467,7 @@ class Attachment:
         self._listeners.failed(text)
         if final and not self._attached.done():
             assert self._driver is not None
-            where = self._driver.relay
-            self._attached.set_exception(UnreachableError(f"no relay answers at {where}: {text}"))
+            self._attached.set_exception(UnreachableError(f"no relay answers at {self._driver.relay}: {text}"))
 
     def buffered(self, size_bytes: int) -> None:
         if self._listeners.statistics is not None:

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv6Address, ip_address
 
@@ -12,8 +12,9 @@ from aiohttp.connector import SocketFactoryType
 from yarl import URL
 
 from tunnel.carriers.challenges import Introduction
+from tunnel.carriers.dial_secrets import DialSecrets, SecretsInUse
 from tunnel.carriers.gateway import ask_for_name, make_gateway
-from tunnel.carriers.proxies import choose_proxy
+from tunnel.carriers.proxies import Proxy, choose_proxy
 from tunnel.carriers.proxy_connect import ConnectConnector, introduce
 
 __all__ = ["ROLE_HEADER", "Dialing", "retry_after_us"]
@@ -41,42 +42,22 @@ class Dialing:
         sni: str | None = None,
     ) -> None:
         self.base = _relay_url(url)
-        self.headers = {
-            "Cache-Control": "no-store, no-transform",
-            "Accept-Encoding": "identity",
-            "User-Agent": "tunnel/1",
-            # The relay refuses an endpoint that wrongly claims to be an exit. An exit's user that attaches without an
-            # exit handler is sent no targets.
-            ROLE_HEADER: "exit" if is_exit else "endpoint",
-        }
-        if token is not None:
-            if not token.isascii() or not token.isprintable() or " " in token or not token:
-                raise ValueError("the token is empty or has invalid characters: was it copied whole, on one line?")
-            self.headers["Authorization"] = f"Bearer {token}"
-        gateway = make_gateway(self.base, headers or {}, hostname, sni)
-        self.gateway_headers = gateway.headers
-        self.headers.update(gateway.headers)
-        self._tls_name = gateway.tls_name
+        self._is_exit = is_exit
+        self._insecure_http = insecure_http
+        self._hostname, self._sni = hostname, sni
+        self._proxy = choose_proxy(self.base, proxy)
+        self._tls_name = make_gateway(self.base, {}, hostname, sni).tls_name
+        self._secrets = SecretsInUse(self._made(token, headers or {}, self._proxy))
         is_tls = self.base.scheme == "https"
         self.tls = _tls_context(ca, cert) if is_tls else None
-        self._proxy = choose_proxy(self.base, proxy)
-        if not insecure_http:
-            for what in ("the token",) * (token is not None) + ("the headers for the gateway",) * bool(headers):
-                _require_private(what, self.base, self.proxy)
         if hostname and not is_tls and self._proxy is not None:
             raise ValueError(
                 f"the host name {hostname!r} (--hostname) would not reach {self.base} through the proxy {self.proxy}, "
                 "since proxies replace the Host header of plain HTTP: write https://, or this name in the URL"
             )
         self._proxy_tls: ssl.SSLContext | None = None
-        self._introduction: Introduction | None = None
-        if self._proxy is not None:
-            where = self._proxy.url
-            if where.scheme == "https":
-                self._proxy_tls = _tls_context(ca, None)  # our certificate is for the relay only
-            self._introduction = Introduction(
-                str(where).rstrip("/"), where.host or "", self._proxy.user, self._proxy.password, can_talk=is_tls
-            )
+        if self._proxy is not None and self._proxy.url.scheme == "https":
+            self._proxy_tls = _tls_context(ca, None)  # our certificate is for the relay only
         self.proxy_headers: dict[str, str] = {}
         through = f" through {self.proxy}" if self.proxy is not None else ""
         self.description = f"{self.base}{through}"
@@ -85,6 +66,73 @@ class Dialing:
     def proxy(self) -> URL | None:
         """The proxy's URL without user and password; None without a proxy."""
         return self._proxy.url if self._proxy is not None else None
+
+    # secrets
+
+    @property
+    def secrets(self) -> DialSecrets:
+        """The secrets for the next request."""
+        return self._secrets.now
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """All headers of the next request, except those that depend on its body."""
+        return self._secrets.now.headers
+
+    @property
+    def gateway_headers(self) -> dict[str, str]:
+        """Those headers that a gateway before the relay asks for."""
+        return self._secrets.now.gateway_headers
+
+    def other_secrets(self, token: str | None, headers: Mapping[str, str], proxy: str | None) -> DialSecrets:
+        """Return secrets for `renew`: another token, other headers, another user and password at the same proxy.
+
+        Raise ValueError, with advice, if one is invalid.
+        """
+        chosen = choose_proxy(self.base, proxy)
+        if (None if chosen is None else chosen.url) != self.proxy:
+            raise ValueError("an attachment cannot change its proxy: make a new attachment")
+        return self._made(token, headers, chosen)
+
+    def renew(self, secrets: DialSecrets, refused: Callable[[int], None]) -> None:
+        """Use other secrets from the next request on, as `SecretsInUse.renew` does."""
+        self._secrets.renew(secrets, refused)
+
+    def answered(self, sent: DialSecrets, status: int, *, by_relay: bool = False) -> bool:
+        """Learn whether secrets are accepted, as in `SecretsInUse.answered`."""
+        return self._secrets.answered(sent, status, by_relay=by_relay)
+
+    def _made(self, token: str | None, headers: Mapping[str, str], proxy: Proxy | None) -> DialSecrets:
+        sent = {
+            "Cache-Control": "no-store, no-transform",
+            "Accept-Encoding": "identity",
+            "User-Agent": "tunnel/1",
+            # The relay refuses an endpoint that wrongly claims to be an exit. An exit's user that attaches without an
+            # exit handler is sent no targets.
+            ROLE_HEADER: "exit" if self._is_exit else "endpoint",
+        }
+        if token is not None:
+            if not token.isascii() or not token.isprintable() or " " in token or not token:
+                raise ValueError("the token is empty or has invalid characters: was it copied whole, on one line?")
+            sent["Authorization"] = f"Bearer {token}"
+        gateway = make_gateway(self.base, headers, self._hostname, self._sni)
+        if not self._insecure_http:
+            for what in ("the token",) * (token is not None) + ("the headers for the gateway",) * bool(headers):
+                _require_private(what, self.base, None if proxy is None else proxy.url)
+        introduction = None
+        if proxy is not None:
+            where, is_tls = proxy.url, self.base.scheme == "https"
+            introduction = Introduction(
+                str(where).rstrip("/"), where.host or "", proxy.user, proxy.password, can_talk=is_tls
+            )
+        return DialSecrets({**sent, **gateway.headers}, gateway.headers, introduction)
+
+    def _introduction(self) -> Introduction:
+        introduction = self._secrets.now.introduction
+        assert introduction is not None  # only requests through a proxy ask for it
+        return introduction
+
+    # connections
 
     def url(self, name: str) -> URL:
         """Return the URL of one of the relay's two resources, exchange and link."""
@@ -106,12 +154,12 @@ class Dialing:
         connector: aiohttp.BaseConnector
         if self._tls_name is not None:
             middlewares += (ask_for_name(self._tls_name),)
-        if self._proxy is None or self._introduction is None or self.tls is None:
+        if self._proxy is None or self.tls is None:
             tls = self.tls or self._proxy_tls
             connector = aiohttp.TCPConnector(
                 limit=0, force_close=not reuse, ssl=tls if tls is not None else True, socket_factory=make_socket
             )
-            if self._introduction is not None:
+            if self._proxy is not None:
                 middlewares += (introduce(self._introduction),)
         else:
             connector = ConnectConnector(self._proxy, self._introduction, self.tls, self._proxy_tls, reuse=reuse)

@@ -135,6 +135,9 @@ class ExchangingCarrier:
         """Return the state of each road, for people. Poll is none."""
         return []
 
+    def secrets_renewed(self) -> None:
+        """Replace connections that live on with the secrets with which they were opened. Exchanges leave none."""
+
     def sockets(self) -> Iterable[socket.socket]:
         """Return the known sockets that move the batches. Callers may inspect them, but not read or write."""
         return ()

@@ -9,6 +9,7 @@ import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
 from tunnel.carriers.connections import PAUSE_S, Connection, Connections
+from tunnel.carriers.dial_secrets import DialSecrets
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.failures import describe_failure, is_cut, is_final
@@ -75,7 +76,7 @@ class HttpExchanger:
             if connection is None:
                 return
             request = self._waiting.popleft()
-            sent = _Sent(request, connection, self._moves.pop(request.id, 0))
+            sent = _Sent(request, connection, self._moves.pop(request.id, 0), self._dialing.secrets)
             self._sent[request.id] = sent
             sent.task = loop.create_task(self._exchange(sent))
             sent.task.add_done_callback(functools.partial(self._ended, sent))  # also if cancelled before it starts
@@ -137,6 +138,10 @@ class HttpExchanger:
             self._connections.answered(connection, asyncio.get_running_loop().time(), by_relay=by_relay)
         if self._sent.pop(request.id, None) is None:
             return
+        if status and self._dialing.answered(sent.secrets, status, by_relay=by_relay):
+            self._release(sent)
+            self._outcomes.failed(request.id, f"HTTP {status}: the request is sent again with other secrets")
+            return
         if not by_relay and status in _REFUSED and self._move(sent):
             return
         if sent.moves:
@@ -161,7 +166,7 @@ class HttpExchanger:
         request, connection = sent.request, sent.connection
         response = await connection.session.post(
             self._url,
-            headers=self._dialing.headers,
+            headers=sent.secrets.headers,
             data=_Body(request, self._outcomes),
             allow_redirects=False,
             proxy=self._dialing.proxy,
@@ -200,7 +205,9 @@ class HttpExchanger:
             async with asyncio.timeout(None) as deadline:
                 while piece := await content.readany():
                     if is_first:
-                        self._connections.answered(sent.connection, loop.time(), by_relay=piece[:4] == MAGIC)
+                        by_relay = piece[:4] == MAGIC
+                        self._connections.answered(sent.connection, loop.time(), by_relay=by_relay)
+                        self._dialing.answered(sent.secrets, 200, by_relay=by_relay)
                         is_first = False
                     if is_expected and not self._outcomes.received(sent.request.id, piece):
                         is_expected = False
@@ -222,8 +229,9 @@ class HttpExchanger:
 class _Sent:
     """A request that is under way."""
 
-    def __init__(self, request: Request, connection: Connection, moves: int) -> None:
+    def __init__(self, request: Request, connection: Connection, moves: int, secrets: DialSecrets) -> None:
         self.request = request
+        self.secrets = secrets
         self.connection = connection
         self.moves = moves  # how often it was refused because too many connections may have been open
         self.holds = True  # the connection

@@ -13,7 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
+import aiohttp
+
 from tunnel.carriers.base import Host
+from tunnel.carriers.dial_secrets import DialSecrets
 from tunnel.carriers.dialed_link import DialedLink, hello
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.exchanging import ExchangingCarrier
@@ -120,6 +123,11 @@ class LinkCarrier(ExchangingCarrier):
     def roads(self) -> list[RoadReport]:
         """Return the state of each road, for people."""
         return self._ladder.reports()
+
+    def secrets_renewed(self) -> None:
+        if not self._closed:
+            self._ladder.renew_soon(self._host.now())
+            self._host.pump()
 
     def sockets(self) -> Iterable[socket.socket]:
         return tuple(found for link in self._open_links for found in link.sockets())
@@ -286,19 +294,22 @@ class LinkCarrier(ExchangingCarrier):
     async def _open(self, road: str) -> None:
         """Try once to open a link: request an upgrade, then greet. A failure is handled by `not_opened`."""
         dialing = next(self._dialings)
+        secrets = dialing.secrets
         try:
             async with asyncio.timeout(_OPEN_S):
                 opened = await (open_websocket(dialing) if road == "websocket" else upgrade(dialing))
         except UpgradeRefusedError as error:
+            dialing.answered(secrets, error.status)
             self.not_opened(road, str(error))
         except Exception as error:
+            if isinstance(error, aiohttp.ClientHttpProxyError):
+                dialing.answered(secrets, error.status)
             self.not_opened(road, describe_failure(error, dialing.base))
         else:
-            self._greet(road, opened)
+            self._greet(_Opening(self, road, dialing, secrets), opened)
 
-    def _greet(self, road: str, opened: Upgraded | OpenedWebSocket) -> None:
+    def _greet(self, owner: "_Opening", opened: Upgraded | OpenedWebSocket) -> None:
         lanes = self._lanes
-        owner = _Opening(self, road)
         seconds = self._ladder.proof_us / SECOND
         timer = self._loop.call_later(seconds, owner.give_up, seconds, opened.transport)
 
@@ -458,10 +469,12 @@ class LinkCarrier(ExchangingCarrier):
 class _Opening:
     """Owns a link until the relay has sent its greeting, then hands the link to the carrier."""
 
-    def __init__(self, carrier: LinkCarrier, road: str) -> None:
+    def __init__(self, carrier: LinkCarrier, road: str, dialing: Dialing, secrets: DialSecrets) -> None:
         self.timer: asyncio.TimerHandle
         self._carrier = carrier
         self._road = road
+        self._dialing = dialing
+        self._secrets = secrets
         self._late = ""
 
     def give_up(self, seconds: float, transport: asyncio.Transport) -> None:
@@ -471,6 +484,7 @@ class _Opening:
 
     def link_open(self, link: DialedLink) -> None:
         self.timer.cancel()
+        self._dialing.answered(self._secrets, 101, by_relay=True)
         link.owner = self._carrier
         self._carrier.link_opened(link, self._road)
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import re
 import ssl
+from collections.abc import Callable
 from typing import Any, cast
 
 import aiohttp
@@ -23,13 +24,14 @@ _STATUS = re.compile("[1-9][0-9][0-9]")
 _LENGTH = re.compile("[0-9]{1,9}")  # int() refuses thousands of digits
 
 
-def introduce(introduction: Introduction) -> aiohttp.ClientMiddlewareType:
-    """Return a middleware that answers a proxy's 407 to plain requests.
+def introduce(present: Callable[[], Introduction]) -> aiohttp.ClientMiddlewareType:
+    """Return a middleware that answers a proxy's 407 to plain requests, with the `present` user and password.
 
     It raises ClientHttpProxyError, with advice, if it cannot.
     """
 
     async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        introduction = present()
         for tries_left in reversed(range(_TRIES)):
             sent = introduction.header(request.method, str(request.url))
             if sent is not None:
@@ -56,7 +58,7 @@ class ConnectConnector(aiohttp.BaseConnector):
     def __init__(
         self,
         proxy: Proxy,
-        introduction: Introduction,
+        present: Callable[[], Introduction],
         tls: ssl.SSLContext,
         proxy_tls: ssl.SSLContext | None,
         *,
@@ -64,7 +66,7 @@ class ConnectConnector(aiohttp.BaseConnector):
     ) -> None:
         super().__init__(limit=0, force_close=not reuse)
         self._proxy = proxy
-        self._introduction = introduction
+        self._present = present
         self._tls = tls
         self._proxy_tls = proxy_tls
 
@@ -94,10 +96,11 @@ class ConnectConnector(aiohttp.BaseConnector):
 
     async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "ProxyConnection":
         """Return a connection through the proxy to the target. Raise ClientHttpProxyError if the proxy refuses."""
+        introduction = self._present()
         for tries_left in reversed(range(_TRIES)):
             dialogue = await self._dial(req)
             try:
-                status, reason, challenges, sent = await self._connect(req, dialogue, target)
+                status, reason, challenges, sent = await self._connect(req, dialogue, introduction, target)
             except BaseException:
                 dialogue.transport.abort()
                 raise
@@ -106,8 +109,8 @@ class ConnectConnector(aiohttp.BaseConnector):
             dialogue.transport.abort()
             if status != 407:
                 raise _refusal(req.request_info, status, reason)
-            if not tries_left or not self._introduction.challenged(challenges, sent):
-                raise _refusal(req.request_info, 407, self._introduction.advice(challenges))
+            if not tries_left or not introduction.challenged(challenges, sent):
+                raise _refusal(req.request_info, 407, introduction.advice(challenges))
         raise AssertionError("the last try returns or raises")
 
     async def _dial(self, req: aiohttp.ClientRequest) -> "ProxyConnection":
@@ -124,14 +127,14 @@ class ConnectConnector(aiohttp.BaseConnector):
         return dialogue
 
     async def _connect(
-        self, req: aiohttp.ClientRequest, dialogue: "ProxyConnection", target: str
+        self, req: aiohttp.ClientRequest, dialogue: "ProxyConnection", introduction: Introduction, target: str
     ) -> tuple[int, str, list[Challenge], str | None]:
         """Send CONNECT; return status, reason and challenges of the answer, and the credentials that were sent.
 
         A conversation of several messages runs to its end here.
         """
-        sent = self._introduction.header("CONNECT", target)
-        talk = self._introduction.conversation() if sent is None else None
+        sent = introduction.header("CONNECT", target)
+        talk = introduction.conversation() if sent is None else None
         if talk is None:
             return *await dialogue.ask(target, sent), sent
         scheme, speaker = talk

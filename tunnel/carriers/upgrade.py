@@ -13,6 +13,10 @@ _QUOTE_BYTES = 120  # bytes of a foreign answer to quote in the error
 class UpgradeRefusedError(Exception):
     """The answer was not 101: no link is possible on this path for now."""
 
+    def __init__(self, refusal: str, status: int) -> None:
+        super().__init__(refusal)
+        self.status = status
+
 
 class Upgraded:
     """A raw connection, taken from aiohttp. `early`: the bytes that arrived together with the 101."""
@@ -73,7 +77,7 @@ async def upgrade(dialing: Dialing) -> Upgraded:
         if response.status != 101:
             refusal = await refusal_of(response)
             response.close()
-            raise UpgradeRefusedError(refusal)
+            raise UpgradeRefusedError(refusal, response.status)
         return Upgraded(session, response)
     except BaseException:
         await session.close()

@@ -224,6 +224,11 @@ class Ladder:
         rung.opened_us = now
         self._plan_renewal(rung)
 
+    def renew_soon(self, now: int) -> None:
+        """Renew the connection on the road in use as soon as no other one is being opened."""
+        if self._used is not None:
+            self._renew_us = now
+
     def not_renewed(self, now: int) -> None:
         """No other connection could be opened on the road in use."""
         if self._renewing is not None:

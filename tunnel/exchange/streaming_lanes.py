@@ -18,7 +18,7 @@ from tunnel.exchange.pacing import HoldLimit
 from tunnel.exchange.pulls import NEVER_US, PullMode
 from tunnel.exchange.responses import Verdict, judge
 from tunnel.exchange.stream_road import RoadEvent, RoadState, StreamRoad
-from tunnel.wire import Answer, Attached, Buffer, Exchange, decode_envelope, parse_packets
+from tunnel.wire import Answer, Attached, Buffer, Exchange, StatusCode, decode_envelope, parse_packets
 
 __all__ = ["StreamingLanes"]
 
@@ -306,8 +306,8 @@ class StreamingLanes(Lanes):
         """End a stream because of something that is not its next envelope: perhaps the relay's word on why it ends."""
         outcome = judge(200, data, 0)
         self._cut(stream, now)
-        if not outcome.code:
-            return
+        if not outcome.code or outcome.code == StatusCode.NOT_AUTHORISED:
+            return  # the next exchange tells whether the endpoint has another valid token by now
         if outcome.verdict is Verdict.FATAL:
             self._refuse_by(200, outcome)
         elif outcome.verdict in (Verdict.STALE, Verdict.UNKNOWN):

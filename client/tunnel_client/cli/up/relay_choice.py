@@ -58,10 +58,10 @@ def _first(option: T | None, in_file: T | None, default: T) -> T:
 
 
 def is_same_path(one: RelaySettings, other: RelaySettings) -> bool:
-    """Whether an attachment with the one settings serves the other as well, as long as the relay accepts it.
+    """Whether an attachment with the one settings can take over the other ones.
 
-    A token, a password or a header that was replaced by another does not count: it is used when the present one is
-    refused, so that a rotation cuts no connection.
+    A token, a password or a header that was replaced by another does not count: the attachment uses it from the next
+    request on, so that a rotation cuts no connection.
     """
     return _without_secrets(one) == _without_secrets(other)
 

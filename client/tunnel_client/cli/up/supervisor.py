@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tunnel import Attachment, DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError
@@ -29,6 +30,7 @@ __all__ = ["Load", "Supervisor"]
 Load = Callable[[], tuple[ReadFile, RelaySettings]]
 """Reads the file and everything that it names. Raises UsageError."""
 
+_NOT_THIS_USER = 404  # the status with which `renew_secrets` reports a token of another user
 _LOOK_S = 0.5  # interval of the checks whether the relay still accepts us
 _AGAIN_S: tuple[tuple[type[Exception], float], ...] = (
     (ProxyPasswordError, math.inf),  # proxies lock accounts whose wrong password is repeated
@@ -46,7 +48,8 @@ class Supervisor:
         self.keepers = {entry.id: Keeper(entry, say) for entry in read.entries.values()}
         self.trouble = "the relay has not answered yet"  # empty while all is well
         self._read = read
-        self._settings = settings
+        self._settings = settings  # as they were read last
+        self._used = settings  # those of the attachment
         self._load = load
         self._say = say
         self._problem = ""  # of the file, as it was said last
@@ -65,11 +68,11 @@ class Supervisor:
         self._watch.start()
         try:
             while True:
-                settings = self._settings
+                self._used = self._settings
                 self._renewed.clear()
-                error = await self._serve(settings)
+                error = await self._serve(self._used)
                 if error is not None:
-                    await self._wait(error, settings)
+                    await self._wait(error, self._used)
         finally:
             self._watch.stop()
 
@@ -147,6 +150,8 @@ class Supervisor:
     async def _wait(self, error: Exception, settings: RelaySettings) -> None:
         """Say why there is no attachment, and return when another one has a chance."""
         self._refused = error, settings
+        if self._settings != settings and not is_refused_again(error, settings, self._settings):
+            return  # newer ones were read since
         again_s = next(seconds for kind, seconds in _AGAIN_S if isinstance(error, kind))
         files = " or ".join(map(str, self._read.files))
         if isinstance(error, ProxyPasswordError):
@@ -227,10 +232,40 @@ class Supervisor:
             return ""
         if self._refused is not None and is_refused_again(*self._refused, settings):
             return "" if settings.proxy == "env" else "the user and password are still the same"
-        if self._is_attached and is_same_path(settings, before):
-            return "the new secrets will be used when the relay or a proxy refuses the present ones"
+        attachment = self._attachment if self._is_attached else None
+        if attachment is not None and attachment.refusal is None and is_same_path(settings, before):
+            return self._renew(attachment, settings)
         self._renewed.set()
         return "attaching anew with the new settings of the relay"
+
+    def _renew(self, attachment: Attachment, settings: RelaySettings) -> str:
+        """Let the attachment use the secrets of these settings. Return what that means."""
+        try:
+            attachment.renew_secrets(
+                token=settings.token,
+                headers=settings.headers,
+                proxy=settings.proxy,
+                refused=partial(self._secrets_refused, attachment),
+            )
+        except ValueError as error:
+            self._waits(f"the new secrets cannot be used ({error})", self._present_ones_stay())
+            return "the new secrets are not used"
+        self._used = settings
+        self.trouble = ""
+        return "the new secrets are used from the next request on"
+
+    def _secrets_refused(self, attachment: Attachment, status: int) -> None:
+        if attachment is not self._attachment:
+            return
+        if status == _NOT_THIS_USER:
+            self._renewed.set()
+            self._waits("the new token belongs to another user", "attaching anew as that user")
+        else:
+            self._waits(f"the new secrets are refused (HTTP {status})", self._present_ones_stay())
+
+    def _present_ones_stay(self) -> str:
+        files = " or ".join(map(str, self._read.files))
+        return f"those before stay in use while they are accepted, waiting for a change of {files}"
 
 
 def _is_kept(keeper: Keeper, read: ReadFile) -> bool:

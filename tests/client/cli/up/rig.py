@@ -30,12 +30,14 @@ class UpRig:
 
     supervisor: Supervisor
 
-    def __init__(self, path: Path, running: RunningRelay) -> None:
+    def __init__(self, path: Path, running: RunningRelay, url: str = "", proxy: str = "") -> None:
         self.path = path
         self.running = running
         self.said: list[tuple[str, str]] = []  # event, text
         self._news = asyncio.Event()
-        self._relay = f'[relay]\nurl = "http://{running.addresses[0]}"\nproxy = "none"\ntoken-file = "token"\n'
+        url = url or f"http://{running.addresses[0]}"
+        proxy = proxy or 'proxy = "none"'
+        self._relay = f'[relay]\nurl = "{url}"\n{proxy}\ntoken-file = "token"\n'
         private(path.parent / "token", TOKENS["ann"])
         self.arguments: argparse.Namespace = make_parser(["up"]).parse_args(["up", "-c", str(path)])
 
@@ -84,12 +86,18 @@ class UpRig:
 
 @asynccontextmanager
 async def open_up(
-    directory: Path, entries: str, more: str = "", config: dict[str, Any] | None = None
+    directory: Path,
+    entries: str,
+    more: str = "",
+    config: dict[str, Any] | None = None,
+    *,
+    url: str = "",
+    proxy: str = "",
 ) -> AsyncIterator[UpRig]:
-    """Run the supervisor while the context lasts."""
+    """Run the supervisor while the context lasts. `url`: of a gateway before the relay."""
     running = relay(settings(exit="inline", switch={"settle_us": 1}, **(config or {})))
     async with running:
-        rig = UpRig(directory / "tunnel.toml", running)
+        rig = UpRig(directory / "tunnel.toml", running, url, proxy)
         rig.write(entries, more)
         rig.supervisor = Supervisor(*rig.load(), rig.load, rig.say)
         task = asyncio.create_task(rig.supervisor.run())

@@ -178,20 +178,13 @@ async def _attached_anew(up: UpRig, entries: str, more: str) -> str:
 
 
 @in_loop
-async def test_new_settings_of_the_relay_mean_a_new_attachment_but_a_new_token_does_not(tmp_path: Path) -> None:
+async def test_new_settings_of_the_relay_mean_a_new_attachment(tmp_path: Path) -> None:
     async with target(echo) as port:
         local = free_port()
         entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
         async with open_up(tmp_path, entries) as up:
             await up.serves("forward there")
             stays = await _open(local)
-            private(tmp_path / "token", f"{TOKENS['ann']}\n")
-            up.supervisor._watch.look()
-            private(tmp_path / "token.new", TOKENS["bob"]).replace(tmp_path / "token")
-            up.supervisor._watch.look()
-            text = await up.event("reloaded")
-            assert "the new secrets will be used when the relay or a proxy refuses the present ones" in text
-            await _goes_on(stays)
             text = await _attached_anew(up, entries, "user-timeout = 20\n")
             assert "attaching anew with the new settings of the relay" in text
             with pytest.raises(ConnectionResetError):

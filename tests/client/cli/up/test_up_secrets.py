@@ -1,0 +1,216 @@
+"""New tokens, headers and passwords of `tunnel up`: they are used at once, and a rotation of them resets nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tests.client.cli.commands.rig import target
+from tests.client.cli.up.rig import HERE, UpRig, ask, free_port, open_up, private
+from tests.client.rig import echo
+from tests.servlet.rig import KEYS, TOKENS, settings
+from tests.support.loops import in_loop
+from tests.support.proxies import UpstreamProxy
+from tunnel_servlet.access.tokens import TokenTable, make_token
+from tunnel_servlet.web.running import RunningRelay
+
+pytestmark = pytest.mark.usefixtures("home")
+
+NEW_TOKEN, _NEW_KEY = make_token(Random(77))
+CARRIERS = ["poll", "stream", "link", "websocket"]
+Conversation = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def let_in(running: RunningRelay, *, old: bool = True, new: bool = True) -> None:
+    """Let ann in with her old token, with her new one, or with both."""
+    ann = [*KEYS["ann"]] * old + [_NEW_KEY] * new
+    running.relay.reload(settings(tokens=TokenTable({**KEYS, "ann": ann}), exit="inline"))
+
+
+class Gateway:
+    """A gateway before a relay that wants a header. It answers 403 to requests without it."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.relay = ""  # its address; without it, the gateway answers 503
+        self.keys: list[str] = []  # of the requests, in their order
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_post("/{path:.*}", self._pass_on)
+        self._session = aiohttp.ClientSession(auto_decompress=False)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, HERE, 0).start()
+        self.url = f"http://{HERE}:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _pass_on(self, request: web.Request) -> web.Response:
+        key = request.headers.get("X-Key", "")
+        self.keys.append(key)
+        if key != self.key:
+            return web.Response(status=403, text="no such key")
+        if not self.relay:
+            return web.Response(status=503)
+        kept = {name: value for name, value in request.headers.items() if name != "Host"}
+        url = f"http://{self.relay}{request.path}"
+        async with self._session.post(url, data=await request.read(), headers=kept) as answer:
+            kind = {"Content-Type": answer.headers["Content-Type"]}
+            return web.Response(status=answer.status, body=await answer.read(), headers=kind)
+
+
+async def goes_on(conversation: Conversation, words: bytes = b"still there") -> None:
+    reader, writer = conversation
+    writer.write(words)
+    assert await reader.readexactly(len(words)) == words
+
+
+def replace(path: Path, text: str) -> None:
+    private(path.with_suffix(".new"), text).replace(path)
+
+
+async def renew(up: UpRig, file: str, text: str) -> str:
+    """Replace a file with a secret, and return what `tunnel up` says about it."""
+    replace(up.path.parent / file, text)
+    up.supervisor._watch.look()
+    return await up.event("reloaded")
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@in_loop
+async def test_a_rotation_of_the_token_interrupts_nothing(carrier: str, tmp_path: Path) -> None:
+    local = free_port()
+    async with target(echo) as port:
+        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        async with open_up(tmp_path, entries, f'carrier = "{carrier}"\n') as up:
+            await up.serves("forward there")
+            stays = await asyncio.open_connection(HERE, local)
+            await goes_on(stays)
+            let_in(up.running)
+            assert "the new secrets are used from the next request on" in await renew(up, "token", NEW_TOKEN)
+            await goes_on(stays)
+            let_in(up.running, old=False)
+            for _ in range(3):
+                await goes_on(stays)
+            assert await ask(local, b"another") == b"another"
+            assert not [event for event, _ in up.said if event in ("waiting", "attached")]
+            stays[1].transport.abort()
+
+
+@in_loop
+async def test_a_token_is_used_at_once_that_came_just_before_the_refusal_of_the_old_one_was_seen(
+    tmp_path: Path,
+) -> None:
+    async with open_up(tmp_path, '[forward]\nthere = "0:reports"', 'carrier = "poll"\n') as up:
+        await up.event("attached")
+        let_in(up.running, old=False)
+        attachment = up.supervisor._attachment
+        assert attachment is not None
+        while attachment.refusal is None:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0)
+        replace(up.path.parent / "token", NEW_TOKEN)
+        up.supervisor._watch.look()
+        await up.event("attached")
+
+
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+@in_loop
+async def test_a_wrong_new_token_changes_nothing_while_the_old_one_is_valid(carrier: str, tmp_path: Path) -> None:
+    local = free_port()
+    async with target(echo) as port:
+        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        async with open_up(tmp_path, entries, f'carrier = "{carrier}"\n') as up:
+            await up.serves("forward there")
+            stays = await asyncio.open_connection(HERE, local)
+            await renew(up, "token", f"{NEW_TOKEN[:-2]}xx")
+            text = await up.event("waiting", "the new secrets are refused (HTTP 401)")
+            assert f"waiting for a change of {up.path} or {tmp_path / 'token'}" in text
+            await goes_on(stays)
+            assert up.supervisor.report().trouble == text
+            let_in(up.running)
+            await renew(up, "token", NEW_TOKEN)
+            await goes_on(stays)
+            assert not up.supervisor.trouble
+            let_in(up.running, old=False)
+            await goes_on(stays)
+            stays[1].transport.abort()
+
+
+@in_loop
+async def test_the_token_of_another_user_makes_a_new_attachment(tmp_path: Path) -> None:
+    local = free_port()
+    async with target(echo) as port:
+        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        async with open_up(tmp_path, entries, 'carrier = "poll"\n') as up:
+            await up.serves("forward there")
+            stays = await asyncio.open_connection(HERE, local)
+            await goes_on(stays)
+            up.said.clear()
+            await renew(up, "token", TOKENS["bob"])
+            await up.event("waiting", "the new token belongs to another user: attaching anew as that user")
+            await up.event("attached")
+            with pytest.raises(ConnectionResetError):
+                await stays[0].read()
+            await up.serves("forward there")
+            assert await ask(local, b"as bob") == b"as bob"
+            stays[1].transport.abort()
+
+
+@pytest.mark.parametrize("first", ["the gateway", "the file"])
+@in_loop
+async def test_a_new_header_is_used_whether_the_gateway_or_the_file_changes_first(first: str, tmp_path: Path) -> None:
+    local = free_port()
+    private(tmp_path / "header", "X-Key: old")
+    async with target(echo) as port, Gateway("old") as gateway:
+        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        more = 'carrier = "poll"\nheader-file = "header"\n'
+        async with open_up(tmp_path, entries, more, url=gateway.url) as up:
+            gateway.relay = str(up.running.addresses[0])
+            await up.serves("forward there")
+            stays = await asyncio.open_connection(HERE, local)
+            await goes_on(stays)
+            if first == "the gateway":
+                gateway.key = "new"
+                await renew(up, "header", "X-Key: new")
+            else:
+                await renew(up, "header", "X-Key: new")
+                await up.event("waiting", "the new secrets are refused (HTTP 403)")
+                await goes_on(stays)
+                gateway.key = "new"
+            await goes_on(stays)
+            assert gateway.keys[-1] == "new"
+            stays[1].transport.abort()
+
+
+@in_loop
+async def test_a_new_password_is_sent_to_the_proxy_and_resets_nothing(tmp_path: Path) -> None:
+    local = free_port()
+    async with target(echo) as port, UpstreamProxy(user="me:old-secret") as proxy:
+        url = f"http://{{}}@{HERE}:{proxy.port}"
+        private(tmp_path / "proxy.url", url.format("me:old-secret"))
+        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        more = 'carrier = "poll"\n'
+        async with open_up(tmp_path, entries, more, proxy='proxy-file = "proxy.url"') as up:
+            await up.serves("forward there")
+            stays = await asyncio.open_connection(HERE, local)
+            await goes_on(stays)
+            proxy.demand("me:new-secret")
+            await renew(up, "proxy.url", url.format("me:new-secret"))
+            proxy.cut()
+            await goes_on(stays)
+            assert await ask(local, b"another") == b"another"
+            assert not [text for event, text in up.said if event == "waiting"]
+            stays[1].transport.abort()

@@ -1,0 +1,79 @@
+"""The secrets of the requests to a relay, and their replacement while an attachment uses them."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tunnel.carriers.challenges import Introduction
+
+__all__ = ["DialSecrets", "SecretsInUse"]
+
+_PROXY_AUTH_REQUIRED = 407
+_ACCEPTED = (101, 200)
+_UNKNOWN = 404  # of the relay, 7.10: so it answers when the attachment belongs to another user
+# 7.9, and 200: statuses with which a gateway or a proxy answers to wrong secrets, perhaps with a login page.
+_REFUSALS = frozenset({200, 301, 302, 303, 307, 308, 401, 403, _PROXY_AUTH_REQUIRED})
+
+
+class DialSecrets(msgspec.Struct, frozen=True):
+    """What one request sends: all of its `headers`, those for the gateway alone, and how to answer a proxy."""
+
+    headers: dict[str, str]
+    gateway_headers: dict[str, str]
+    introduction: Introduction | None
+
+    def __repr__(self) -> str:
+        return f"DialSecrets({', '.join(self.headers)})"
+
+
+class SecretsInUse:
+    """The secrets in use, and others to try when these are refused.
+
+    New secrets are used at once. If they are refused, those before are used again, because they may still be valid.
+    When these are refused as well, the new ones have another try: a gateway may accept them later than they were given.
+    """
+
+    def __init__(self, secrets: DialSecrets) -> None:
+        self.now = secrets
+        self._newest = secrets
+        self._other: DialSecrets | None = None
+        self._is_other_refused = False  # since `now` was answered last
+        self._tell: Callable[[int], None] | None = None  # that the newest are refused
+
+    def renew(self, secrets: DialSecrets, refused: Callable[[int], None]) -> None:
+        """Use these from the next request on. `refused` is called, once, with the HTTP status that refuses them."""
+        if self._other is None or self.now is not self._newest:
+            self._other = self.now  # else `now` was never answered
+        self.now = self._newest = secrets
+        self._is_other_refused = False
+        self._tell = refused
+
+    def answered(self, sent: DialSecrets, status: int, *, by_relay: bool = False) -> bool:
+        """Learn from the answer to a request with the secrets `sent`. Return whether to repeat it with other ones."""
+        if by_relay and status in _ACCEPTED:
+            self._accepted(sent)
+            return False
+        other = self._other
+        if status not in _REFUSALS and not (by_relay and status == _UNKNOWN and other is not None):
+            return False
+        if sent is not self.now:
+            return True
+        if other is None:
+            return False
+        if self._is_other_refused:
+            self._is_other_refused = False  # the next refusal tries the other ones again
+            return False
+        is_newest = sent is self._newest
+        # A proxy may lock the account of a user whose wrong password comes again.
+        self._other = None if is_newest and status == _PROXY_AUTH_REQUIRED else sent
+        self.now, self._is_other_refused = other, True
+        tell, self._tell = self._tell, None if is_newest else self._tell
+        if is_newest and tell is not None:
+            tell(status)
+        return True
+
+    def _accepted(self, sent: DialSecrets) -> None:
+        if sent is self.now:
+            self._is_other_refused = False
+            if sent is self._newest:
+                self._other, self._tell = None, None
