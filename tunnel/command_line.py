@@ -214,9 +214,9 @@ def add_carrier_rates(parser: argparse.ArgumentParser | argparse._ArgumentGroup)
         type=_interval,
         default=0.0,
         metavar="S",
-        help="seconds between pulls, which are the requests that fetch data while there is no link. The relay answers "
-        "a pull at once, and may settle on another interval. With 0, the relay holds a pull until data comes "
-        "(default: 0)",
+        help="seconds between pulls, which are the requests that fetch data while neither a link nor a WebSocket is "
+        "open. 0: a pull waits at the relay until data comes. More than 0: the relay answers each pull at once; it may "
+        "choose another interval (default: 0)",
     )
 
 

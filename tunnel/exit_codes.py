@@ -15,13 +15,13 @@ __all__ = [
 
 _MEANINGS = {
     0: "ok",
-    1: "internal",
+    1: "a defect of tunnel",
     2: "usage or configuration",
     3: "unreachable",
     4: "not authenticated",
     5: "denied by rule",
     6: "lost or timed out",
-    7: "integrity",
+    7: "altered data",
     130: "interrupted",
 }
 OK, INTERNAL, USAGE, UNREACHABLE, NOT_AUTHENTICATED, DENIED, LOST, INTEGRITY, INTERRUPTED = _MEANINGS

@@ -1,4 +1,7 @@
-"""The POST requests of the poll carrier, and the path to the relay: repeats, proxies, TLS, tokens (7.5, 7.9)."""
+"""The POST requests of the poll carrier, and the path to the relay: repeats, proxies, TLS, tokens.
+
+Clauses 7.5, 7.9 of docs/PROTOCOL.md.
+"""
 
 import ssl
 from pathlib import Path

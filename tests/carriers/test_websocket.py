@@ -1,4 +1,4 @@
-"""The endpoint's websocket: opened, lost, silent, refused, and where its token must not go (8.5)."""
+"""The endpoint's websocket: opened, lost, silent, refused, and where its token must not go (PROTOCOL 8.5)."""
 
 from __future__ import annotations
 

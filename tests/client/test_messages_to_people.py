@@ -139,7 +139,7 @@ def test_help_shows_an_example_and_the_exit_codes(name: str, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "exit codes: 0 ok, 1 internal, 2 usage" in text
+    assert "exit codes: 0 ok, 1 a defect of tunnel, 2 usage" in text
     assert f" {name} " in text
 
 

@@ -1,4 +1,4 @@
-"""A lost SHUTDOWN is repeated until the peer sends it, too, so that neither side keeps the route (5.7)."""
+"""A lost SHUTDOWN is repeated until the peer sends it, too, so that neither side keeps the route (PROTOCOL 5.7)."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""An OPTION of the attachment is repeated until the relay answers it, and its answer settles the interval (2.7)."""
+"""An OPTION of the attachment is repeated until the relay answers it, and its answer settles the interval.
+
+Clause 2.7 of docs/PROTOCOL.md.
+"""
 
 import pytest
 

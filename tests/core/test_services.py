@@ -1,4 +1,4 @@
-"""Announcements of services are repeated until the relay answers them (2.8)."""
+"""Announcements of services are repeated until the relay answers them (PROTOCOL 2.8)."""
 
 import pytest
 

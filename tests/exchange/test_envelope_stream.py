@@ -1,4 +1,4 @@
-"""A response body in pieces is split into whole envelopes (7.20)."""
+"""A response body in pieces is split into whole envelopes (PROTOCOL 7.20)."""
 
 import itertools
 

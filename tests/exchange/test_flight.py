@@ -1,4 +1,4 @@
-"""One exchange in flight: its attempts, silence, repeats and masks (7.5, 7.8, 7.9)."""
+"""One exchange in flight: its attempts, silence, repeats and masks (PROTOCOL 7.5, 7.8, 7.9)."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""One lane's numbers, serials and pieces (7.3, 7.5, 7.6)."""
+"""One lane's numbers, serials and pieces (PROTOCOL 7.3, 7.5, 7.6)."""
 
 import pytest
 

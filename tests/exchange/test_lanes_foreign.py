@@ -1,4 +1,7 @@
-"""Refusals and redirects of an intermediary: final before the first attach, failures of one body after it (7.9)."""
+"""Refusals and redirects of an intermediary: final before the first attach, failures of one body after it.
+
+Clause 7.9 of docs/PROTOCOL.md.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Paths that refuse large bodies without saying so: by another status than 413, by a reset, or by silence (7.16)."""
+"""Paths that refuse large bodies without saying so: by another status than 413, by a reset, or by silence.
+
+Clause 7.16 of docs/PROTOCOL.md.
+"""
 
 from collections.abc import Callable
 from random import Random

@@ -1,4 +1,4 @@
-"""The lanes together: which is idle, and what one answer shows about the others (7.7)."""
+"""The lanes together: which is idle, and what one answer shows about the others (PROTOCOL 7.7)."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Unconfirmed packets are kept under the serial that first carried them (7.20)."""
+"""Unconfirmed packets are kept under the serial that first carried them (PROTOCOL 7.20)."""
 
 from tests.exchange.loop import data_frame
 from tunnel.exchange.ledger import Ledger

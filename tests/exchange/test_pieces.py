@@ -1,4 +1,4 @@
-"""Packets that arrive in pieces (7.6)."""
+"""Packets that arrive in pieces (PROTOCOL 7.6)."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The verdicts on HTTP responses (7.9, 7.10)."""
+"""The verdicts on HTTP responses (PROTOCOL 7.9, 7.10)."""
 
 import pytest
 

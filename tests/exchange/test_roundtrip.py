@@ -1,4 +1,4 @@
-"""Round-trip times of exchanges, and the deadlines that follow from them (7.7, 7.8)."""
+"""Round-trip times of exchanges, and the deadlines that follow from them (PROTOCOL 7.7, 7.8)."""
 
 from tunnel.exchange.roundtrip import RoundTrip
 

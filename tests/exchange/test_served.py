@@ -1,4 +1,4 @@
-"""The relay's half of a lane (7.3, 7.4, 7.6), rule by rule."""
+"""The relay's half of a lane (PROTOCOL 7.3, 7.4, 7.6), rule by rule."""
 
 from typing import Any
 

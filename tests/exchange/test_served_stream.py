@@ -1,4 +1,4 @@
-"""The relay's half of a streamed answer (7.20), rule by rule."""
+"""The relay's half of a streamed answer (PROTOCOL 7.20), rule by rule."""
 
 from typing import Any
 

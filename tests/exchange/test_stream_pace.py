@@ -1,4 +1,4 @@
-"""The window of streamed answers (7.20)."""
+"""The window of streamed answers (PROTOCOL 7.20)."""
 
 from tunnel.exchange.config import KIB, MIB
 from tunnel.exchange.stream_pace import StreamPace, beat_after_us

@@ -1,4 +1,4 @@
-"""The road of streamed answers as a state machine (7.20)."""
+"""The road of streamed answers as a state machine (PROTOCOL 7.20)."""
 
 import pytest
 

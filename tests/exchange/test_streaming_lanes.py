@@ -1,4 +1,4 @@
-"""Streamed answers from end to end: the lanes of an endpoint, a relay, and paths of many kinds (7.20)."""
+"""Streamed answers from end to end: the lanes of an endpoint, a relay, and paths of many kinds (PROTOCOL 7.20)."""
 
 from random import Random
 

@@ -1,6 +1,6 @@
 """The endpoint in examples/node, a relay, and the paths between them: direct, nginx, and a proxy that loses exchanges.
 
-with NodeWorld(directory) as world:
+with NodeWorld(directory) as world, world.expose("reports"):
     done = world.connect("link", "nginx", "service:reports", b"hello")
     assert done.stdout == b"hello"
 """

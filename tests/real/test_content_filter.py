@@ -1,4 +1,7 @@
-"""A proxy that searches bodies and refuses some: the tunnel masks those, and no other connection is disturbed (7.9)."""
+"""A proxy that searches bodies and refuses some: the tunnel masks those, and no other connection is disturbed.
+
+Clause 7.9 of docs/PROTOCOL.md.
+"""
 
 from pathlib import Path
 

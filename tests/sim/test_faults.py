@@ -11,4 +11,5 @@ from tests.sim.runner import run_scenario
 def test_every_stream_survives_one_kind_of_fault_alone(kind: FaultKind) -> None:
     outcome = run_scenario(one_kind(kind, seed=12))
     assert not outcome.failure
+    # The number of times it struck, in whatever state the connections were.
     assert outcome.cells[kind.name][""] > 0

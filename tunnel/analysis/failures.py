@@ -49,7 +49,7 @@ def failure_of(error: Exception, result: str) -> Exception:
 
 
 def _reason(text: str) -> str:
-    """Return the first cause in Spark's text. Java names it last."""
+    """Return the root cause: the last `Caused by` of Java's text or, without one, the first line."""
     causes = _CAUSE.findall(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     chosen = causes[-1] if causes else next(iter(lines), "")

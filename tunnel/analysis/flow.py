@@ -49,7 +49,7 @@ def flow_of(events: DataFrame) -> DataFrame:
     """Return the events of numbered packets at the sender and the receiver, partitioned by stream.
 
     Further rows tell what happened to the whole connection: its initiator asked for it (CONNECT) and was answered, the
-    relay bound its route, and it ended. The end belongs to the stream that this node sent.
+    relay bound its route, and it ended. The row of the end is given to the stream whose sender recorded it.
     """
     at, packet = F.col("event"), F.col("packet_type")
     kind = F.lit(None)
@@ -134,7 +134,7 @@ def packets_of(flow: DataFrame, holes: DataFrame | None = None) -> DataFrame:
             F.expr(f"count_if(kind = {RECEIVED})").alias("received"),
             F.coalesce(F.bit_or(of(SENT, bit)), F.lit(0)).alias("sent_mask"),
             F.coalesce(F.bit_or(of(RECEIVED, bit)), F.lit(0)).alias("received_mask"),
-            F.coalesce(F.bit_or(of(SPURIOUS, bit)), F.lit(0)).alias("verdict_mask"),
+            F.coalesce(F.bit_or(of(SPURIOUS, bit)), F.lit(0)).alias("spurious_mask"),
             F.max(of(SENT, F.when(F.col("attempt") == 1, _number_of(F.col("cause"))))).alias("cause"),
             F.max(of(SENT, F.when(F.col("attempt") == 0, F.col("batch")))).alias("batch"),
         )
@@ -192,7 +192,8 @@ def _placed(packets: DataFrame) -> DataFrame:
 
 def _judged(packets: DataFrame, holes: DataFrame | None) -> DataFrame:
     """Decide which attempts were lost and which were needless, as far as the trace tells."""
-    # A later packet may take longer than all others did. So the latest time of arrival has twice their spread.
+    # A packet may take longer than any that arrived. So the latest time of arrival allows for the shortest delay plus
+    # twice the difference between the longest and the shortest.
     earliest = F.col("sent_us") + F.col("delay_min")
     latest = F.coalesce("resent_us", "sent_us") + 2 * F.col("delay_max") - F.col("delay_min")
     if holes is None:

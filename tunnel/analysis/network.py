@@ -168,7 +168,7 @@ def repairs(packets: DataFrame) -> DataFrame:
     of "attempts" have the time from the first attempt to the acknowledgement, by number of attempts.
     """
     truth = F.col("needless") > 0
-    verdict = F.col("verdict_mask") != 0
+    verdict = F.col("spurious_mask") != 0
     took = F.col("recovered_us") - F.col("sent_us")
     keys = F.array(
         F.when(

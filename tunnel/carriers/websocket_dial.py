@@ -1,4 +1,4 @@
-"""Opens a websocket to the relay: `GET .../link` with `Upgrade: websocket` (8.5)."""
+"""Opens a websocket to the relay: `GET .../link` with `Upgrade: websocket` (PROTOCOL 8.5)."""
 
 import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse

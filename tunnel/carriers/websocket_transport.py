@@ -1,4 +1,7 @@
-"""Lets one half of a link use a websocket in place of a TCP connection (8.5): each write is one binary message."""
+"""Lets one half of a link use a websocket in place of a TCP connection: each write is one binary message.
+
+Clause 8.5 of docs/PROTOCOL.md.
+"""
 
 import asyncio
 import contextlib

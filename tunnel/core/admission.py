@@ -1,4 +1,4 @@
-"""Admission of connections: for each CONNECT, open, repeat the answer, resume or refuse (3.3, 6.6)."""
+"""Admission of connections: for each CONNECT, open, repeat the answer, resume or refuse (PROTOCOL 3.3, 6.6)."""
 
 from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.connection.connection import Connection, ConnectionOwner

@@ -1,4 +1,4 @@
-"""The negotiation of the attachment's pull interval with the relay: OPTION with both ids 0 (2.7)."""
+"""The negotiation of the attachment's pull interval with the relay: OPTION with both ids 0 (PROTOCOL 2.7)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The scheduler: it fills batches fairly (4.13, 4.14) and reports their receipts to the connections."""
+"""The scheduler: it fills batches fairly (PROTOCOL 4.13, 4.14) and reports their receipts to the connections."""
 
 from collections import deque
 

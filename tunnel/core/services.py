@@ -1,4 +1,4 @@
-"""The services that this endpoint offers, and their announcements to the relay (2.8)."""
+"""The services that this endpoint offers, and their announcements to the relay (PROTOCOL 2.8)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,7 @@
-"""Tombstones: the ids of ended connections, which are not drawn again, and the answers to their CONNECTs (3.1, 3.3)."""
+"""Tombstones: the ids of ended connections, which are not drawn again, and the answers to their CONNECTs.
+
+Clauses 3.1, 3.3 of docs/PROTOCOL.md.
+"""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""The first bytes inside an encrypted stream, which bind it to the CONNECT that opened it (3.13).
+"""The first bytes inside an encrypted stream, which bind it to the CONNECT that opened it (PROTOCOL 3.13).
 
 The relay reads CONNECT and could send it elsewhere. The initiator therefore repeats inside what it asked for, and the
 acceptor compares.

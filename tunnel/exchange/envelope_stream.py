@@ -1,4 +1,4 @@
-"""Splits a response body that arrives piece by piece into whole envelopes (7.20)."""
+"""Splits a response body that arrives piece by piece into whole envelopes (PROTOCOL 7.20)."""
 
 import struct
 

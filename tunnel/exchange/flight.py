@@ -1,4 +1,7 @@
-"""One body in flight: its attempts, deadlines and repeats (7.5, 7.8, 7.9). Each lane, and ATTACH, has one at a time."""
+"""One body in flight: its attempts, deadlines and repeats. Each lane, and ATTACH, has one at a time.
+
+Clauses 7.5, 7.8, 7.9 of docs/PROTOCOL.md.
+"""
 
 from random import Random
 

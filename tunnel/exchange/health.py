@@ -1,4 +1,4 @@
-"""Detects when the path is in trouble and when it has recovered. Each is reported once, for people (7.9)."""
+"""Detects when the path is in trouble and when it has recovered. Each is reported once, for people (PROTOCOL 7.9)."""
 
 from tunnel.exchange.config import MILLISECOND_US
 from tunnel.exchange.events import Recovered, Troubled

@@ -1,4 +1,7 @@
-"""The endpoint's half of one streamed answer (7.20): what came, what is owed for it, and when it counts as cut."""
+"""The endpoint's half of one streamed answer: what came, what is owed for it, and when it counts as cut.
+
+Clause 7.20 of docs/PROTOCOL.md.
+"""
 
 from tunnel.exchange.config import KIB, SECOND_US
 from tunnel.exchange.envelope_stream import EnvelopeStream

@@ -1,4 +1,4 @@
-"""The lanes of one generation, and the use of one lane's answer as evidence about the others (7.7)."""
+"""The lanes of one generation, and the use of one lane's answer as evidence about the others (PROTOCOL 7.7)."""
 
 from collections.abc import Iterator
 

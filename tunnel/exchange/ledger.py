@@ -1,4 +1,7 @@
-"""The packets of a lane's answers that are not confirmed, each under the serial that first carried it (7.3, 7.20)."""
+"""The packets of a lane's answers that are not confirmed, each under the serial that first carried it.
+
+Clauses 7.3, 7.20 of docs/PROTOCOL.md.
+"""
 
 from collections import deque
 

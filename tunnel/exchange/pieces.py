@@ -1,4 +1,7 @@
-"""The assembler of packets that come in pieces (7.6). Each half of a lane holds at most one incomplete packet."""
+"""The assembler of packets that come in pieces. Each half of a lane holds at most one incomplete packet.
+
+Clause 7.6 of docs/PROTOCOL.md.
+"""
 
 import struct
 from collections.abc import Callable

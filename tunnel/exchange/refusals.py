@@ -1,4 +1,6 @@
-"""Reactions to failures of one exchange: another format, smaller answers, giving up, smaller bodies (7.9, 7.16, 7.19).
+"""Reactions to failures of one exchange: another format, smaller answers, giving up, smaller bodies.
+
+Clauses 7.9, 7.16, 7.19 of docs/PROTOCOL.md.
 
 Many paths refuse large bodies without the status 413: with another status, a reset, or silence. An exchange then fails
 repeatedly. An outage looks the same, except that smaller bodies fail, too.

@@ -1,4 +1,4 @@
-"""The meaning of an HTTP response for the exchange that it answers (7.9, 7.10), as data."""
+"""The meaning of an HTTP response for the exchange that it answers (PROTOCOL 7.9, 7.10), as data."""
 
 import enum
 import re

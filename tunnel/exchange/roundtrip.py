@@ -1,4 +1,4 @@
-"""The round-trip time of exchanges, and the deadlines that follow from it (7.7, 7.8)."""
+"""The round-trip time of exchanges, and the deadlines that follow from it (PROTOCOL 7.7, 7.8)."""
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
 

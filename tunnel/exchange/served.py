@@ -1,4 +1,6 @@
-"""The relay's half of one lane (7.3, 7.4, 7.6, 7.20): it applies each request once, and answers, confirms and requeues.
+"""The relay's half of one lane: it applies each request once, and answers, confirms and requeues.
+
+Clauses 7.3, 7.4, 7.6, 7.20 of docs/PROTOCOL.md.
 
 For each request of the lane the switch must, in this order:
 

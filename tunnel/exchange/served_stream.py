@@ -1,4 +1,7 @@
-"""The relay's half of one streamed answer (7.20): how long it lasts, what it may carry, and when it must speak."""
+"""The relay's half of one streamed answer: how long it lasts, what it may carry, and when it must speak.
+
+Clause 7.20 of docs/PROTOCOL.md.
+"""
 
 from tunnel.exchange.stream_pace import beat_after_us
 

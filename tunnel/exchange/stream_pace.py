@@ -1,4 +1,4 @@
-"""How many bytes of streamed answers may be unconfirmed, learned from their confirmations (7.20).
+"""How many bytes of streamed answers may be unconfirmed, learned from their confirmations (PROTOCOL 7.20).
 
 A window without an estimate of bandwidth: it doubles while it is the limit and confirmations come hardly later than
 they can, and it halves when they come much later, since then a queue stands on the path.

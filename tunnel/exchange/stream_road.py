@@ -1,4 +1,4 @@
-"""Whether the path lets streamed answers pass, as a state machine (7.20).
+"""Whether the path lets streamed answers pass, as a state machine (PROTOCOL 7.20).
 
 unknown   No stream has been tried.
 trying    A stream was asked for.

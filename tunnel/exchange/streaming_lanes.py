@@ -1,4 +1,4 @@
-"""The lanes of an endpoint that also lets the relay answer pulls with streams (7.20).
+"""The lanes of an endpoint that also lets the relay answer pulls with streams (PROTOCOL 7.20).
 
 While a stream is proven, no pulls are sent: all packets from the relay come on it. Everything else is as without
 streams. The caller passes each piece of the answer to a request with `stream` to `received`, and then calls `ended`,

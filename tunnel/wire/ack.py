@@ -1,4 +1,7 @@
-"""The payload of ACK: which packets arrived, how much more fits, and which packet caused the ACK (2.4, 4.3, 4.4)."""
+"""The payload of ACK: which packets arrived, how much more fits, and which packet caused the ACK.
+
+Clauses 2.4, 4.3, 4.4 of docs/PROTOCOL.md.
+"""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""The parser of batches. It accepts any bytes, never fails, and takes linear time (1.9).
+"""The parser of batches. It accepts any bytes, never fails, and takes linear time (PROTOCOL 1.9).
 
 An endpoint parses a batch into packets, the relay into frames.
 """

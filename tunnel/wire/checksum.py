@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum of packets, envelopes and link headers (1.1, 7.1, 8.1)."""
+"""CRC-32C (Castagnoli), the checksum of packets, envelopes and link headers (PROTOCOL 1.1, 7.1, 8.1)."""
 
 from crc32c import crc32c
 

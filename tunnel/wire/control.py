@@ -1,4 +1,4 @@
-"""The payloads of FINISH and CLOSE, ABORT, OPTION, LISTEN_STATE, DROPPED and EDGE (2.5 to 2.10)."""
+"""The payloads of FINISH and CLOSE, ABORT, OPTION, LISTEN_STATE, DROPPED and EDGE (PROTOCOL 2.5 to 2.10)."""
 
 import enum
 import struct

@@ -1,4 +1,4 @@
-"""The encoder of packets (1.1)."""
+"""The encoder of packets (PROTOCOL 1.1)."""
 
 import struct
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""The envelope of every request and response body, and the five messages it can hold (6.1, 7.1, 7.2, 7.10, 7.11)."""
+"""The envelope of every request and response body, and the five messages it can hold.
+
+Clauses 6.1, 7.1, 7.2, 7.10, 7.11 of docs/PROTOCOL.md.
+"""
 
 import enum
 import functools

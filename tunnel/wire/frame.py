@@ -1,4 +1,4 @@
-"""Results of parsing a batch: frames for the relay, and the count of what was discarded (1.9)."""
+"""Results of parsing a batch: frames for the relay, and the count of what was discarded (PROTOCOL 1.9)."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""The header before each batch on a link (8.1)."""
+"""The header before each batch on a link (PROTOCOL 8.1)."""
 
 import struct
 

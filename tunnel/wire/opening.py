@@ -1,4 +1,4 @@
-"""The payloads that open or refuse a connection: CONNECT, ACCEPTED and REJECTED (2.1 to 2.3)."""
+"""The payloads that open or refuse a connection: CONNECT, ACCEPTED and REJECTED (PROTOCOL 2.1 to 2.3)."""
 
 import enum
 import struct

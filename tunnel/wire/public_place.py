@@ -1,4 +1,4 @@
-"""Where the relay accepts connections from people without the tunnel, for a service (2.11)."""
+"""Where the relay accepts connections from people without the tunnel, for a service (PROTOCOL 2.11)."""
 
 import re
 from typing import Any

@@ -81,8 +81,8 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         type=_user_timeout,
         default=USER_TIMEOUT_S,
         metavar="S",
-        help="number of seconds, at least 1; a connection whose other end has not answered for this long is lost "
-        "(default: 300)",
+        help="number of seconds, at least 1; a connection is lost when no sign of life has come for this long from the "
+        "exit or from the command that offers the service; one that is merely idle is not lost (default: 300)",
     )
     group.add_argument("--trace", default="", metavar="DIR", help="write trace files to DIR, for tunnel-traces")
     group.add_argument("--trace-level", choices=LEVELS, default="packet", help="what --trace records (default: packet)")

@@ -80,14 +80,14 @@ def add_serving_options(parser: argparse.ArgumentParser) -> None:
     add_events_option(parser)
 
 
-def add_rate_option(parser: argparse.ArgumentParser) -> None:
-    """Add --rate, the limit of all connections of the command together."""
+def add_rate_option(parser: argparse.ArgumentParser, *, default: str = "no limit") -> None:
+    """Add --rate, the limit of all connections of the command together. `default`: what holds without it, in words."""
     parser.add_argument(
         "--rate",
         type=_rate,
         metavar="RATE",
         help="bytes per second that all connections together may move in each direction, such as '20 MiB/s'; they "
-        "share it fairly, and bytes that exceed it wait (default: no limit)",
+        f"share it fairly, and bytes that exceed it wait (default: {default})",
     )
 
 

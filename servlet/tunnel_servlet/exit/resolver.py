@@ -1,4 +1,7 @@
-"""Name resolution at the exit: asks the system's resolver, once per connection."""
+"""Name resolution at the exit: addresses from the system's resolver, SRV records from the name servers.
+
+Nothing is kept: each connection asks again.
+"""
 
 import asyncio
 import socket
@@ -15,7 +18,7 @@ __all__ = ["FindRecords", "Resolve", "find_records", "resolve"]
 Resolve: TypeAlias = Callable[[str, int], Coroutine[Any, Any, list[IPAddress]]]
 FindRecords: TypeAlias = Callable[[str], Coroutine[Any, Any, list[tuple[str, int]]]]
 
-_RECORDS_MAX = 16  # of the hosts in one SRV record set, those that are tried
+_RECORDS_MAX = 16  # at most this many hosts of one SRV record set are tried
 
 _THREADS_MAX = 32
 
@@ -36,7 +39,7 @@ async def resolve(host: str, port: int) -> list[IPAddress]:
 async def find_records(name: str) -> list[tuple[str, int]]:
     """Return the hosts and ports in the SRV records of a name, in the order in which to try them (RFC 2782).
 
-    Raise OSError if the name servers do not answer. A name without records has none.
+    Raise OSError if the name servers do not answer. For a name without records, the list is empty.
     """
     return await asyncio.get_running_loop().run_in_executor(_threads(), _find_records, name)
 

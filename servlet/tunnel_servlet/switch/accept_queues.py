@@ -1,4 +1,4 @@
-"""The accept queues: CONNECTs to services whose listeners have no room at the moment (2.8, 3.2)."""
+"""The accept queues: CONNECTs to services whose listeners have no room at the moment (PROTOCOL 2.8, 3.2)."""
 
 from __future__ import annotations
 

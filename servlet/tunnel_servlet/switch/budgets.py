@@ -1,4 +1,4 @@
-"""Memory limits for stored packets, counted at each level: mailbox, user and process (9.2)."""
+"""Memory limits for stored packets, counted at each level: mailbox, user and process (PROTOCOL 9.2)."""
 
 from collections.abc import Iterator
 

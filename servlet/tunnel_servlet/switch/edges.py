@@ -1,4 +1,4 @@
-"""The edge that was announced to a sender, and when to announce a new one (2.10, 7.12, 9.4)."""
+"""The edge that was announced to a sender, and when to announce a new one (PROTOCOL 2.10, 7.12, 9.4)."""
 
 from tunnel.wire import unwrap, wrap
 

@@ -1,4 +1,7 @@
-"""The data path: forwards each packet to the other side of its route, or counts why it was not (6.7, 9.1, 9.5)."""
+"""The data path: forwards each packet to the other side of its route, or counts why it was not.
+
+Clauses 6.7, 9.1, 9.5 of docs/PROTOCOL.md.
+"""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,6 @@
-"""The attachment ids of endpoints in the relay's own process: a marker, and the relay's epoch (6.1) or a user's hash.
+"""The attachment ids of endpoints in the relay's own process: a marker, and the relay's epoch or a user's hash.
+
+Clause 6.1 of docs/PROTOCOL.md.
 
 The id of the exit changes with every start of the relay. So a resume that names the exit of an earlier process, whose
 connections died with it, is recognised at once.

@@ -1,4 +1,4 @@
-"""Tracks the batches that were sent on a link and are not yet receipted (8.2)."""
+"""Tracks the batches that were sent on a link and are not yet receipted (PROTOCOL 8.2)."""
 
 from collections import deque
 

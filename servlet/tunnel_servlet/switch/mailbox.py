@@ -1,4 +1,7 @@
-"""The mailbox: a bounded store of the packets that wait for one attachment, which decides their order (9.2)."""
+"""The mailbox: a bounded store of the packets that wait for one attachment, which decides their order.
+
+Clause 9.2 of docs/PROTOCOL.md.
+"""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable

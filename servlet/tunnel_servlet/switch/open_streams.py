@@ -1,4 +1,4 @@
-"""The streamed answers of one attachment that are open, or whose packets are not all confirmed (7.20)."""
+"""The streamed answers of one attachment that are open, or whose packets are not all confirmed (PROTOCOL 7.20)."""
 
 from tunnel.exchange.served import ServedLane
 from tunnel.exchange.stream_pace import StreamPace

@@ -1,4 +1,4 @@
-"""Opening and resuming routes: the relay's handling of CONNECT, ACCEPTED and REJECTED (3.2, 3.6, 6.5, 6.6)."""
+"""Opening and resuming routes: the relay's handling of CONNECT, ACCEPTED and REJECTED (PROTOCOL 3.2, 3.6, 6.5, 6.6)."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Which user a service name belongs to, where the rules let several users listen under it (2.8)."""
+"""Which user a service name belongs to, where the rules let several users listen under it (PROTOCOL 2.8)."""
 
 from collections import OrderedDict
 from collections.abc import Callable

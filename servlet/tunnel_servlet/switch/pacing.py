@@ -1,4 +1,4 @@
-"""Rates: streams of users whose rate is limited leave their queues when it is their turn (9.8)."""
+"""Rates: streams of users whose rate is limited leave their queues when it is their turn (PROTOCOL 9.8)."""
 
 from collections import deque
 from functools import partial

@@ -1,4 +1,7 @@
-"""The queue of one direction of a route: the stream in sequence order, and the control packets before it (9.2, 9.3)."""
+"""The queue of one direction of a route: the stream in sequence order, and the control packets before it.
+
+Clauses 9.2, 9.3 of docs/PROTOCOL.md.
+"""
 
 from bisect import insort
 from collections import OrderedDict

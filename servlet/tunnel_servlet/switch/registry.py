@@ -1,4 +1,4 @@
-"""The table of attachments: their ids, users, names, replacement and limits (6.1 to 6.4, 9.6)."""
+"""The table of attachments: their ids, users, names, replacement and limits (PROTOCOL 6.1 to 6.4, 9.6)."""
 
 from collections import OrderedDict
 

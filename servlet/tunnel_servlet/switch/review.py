@@ -1,4 +1,7 @@
-"""Ends what the rules no longer allow, and sets new rates, after the operator has changed rules or tokens (9.7)."""
+"""Ends what the rules no longer allow, and sets new rates, after the operator has changed rules or tokens.
+
+Clause 9.7 of docs/PROTOCOL.md.
+"""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""The table of routes: handing on CONNECT, parking resumes, binding and releasing (3.2, 6.5, 9.5)."""
+"""The table of routes: handing on CONNECT, parking resumes, binding and releasing (PROTOCOL 3.2, 6.5, 9.5)."""
 
 from functools import partial
 

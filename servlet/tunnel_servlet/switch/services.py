@@ -1,4 +1,4 @@
-"""The table of services: which attachments listen under which name, in rotation (2.8, 3.2)."""
+"""The table of services: which attachments listen under which name, in rotation (PROTOCOL 2.8, 3.2)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The streamed answers of all attachments: which of them have something to send, and their timers (7.20)."""
+"""The streamed answers of all attachments: which of them have something to send, and their timers (PROTOCOL 7.20)."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""A streamed answer: the task that writes the envelopes of one HTTP response, one after the other (7.20)."""
+"""A streamed answer: the task that writes the envelopes of one HTTP response, one after the other (PROTOCOL 7.20)."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Serves a link on a websocket (8.5): aiohttp's frames, and everything else as on a link."""
+"""Serves a link on a websocket (PROTOCOL 8.5): aiohttp's frames, and everything else as on a link."""
 
 import asyncio
 

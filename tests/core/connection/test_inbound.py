@@ -1,4 +1,4 @@
-"""The effect of each type of packet, and which packets are discarded (3.7, 3.8)."""
+"""The effect of each type of packet, and which packets are discarded (PROTOCOL 3.7, 3.8)."""
 
 import pytest
 

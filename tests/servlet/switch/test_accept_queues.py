@@ -1,4 +1,4 @@
-"""CONNECTs that wait for a listener with room, as in the accept queue of TCP (2.8, 3.2)."""
+"""CONNECTs that wait for a listener with room, as in the accept queue of TCP (PROTOCOL 2.8, 3.2)."""
 
 from typing import Any
 

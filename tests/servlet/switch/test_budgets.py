@@ -1,4 +1,4 @@
-"""Bytes are counted at every level of budgets: mailbox, user and process (9.2)."""
+"""Bytes are counted at every level of budgets: mailbox, user and process (PROTOCOL 9.2)."""
 
 import pytest
 

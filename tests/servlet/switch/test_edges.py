@@ -1,4 +1,4 @@
-"""The edge of a route, S and B, and when it is announced (2.10, 7.12, 9.4)."""
+"""The edge of a route, S and B, and when it is announced (PROTOCOL 2.10, 7.12, 9.4)."""
 
 from tunnel_servlet.switch.edges import EdgeLedger
 

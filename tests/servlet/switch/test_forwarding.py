@@ -1,4 +1,4 @@
-"""The data path, and the packets that the relay does not simply forward (6.7, 9.1, 9.5)."""
+"""The data path, and the packets that the relay does not simply forward (PROTOCOL 6.7, 9.1, 9.5)."""
 
 from tests.servlet.support import (
     DATABASE,

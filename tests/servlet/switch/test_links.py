@@ -1,4 +1,4 @@
-"""The relay's record of a link: receipts come in order, and also for batches that were taken back (8.2)."""
+"""The relay's record of a link: receipts come in order, and also for batches that were taken back (PROTOCOL 8.2)."""
 
 from tests.servlet.support import data, frames_of
 from tunnel.wire import Frame

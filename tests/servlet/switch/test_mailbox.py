@@ -1,4 +1,4 @@
-"""The order in which packets leave a mailbox, and its bounds (9.2)."""
+"""The order in which packets leave a mailbox, and its bounds (PROTOCOL 9.2)."""
 
 from tests.servlet.queues import KIB, Box, packets, put, put_control, sequences
 from tests.servlet.support import connect, control, data, key, kinds, read_dropped, read_edge
@@ -10,12 +10,12 @@ def big(source: int, sequence: int, size: int = KIB) -> Packet:
     return data(source, source + 100, sequence, bytes(size))
 
 
-def noop(number: int = 0) -> Packet:
+def rejected(number: int = 0) -> Packet:
     return control(PacketType.REJECTED, number, 0, b"")
 
 
 def post(mailbox: Mailbox, number: int) -> bool:
-    return mailbox.post(("rejected", number), frame_of(noop(number)))
+    return mailbox.post(("rejected", number), frame_of(rejected(number)))
 
 
 def test_9_2_a_route_is_refused_when_no_reservation_is_left() -> None:
@@ -23,7 +23,7 @@ def test_9_2_a_route_is_refused_when_no_reservation_is_left() -> None:
     assert [box.mailbox.open(number) is not None for number in range(4)] == [True, True, True, False]
 
 
-def test_9_2_openings_first_then_control_then_data() -> None:
+def test_9_2_notices_and_packets_without_a_route_first_then_control_then_data() -> None:
     box = Box()
     one, two = box.queue(101), box.queue(102)
     put(box, one, big(1, 101))
@@ -95,7 +95,7 @@ def test_9_2_control_packets_leave_room_for_streams() -> None:
     assert kinds(box.take(1000)) == ["PING"] * 5
 
 
-def test_9_2_notices_and_openings_stop_at_the_limit() -> None:
+def test_9_2_notices_and_packets_without_a_route_stop_at_the_limit() -> None:
     box = Box()
     for number in range(1, 5):
         box.mailbox.notice(number, DropReason.GONE)

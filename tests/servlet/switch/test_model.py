@@ -1,4 +1,4 @@
-"""The lanes and links of one attachment, and the packets they hold (6.2, 7.3, 7.6, 8)."""
+"""The lanes and links of one attachment, and the packets they hold (PROTOCOL 6.2, 7.3, 7.6, 8)."""
 
 from tests.servlet.support import SECOND, Peer, Relay, bound, data, kinds, of_kind
 from tunnel.wire import ANSWER_BYTES, EVIDENCE_BYTES, Attached, PacketType, StatusCode, encode_packets, whole_packet

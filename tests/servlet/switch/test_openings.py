@@ -1,4 +1,4 @@
-"""CONNECT, ACCEPTED and REJECTED as they pass the relay (3.2, 3.6, 6.5, 6.6)."""
+"""CONNECT, ACCEPTED and REJECTED as they pass the relay (PROTOCOL 3.2, 3.6, 6.5, 6.6)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Resuming after the relay, or its memory, was lost (6.5, 6.6)."""
+"""Resuming after the relay, or its memory, was lost (PROTOCOL 6.5, 6.6)."""
 
 from tests.servlet.support import (
     FORBIDDEN,

@@ -1,4 +1,4 @@
-"""The owners of service names: who was first, for how long, and how many names stay reserved (2.8)."""
+"""The owners of service names: who was first, for how long, and how many names stay reserved (PROTOCOL 2.8)."""
 
 from tunnel_servlet.switch.owners import NameOwners
 

@@ -1,4 +1,4 @@
-"""Rates of users and rules at the switch (9.8), on virtual time."""
+"""Rates of users and rules at the switch (PROTOCOL 9.8), on virtual time."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Services that ask for connections of people without the tunnel (2.11)."""
+"""Services that ask for connections of people without the tunnel (PROTOCOL 2.11)."""
 
 from __future__ import annotations
 

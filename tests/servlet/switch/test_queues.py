@@ -1,4 +1,4 @@
-"""One direction of one route: order, copies, limits, notices (9.2 to 9.4)."""
+"""One direction of one route: order, copies, limits, notices (PROTOCOL 9.2 to 9.4)."""
 
 from tests.servlet.queues import KIB, Box, put, put_control, sequences
 from tests.servlet.support import control, data, kinds, read_dropped, read_edge

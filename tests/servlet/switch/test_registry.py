@@ -1,4 +1,4 @@
-"""The registry of attachments: owners, names, and replaced endpoints (6.1, 6.4)."""
+"""The registry of attachments: owners, names, and replaced endpoints (PROTOCOL 6.1, 6.4)."""
 
 from typing import Any
 

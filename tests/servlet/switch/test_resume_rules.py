@@ -1,4 +1,7 @@
-"""Which endpoints a resume may reach: those that the rules would let accept the connection, and no other (6.5)."""
+"""Which endpoints a resume may reach: those that the rules would let accept the connection, and no other.
+
+Clause 6.5 of docs/PROTOCOL.md.
+"""
 
 import pytest
 

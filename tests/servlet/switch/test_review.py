@@ -1,4 +1,7 @@
-"""Rules and tokens that change while the relay runs: what they no longer allow ends, all else goes on (9.7)."""
+"""Rules and tokens that change while the relay runs: what they no longer allow ends, all else goes on.
+
+Clause 9.7 of docs/PROTOCOL.md.
+"""
 
 from __future__ import annotations
 

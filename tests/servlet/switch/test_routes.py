@@ -1,4 +1,4 @@
-"""Many routes: limits on lingering ones, and releases that leave nothing behind (9.5)."""
+"""Many routes: limits on lingering ones, and releases that leave nothing behind (PROTOCOL 9.5)."""
 
 from tests.servlet.support import (
     REPORTS,

@@ -1,4 +1,4 @@
-"""Services: the listeners of each name (2.8, 3.2)."""
+"""Services: the listeners of each name (PROTOCOL 2.8, 3.2)."""
 
 from tests.servlet.support import REPORTS, Peer, Relay, connect, kinds, listen_state, read_rejected
 from tunnel.wire import ListenStatus, Packet, PacketType, RejectReason, decode_listen_state

@@ -1,4 +1,4 @@
-"""The streamed answers of several attachments (7.20): what they may cost other users."""
+"""The streamed answers of several attachments (PROTOCOL 7.20): what they may cost other users."""
 
 from tests.servlet.support import SECOND, Peer, Relay, bind, bound, data
 from tunnel.wire import Answer, decode_envelope, parse_packets

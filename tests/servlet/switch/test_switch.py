@@ -1,4 +1,4 @@
-"""The switch as its host sees it: requests, holds, links (7.3, 7.4, 7.10, 8)."""
+"""The switch as its host sees it: requests, holds, links (PROTOCOL 7.3, 7.4, 7.10, 8)."""
 
 from random import Random
 

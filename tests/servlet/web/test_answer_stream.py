@@ -1,4 +1,7 @@
-"""Streamed answers of a real relay (7.20): what is written when, who pays for what is not read, and how they end."""
+"""Streamed answers of a real relay: what is written when, who pays for what is not read, and how they end.
+
+Clause 7.20 of docs/PROTOCOL.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The relay's end of a websocket: the frames that it takes, what it charges for them, and every way it ends (8.5)."""
+"""The relay's end of a websocket: the frames that it takes, what it charges for them, and every way it ends.
+
+Clause 8.5 of docs/PROTOCOL.md.
+"""
 
 from __future__ import annotations
 

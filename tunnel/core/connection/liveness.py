@@ -1,4 +1,4 @@
-"""The liveness of the peer: keepalive, PING and PONG, and the user timeout of a connection (4.15, 4.16)."""
+"""The liveness of the peer: keepalive, PING and PONG, and the user timeout of a connection (PROTOCOL 4.15, 4.16)."""
 
 from tunnel.core.constants import BACKOFF_MAX_US, NEVER_US
 from tunnel.core.timers import Timer, TimerTable

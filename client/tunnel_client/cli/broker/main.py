@@ -116,7 +116,12 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
         help="remove messages that are older than S seconds (default: keep everything)",
     )
     group.add_argument(
-        "--segment-bytes", type=_size, default=64 << 20, metavar="SIZE", help="size of a segment's file (default: 64m)"
+        "--segment-bytes",
+        type=_size,
+        default=64 << 20,
+        metavar="SIZE",
+        help="size from which on a partition's messages go to a new file, a segment; --retain-bytes and --retain-for "
+        "remove whole segments (default: 64m)",
     )
     group.add_argument(
         "--reserve",
@@ -164,8 +169,9 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         "--broker",
         default="127.0.0.1:9100",
         metavar="ADDRESS",
-        help="HOST:PORT of the broker, reached directly or, with --relay, through the relay; or the name of its "
-        "service, reached through the relay (default: 127.0.0.1:9100)",
+        help="HOST:PORT of the broker, reached through the relay only if the option --relay is given (TUNNEL_RELAY and "
+        "`tunnel login` do not suffice), otherwise directly; or the name of its service, always reached through the "
+        "relay (default: 127.0.0.1:9100)",
     )
     add_relay_options(parser)
 

@@ -45,8 +45,8 @@ def add(commands: CommandAdder) -> None:
         "udp/[BIND:]PORT:HOST:PORT for UDP. BIND is 127.0.0.1 unless given; * means all IPv4 addresses. A local PORT "
         "of 0 means any free port. Write IPv6 addresses in brackets. Both PORTs may be ranges, as in "
         "8000-8010:HOST:8000-8010. In place of the local PORT or of HOST:PORT, unix:PATH names a Unix socket: "
-        "on this machine or at the exit. In place of HOST:PORT, srv/_SERVICE._tcp.NAME names the target of that SRV "
-        "record",
+        "on this machine or at the exit. In place of HOST:PORT, srv/_SERVICE._tcp.NAME asks the name servers "
+        "(DNS) for the hosts and ports of that service (its SRV record)",
     )
     parser.add_argument(
         "--socket-mode",

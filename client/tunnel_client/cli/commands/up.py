@@ -58,7 +58,7 @@ def add(commands: CommandAdder) -> None:
     group.add_argument("--example", action="store_true", help="write a commented FILE, unless it exists, and exit")
     group.add_argument("--install-unit", action="store_true", help="print a systemd user unit for FILE, and exit")
     group.add_argument("--schema", action="store_true", help="print the JSON schema of the file, and exit")
-    add_rate_option(parser)
+    add_rate_option(parser, default="the rate in the file's [relay], or no limit")
     add_events_option(parser)
     add_relay_options(parser, has_file=True)
     parser.set_defaults(run=run, serves=True)
@@ -110,7 +110,7 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
 
 def _loaded(path: Path, arguments: argparse.Namespace) -> tuple[ReadFile, RelaySettings]:
     """Read the file and the secrets that it names. Raises UsageError, also if no attachment can be made with them."""
-    read = read_up_file(path)
+    read = read_up_file(path, token_file=arguments.token_file)
     settings = chosen_settings(read, arguments)
     settings.attach()
     return read, settings
@@ -120,7 +120,7 @@ def _serve(path: Path, arguments: argparse.Namespace) -> int:
     trace = trace_of(arguments)
 
     def load() -> tuple[ReadFile, RelaySettings]:
-        read = read_up_file(path)
+        read = read_up_file(path, token_file=arguments.token_file)
         settings = chosen_settings(read, arguments, trace)
         settings.attach()
         return read, settings

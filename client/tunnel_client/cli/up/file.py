@@ -73,8 +73,11 @@ def default_path() -> Path:
     return config_directory() / "tunnel.toml"
 
 
-def read_up_file(path: Path) -> ReadFile:
-    """Return what the file says. Raises BrokenFileError with all mistakes, or UsageError if it cannot be read."""
+def read_up_file(path: Path, *, token_file: str = "") -> ReadFile:
+    """Return what the file says. Raises BrokenFileError with all mistakes, or UsageError if it cannot be read.
+
+    `token_file`: the file of an option, which takes the place of the one that the file names.
+    """
     try:
         found = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
@@ -90,6 +93,8 @@ def read_up_file(path: Path) -> ReadFile:
         problems.append("there is no entry: write at least one line under [forward], [expose] or [proxy]")
     if problems:
         raise BrokenFileError(path, problems)
+    if token_file:
+        relay = msgspec.structs.replace(relay, token_file=str(Path(token_file).absolute()))
     return ReadFile(path, relay, entries)
 
 

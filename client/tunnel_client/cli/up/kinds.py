@@ -1,7 +1,7 @@
 """The kinds of entries in the file of `tunnel up`: what each claims for itself, and how it is served.
 
 What the command line accepts, an entry accepts: both use the same parsers and the same classes. A new form of a
-specification therefore needs a change here only if it claims something of a new kind.
+specification therefore needs a change here only if two entries of that form can exclude each other in a new way.
 """
 
 from __future__ import annotations

@@ -251,3 +251,10 @@ def test_the_unit_runs_the_program_that_printed_it(
     assert program in line
     assert words[-3:] == ["up", "-c", "/x/t.toml"]
     assert (str(tmp_path / started) in words) == (started != "pytest")
+
+
+def test_the_token_file_of_the_option_is_followed_in_place_of_the_one_that_the_file_names(tmp_path: Path) -> None:
+    private(tmp_path / "token", "tnl_a")
+    path = written(tmp_path, f'{RELAY}token-file = "token"\n{ENTRY}')
+    assert read_up_file(path).files == [path, tmp_path / "token"]
+    assert read_up_file(path, token_file="other").files == [path, Path.cwd() / "other"]
