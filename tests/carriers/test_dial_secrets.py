@@ -71,12 +71,34 @@ def test_a_refused_password_is_not_sent_to_the_proxy_again() -> None:
     assert found.used.now is found.old
 
 
-def test_an_attachment_that_the_relay_does_not_know_under_the_new_token_is_reported() -> None:
+def test_an_attachment_that_the_relay_knows_only_under_the_old_token_is_reported() -> None:
     found = Rotation()
     assert not found.used.answered(found.new, 404)  # of an intermediary
     assert found.used.answered(found.new, 404, by_relay=True)
-    assert found.refusals == [404]
+    assert found.refusals == []
     assert found.used.now is found.old
+    assert not found.used.answered(found.old, 200, by_relay=True)
+    assert not found.used.answered(found.old, 200, by_relay=True)
+    assert found.refusals == [404]
+
+
+def test_a_relay_that_has_restarted_is_attached_to_with_the_new_secrets() -> None:
+    found = Rotation()
+    assert found.used.answered(found.new, 404, by_relay=True)
+    assert not found.used.answered(found.old, 404, by_relay=True)
+    assert found.used.now is found.new
+    assert found.refusals == []
+    assert not found.used.answered(found.new, 200, by_relay=True)
+    assert not found.used.answered(found.new, 401, by_relay=True)
+
+
+def test_a_relay_that_has_restarted_and_refuses_the_old_token_is_attached_to_with_the_new_one() -> None:
+    found = Rotation()
+    assert found.used.answered(found.new, 404, by_relay=True)
+    assert found.used.answered(found.old, 401, by_relay=True)
+    assert not found.used.answered(found.new, 404, by_relay=True)
+    assert found.used.now is found.new
+    assert found.refusals == []
 
 
 def test_failures_that_say_nothing_about_secrets_change_nothing() -> None:

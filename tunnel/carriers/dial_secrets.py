@@ -38,6 +38,7 @@ class SecretsInUse:
         self._newest = secrets
         self._other: DialSecrets | None = None
         self._is_other_refused = False  # since `now` was answered last
+        self._is_other_unknown = False  # the relay did not know the attachment of a request with the newest
         self._tell: Callable[[int], None] | None = None  # that the newest are refused
 
     def renew(self, secrets: DialSecrets, refused: Callable[[int], None]) -> None:
@@ -45,7 +46,7 @@ class SecretsInUse:
         if self._other is None or self.now is not self._newest:
             self._other = self.now  # else `now` was never answered
         self.now = self._newest = secrets
-        self._is_other_refused = False
+        self._is_other_refused = self._is_other_unknown = False
         self._tell = refused
 
     def answered(self, sent: DialSecrets, status: int, *, by_relay: bool = False) -> bool:
@@ -60,20 +61,41 @@ class SecretsInUse:
             return True
         if other is None:
             return False
+        is_newest = sent is self._newest
+        if by_relay and status == _UNKNOWN:
+            return self._unknown(other, is_newest=is_newest)
         if self._is_other_refused:
             self._is_other_refused = False  # the next refusal tries the other ones again
             return False
-        is_newest = sent is self._newest
         # A proxy may lock the account of a user whose wrong password comes again.
         self._other = None if is_newest and status == _PROXY_AUTH_REQUIRED else sent
-        self.now, self._is_other_refused = other, True
-        tell, self._tell = self._tell, None if is_newest else self._tell
-        if is_newest and tell is not None:
-            tell(status)
+        self.now, self._is_other_refused, self._is_other_unknown = other, True, False
+        if is_newest:
+            self._say(status)
         return True
+
+    def _unknown(self, other: DialSecrets, *, is_newest: bool) -> bool:
+        """Find out why the relay does not know the attachment: it belongs to another user, or the relay has restarted.
+
+        Return whether to repeat the request with the other secrets. Otherwise, the endpoint attaches again.
+        """
+        if is_newest and not self._is_other_refused:
+            self.now, self._other, self._is_other_unknown = other, self._newest, True
+            return True
+        if self._is_other_unknown:  # under both: the relay has restarted
+            self.now, self._other, self._is_other_unknown = self._newest, self.now, False
+        return False
+
+    def _say(self, status: int) -> None:
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell(status)
 
     def _accepted(self, sent: DialSecrets) -> None:
         if sent is self.now:
             self._is_other_refused = False
             if sent is self._newest:
                 self._other, self._tell = None, None
+            elif self._is_other_unknown:
+                self._is_other_unknown = False
+                self._say(_UNKNOWN)

@@ -126,6 +126,7 @@ class LinkCarrier(ExchangingCarrier):
 
     def secrets_renewed(self) -> None:
         if not self._closed:
+            self._lanes.set_pulling(True)  # a pull shows at once whether the relay accepts them
             self._ladder.renew_soon(self._host.now())
             self._host.pump()
 
@@ -298,13 +299,11 @@ class LinkCarrier(ExchangingCarrier):
         try:
             async with asyncio.timeout(_OPEN_S):
                 opened = await (open_websocket(dialing) if road == "websocket" else upgrade(dialing))
-        except UpgradeRefusedError as error:
-            dialing.answered(secrets, error.status)
-            self.not_opened(road, str(error))
         except Exception as error:
-            if isinstance(error, aiohttp.ClientHttpProxyError):
+            if isinstance(error, UpgradeRefusedError | aiohttp.ClientHttpProxyError):
                 dialing.answered(secrets, error.status)
-            self.not_opened(road, describe_failure(error, dialing.base))
+            is_refusal = isinstance(error, UpgradeRefusedError)
+            self.not_opened(road, str(error) if is_refusal else describe_failure(error, dialing.base))
         else:
             self._greet(_Opening(self, road, dialing, secrets), opened)
 
@@ -350,6 +349,8 @@ class LinkCarrier(ExchangingCarrier):
         is_spare, is_stale = self._is_spare, self._is_stale
         self._tried_once()
         now = self._host.now()
+        if self._line is not None and not self._ladder.is_doubted:
+            self._lanes.set_pulling(False)
         if is_spare:
             self._retry_spare(now)
         elif not is_stale:

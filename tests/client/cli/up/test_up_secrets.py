@@ -149,12 +149,13 @@ async def test_a_wrong_new_token_changes_nothing_while_the_old_one_is_valid(carr
             stays[1].transport.abort()
 
 
+@pytest.mark.parametrize("carrier", CARRIERS)
 @in_loop
-async def test_the_token_of_another_user_makes_a_new_attachment(tmp_path: Path) -> None:
+async def test_two_users_the_token_of_another_user_takes_no_attachment_over(carrier: str, tmp_path: Path) -> None:
     local = free_port()
     async with target(echo) as port:
         entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
-        async with open_up(tmp_path, entries, 'carrier = "poll"\n') as up:
+        async with open_up(tmp_path, entries, f'carrier = "{carrier}"\n') as up:
             await up.serves("forward there")
             stays = await asyncio.open_connection(HERE, local)
             await goes_on(stays)
