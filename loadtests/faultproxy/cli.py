@@ -14,7 +14,7 @@ from loadtests.faultproxy.frame_options import (
     FrameFlip,
     FrameStall,
 )
-from loadtests.faultproxy.grammar import parse_address, parse_probability, parse_size_bytes
+from loadtests.faultproxy.grammar import parse_address, parse_count, parse_probability, parse_size_bytes
 from loadtests.faultproxy.options import (
     Blackhole,
     Delay,
@@ -246,6 +246,12 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         metavar="LASTS@EVERY[:once][:request|:response]",
         help="pass no bytes on for a time, in both directions or one, without closing connections; bytes that waited "
         "pass afterwards. 30s@60s: for 30 s, first 60 s after the start and then every 60 s",
+    )
+    group.add_argument(
+        "--slots",
+        type=_checked(parse_count),
+        metavar="N",
+        help="carry N requests at once, those of tunnels included; the others wait for their turn",
     )
     group.add_argument(
         "--one-connection",

@@ -1,6 +1,7 @@
 """State that all connections of one proxy share, and the connections to upstream servers."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -26,6 +27,8 @@ class Context:
         self.recorder = recorder
         self.counts = recorder.counts
         self.gates = Gates(recorder)
+        slots = options.slots
+        self.slot = contextlib.nullcontext() if slots is None else asyncio.Semaphore(slots)
         self.copies_room_bytes = COPIES_BYTES_MAX
         self.tunnels: dict[Stream, Stream] = {}  # open ones: the client's side, and the one upstream
         self._streams: dict[Stream, None] = {}

@@ -52,7 +52,8 @@ class Exchange:
             await self._discard()
             self._responder.lose(FaultKind.DROP_REQUEST, TraceFault.REQUEST_LOST)
         else:
-            await self._forward()
+            async with self._context.slot:
+                await self._forward()
 
     async def _discard(self) -> None:
         # A client that waits for "100 Continue" has sent no body.

@@ -46,6 +46,13 @@ def parse_size_bytes(text: str) -> int:
     return _scaled(text, _SIZE_BYTES, "a size, such as 65536, 64KiB or 1MiB")
 
 
+def parse_count(text: str) -> int:
+    """Parse a number from 1 on."""
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise ValueError(f"{text!r} is not a number from 1 on, such as 2")
+    return int(text)
+
+
 def _scaled(text: str, units: dict[str, int], expected: str) -> int:
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2].strip() not in units:

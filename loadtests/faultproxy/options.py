@@ -218,6 +218,7 @@ class FaultProxyOptions:
     idle_cut: IdleCut | None = None
     blackhole: Blackhole | None = None
     one_connection: bool = False
+    slots: int | None = None  # requests that are carried at once, tunnels included; the others wait
     frames: FrameFaults = FrameFaults()
 
 

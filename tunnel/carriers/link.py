@@ -16,12 +16,12 @@ from random import Random
 import aiohttp
 
 from tunnel.carriers.base import Host
-from tunnel.carriers.dial_secrets import DialSecrets
 from tunnel.carriers.dialed_link import DialedLink, hello
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.exchanging import ExchangingCarrier
 from tunnel.carriers.failures import describe_failure
 from tunnel.carriers.http_exchanger import HttpExchanger
+from tunnel.carriers.link_greeting import MADE_WAY, NARROW_US, Greeting
 from tunnel.carriers.open_link import OpenLink
 from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
 from tunnel.carriers.websocket_dial import OpenedWebSocket, open_websocket
@@ -47,11 +47,10 @@ from tunnel.wire import Buffer, Packet, parse_packets
 
 __all__ = ["LinkCarrier"]
 
-MS = 1_000
-SECOND = 1_000 * MS
+SECOND = 1_000_000  # us
 
 _OPEN_S = 10.0  # for the upgrade
-_SPARE_US_MIN = 100 * MS  # before the next try of a spare link; doubles up to the maximum
+_SPARE_US_MIN = SECOND // 10  # before the next try of a spare link; doubles up to the maximum
 _SPARE_US_MAX = 60 * SECOND
 _DRAIN_US = SECOND  # for a link that another one has replaced: batches and receipts may still be on their way
 
@@ -100,7 +99,7 @@ class LinkCarrier(ExchangingCarrier):
         self._links_max = links
         self._dialings = itertools.cycle((dialing, *others))
         self._opening: asyncio.Task[None] | None = None
-        self._greeting: DialedLink | None = None
+        self._greeting: Greeting | None = None
         self._closing = KeptTasks()
         self._attached = False
         self._is_spare = False  # what is being opened; else it is for the ladder
@@ -110,6 +109,10 @@ class LinkCarrier(ExchangingCarrier):
         self._next_road = ""  # to be opened for the ladder after that
         self._spare_at_us = 0
         self._spare_us = _SPARE_US_MIN
+        self._narrow_until_us = 0  # an exchange had to wait for a try
+        self._waiting_road = ""  # to be tried when no pull is held
+        self._opening_road = ""
+        self._tried_us: int | None = None  # when the present try began, while exchanges may have to wait for it
 
     # Carrier
 
@@ -169,6 +172,11 @@ class LinkCarrier(ExchangingCarrier):
         if self._may_open_spare() and self._spare_at_us <= now and self._line is not None:
             self._begin(self._line.road, is_spare=True)
             moved = True
+        if self._waiting_road and not self._lanes.holds and self._lanes.late_us(0) > now:
+            road, self._waiting_road = self._waiting_road, ""
+            self._begin(road, is_spare=False)
+            moved = True
+        self._make_way(now)
         return moved
 
     def next_timeout(self) -> int | None:
@@ -182,6 +190,8 @@ class LinkCarrier(ExchangingCarrier):
                 due_us = receipt_us
         for drained_us in self._draining.values():
             due_us = min(due_us, drained_us)
+        if self._tried_us is not None:
+            due_us = min(due_us, self._lanes.late_us(self._tried_us))
         if self._may_open_spare() and self._spare_at_us < due_us:
             due_us = self._spare_at_us
         return due_us if due_us < NEVER_US else None
@@ -195,6 +205,7 @@ class LinkCarrier(ExchangingCarrier):
                 self._shut(line)
         self._ladder.handle_timeout(now)
         self._act(now)
+        self._make_way(now)
 
     def poll_event(self) -> LaneEvent | None:
         if self._events:
@@ -211,7 +222,8 @@ class LinkCarrier(ExchangingCarrier):
             case Detached() | AttachRefused():
                 # The links belong to a generation that has ended.
                 self._attached = False
-                self._is_stale, self._next_road = True, ""
+                self._is_stale, self._next_road, self._waiting_road = True, "", ""
+                self._lanes.set_holding(True)
                 self._ladder.detached()
                 self._drop_all()
             case LanesChanged() if self._line is not None and not self._ladder.is_doubted:
@@ -225,7 +237,7 @@ class LinkCarrier(ExchangingCarrier):
             opening.cancel()
             self._closing.keep(opening)
         if self._greeting is not None:
-            self._greeting.abort()
+            self._greeting.link.abort()
         self._drop_all()
         await super().close()
         await self._closing.done()
@@ -261,6 +273,10 @@ class LinkCarrier(ExchangingCarrier):
     def _do(self, decision: Decision, now: int) -> None:
         line = self._line
         match decision.step:
+            case Step.TRY if line is None and (now < self._narrow_until_us or self._lanes.is_narrow):
+                # The try takes the turn of the held pull, and not that of a push.
+                self._waiting_road = decision.road
+                self._lanes.set_holding(False)
             case Step.TRY | Step.RENEW:
                 self._begin(decision.road, is_spare=False)
             case Step.USE:
@@ -290,6 +306,8 @@ class LinkCarrier(ExchangingCarrier):
             self._next_road = road
             return
         self._is_spare, self._is_stale = is_spare, False
+        self._tried_us = self._host.now() if self._line is None else None
+        self._opening_road = road
         self._opening = self._loop.create_task(self._open(road))
 
     async def _open(self, road: str) -> None:
@@ -305,25 +323,26 @@ class LinkCarrier(ExchangingCarrier):
             is_refusal = isinstance(error, UpgradeRefusedError)
             self.not_opened(road, str(error) if is_refusal else describe_failure(error, dialing.base))
         else:
-            self._greet(_Opening(self, road, dialing, secrets), opened)
+            self._greet(Greeting(self, road, dialing, secrets), opened)
 
-    def _greet(self, owner: "_Opening", opened: Upgraded | OpenedWebSocket) -> None:
+    def _greet(self, owner: Greeting, opened: Upgraded | OpenedWebSocket) -> None:
         lanes = self._lanes
+        self._greeting = owner
         seconds = self._ladder.proof_us / SECOND
-        timer = self._loop.call_later(seconds, owner.give_up, seconds, opened.transport)
+        timer = owner.timer = self._loop.call_later(seconds, owner.give_up, seconds)
 
         def closed(error: Exception | None) -> None:
             timer.cancel()
             opened.lost(error)
             self._closing.keep(self._loop.create_task(opened.close()))
 
-        owner.timer = timer
-        link = self._greeting = DialedLink(owner, self._host.now, closed)
+        link = owner.link = DialedLink(owner, self._host.now, closed)
         link.begin(opened.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), opened.early)
 
     def link_opened(self, link: DialedLink, road: str) -> None:
         """Offer the link, which the relay has accepted, to the ladder; or keep it as a spare."""
         is_spare, is_stale = self._is_spare, self._is_stale
+        link.owner = self
         self._tried_once()
         if self._closed or not self._attached or is_stale:
             link.abort()
@@ -362,12 +381,26 @@ class LinkCarrier(ExchangingCarrier):
 
     def _tried_once(self) -> None:
         """Note that a try has ended; begin the one that waits for its end."""
-        self._opening = self._greeting = None
+        self._opening = self._greeting = self._tried_us = None
+        self._lanes.set_holding(True)
         road, self._next_road = self._next_road, ""
         if road and not self._closed:
             self._begin(road, is_spare=False)
         if not self._tried.done():
             self._tried.set_result(None)
+
+    def _make_way(self, now: int) -> None:
+        """Give the try up if an exchange waits for its turn: the path may carry few requests at once (8.6)."""
+        if self._tried_us is None or self._opening is None or self._lanes.late_us(self._tried_us) > now:
+            return
+        self._tried_us = None
+        self._narrow_until_us = now + NARROW_US
+        if self._greeting is not None:
+            self._greeting.make_way(MADE_WAY)
+        else:
+            self._opening.cancel()
+            self._closing.keep(self._opening)
+            self.not_opened(self._opening_road, MADE_WAY)
 
     def _retry_spare(self, now: int) -> None:
         wait_us = self._spare_us
@@ -465,35 +498,3 @@ class LinkCarrier(ExchangingCarrier):
         self._lanes.set_pulling(used)
         lanes = LanesChanged(self._lanes.lane_count, self._lanes.pull_interval_us) if used else LanesChanged(1, 0)
         self._events.append(lanes)
-
-
-class _Opening:
-    """Owns a link until the relay has sent its greeting, then hands the link to the carrier."""
-
-    def __init__(self, carrier: LinkCarrier, road: str, dialing: Dialing, secrets: DialSecrets) -> None:
-        self.timer: asyncio.TimerHandle
-        self._carrier = carrier
-        self._road = road
-        self._dialing = dialing
-        self._secrets = secrets
-        self._late = ""
-
-    def give_up(self, seconds: float, transport: asyncio.Transport) -> None:
-        """Close the connection, on which nothing has come back in time."""
-        self._late = f"the connection was upgraded (HTTP 101), but nothing came over it within {seconds:g} s"
-        transport.abort()
-
-    def link_open(self, link: DialedLink) -> None:
-        self.timer.cancel()
-        self._dialing.answered(self._secrets, 101, by_relay=True)
-        link.owner = self._carrier
-        self._carrier.link_opened(link, self._road)
-
-    def link_input(self, link: DialedLink, found: LinkInput) -> None:
-        """Do nothing: no input comes before the greeting."""
-
-    def link_writable(self, link: DialedLink) -> None:
-        """Do nothing: no batch is written before the greeting."""
-
-    def link_lost(self, link: DialedLink, reason: str) -> None:
-        self._carrier.not_opened(self._road, self._late or reason)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from random import Random
 
-from tunnel.exchange.config import SECOND_US, LaneConfig
+from tunnel.exchange.config import MILLISECOND_US, SECOND_US, LaneConfig
 from tunnel.exchange.events import (
     Abandoned,
     AttachedEvent,
@@ -34,6 +34,9 @@ from tunnel.exchange.responses import Outcome, Verdict, judge
 from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, encode_packets
 
 __all__ = ["Lanes"]
+
+# An exchange that takes longer waits for its turn. The least round trip decides: a smoothed one grows with such waits.
+_WAITS_US_MIN = 500 * MILLISECOND_US
 
 
 class Lanes:
@@ -116,6 +119,21 @@ class Lanes:
         """The smoothed time of exchanges that are answered at once; 0 before the first one."""
         return self._path.round_trip.srtt_us
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the path is known to carry only a few requests at once."""
+        return not self._path.held.are_free
+
+    @property
+    def holds(self) -> bool:
+        """Whether a pull that the relay may hold is in flight."""
+        return any(flight.hold_us for flight in self._set.flights())
+
+    def late_us(self, since_us: int) -> int:
+        """Return when an exchange in flight counts as waiting for its turn. Time before `since_us` does not count."""
+        began_us = min((flight.first_sent_us + flight.hold_us for flight in self._set.flights()), default=NEVER_US)
+        return max(began_us, since_us) + max(_WAITS_US_MIN, 4 * self._path.round_trip.least_us)
+
     def room(self, now: int) -> int:
         """Return how many bytes of packets a push may carry now; 0 if not attached or no request may leave now."""
         if self._push_lane() is None or not self._path.pace.allows(now):
@@ -150,6 +168,13 @@ class Lanes:
         """Set whether to send pulls. They are not needed while a link is in use. A pull in flight is not withdrawn."""
         self._pulling = pulling
         self._nothing_due_until_us = 0
+
+    def set_holding(self, holding: bool) -> None:
+        """Set whether pulls may be held. A pull in flight is not withdrawn."""
+        if self._path.may_hold is not holding:
+            self._path.may_hold = holding
+            self._path.settle_interval(self.pull_interval_us)
+            self._nothing_due_until_us = 0
 
     def set_pull_interval(self, settled_us: int, *, wanted_us: int) -> None:
         """Use the interval on which the relay has settled (OPTION, 2.7), and ask for `wanted_us` in each ATTACH."""

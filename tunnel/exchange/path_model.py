@@ -47,6 +47,7 @@ class PathModel:
         self.down = BodyLimit(answer_bytes, config.body_bytes_min, config.answer_bytes_max)
         self.hold = HoldLimit(config.hold_us, config.hold_us_min, config.hold_us_start)
         self.held = HeldPulls()
+        self.may_hold = True  # false while something else needs the turn of a held pull
         self.pulls = PullPolicy(min(config.hold_us_min, _HOLD_US_SHORT))
 
     @property
@@ -73,7 +74,7 @@ class PathModel:
     def settle_interval(self, interval_us: int) -> None:
         """Set the interval of pulls (0: no interval) and reset the pull policy."""
         # With one lane, a held pull would keep every push waiting.
-        can_hold = self.lanes.count > 1 and self.hold.hold_us > 0 and self.held.most > 0
+        can_hold = self.may_hold and self.lanes.count > 1 and self.hold.hold_us > 0 and self.held.most > 0
         self.pulls.configure(interval_us, can_hold=can_hold, held_max=self.held.most)
 
     def flight(self, message: Attach | Exchange, now: int) -> Flight:

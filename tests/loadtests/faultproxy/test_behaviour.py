@@ -358,3 +358,17 @@ async def test_a_slow_upstream_slows_the_writer_down() -> None:
         go_on.set()
         assert (await client.answer()).status == 200
         await sending
+
+
+@in_loop
+async def test_requests_beyond_the_slots_wait_for_their_turn() -> None:
+    held = Holding()
+    async with Rig(held, slots=2) as rig:
+        clients = [await rig.connect() for _ in range(3)]
+        for client in clients:
+            await client.request("POST", "/", b"x")
+        await rig.turns()
+        assert len(rig.origin.received) == 2
+        await clients[0].close()
+        while len(rig.origin.received) < 3:
+            await rig.turns(1)

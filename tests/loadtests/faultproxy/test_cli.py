@@ -65,7 +65,8 @@ def test_the_example_in_the_help_works() -> None:
 
 def test_flags_and_repeated_options() -> None:
     flags = "--listen a:1 --node proxy-2 --buffer --no-upgrade --one-connection --status 503:0.1 --status 429:0.2:after"
-    options = parse_arguments(flags.split()).options
+    options = parse_arguments([*flags.split(), "--slots", "2"]).options
+    assert options.slots == 2
     assert (options.node, options.buffer, options.no_upgrade, options.one_connection) == ("proxy-2", True, True, True)
     assert options.statuses == (Status(503, 0.1), Status(429, 0.2, after=True))
 
@@ -90,6 +91,7 @@ def test_faults_of_frames() -> None:
         ("--listen a:1 --drop-request 5", "argument --drop-request: '5' is not a probability"),
         ("--listen a:1 --status 503", "argument --status: '503' has too few parts"),
         ("--listen a:1 --frame-buffer 0.1", "argument --frame-buffer: '0.1' has too few parts"),
+        ("--listen a:1 --slots 0", "argument --slots: '0' is not a number from 1 on"),
         ("--listen a:1 --seed x", "argument --seed: invalid int value"),
         ("--listen a:1 --drop 0.1", "unrecognized arguments: --drop"),
     ],

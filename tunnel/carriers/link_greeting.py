@@ -1,0 +1,67 @@
+"""A link after the 101, until the relay has sent its greeting. Then the carrier decides how to use it."""
+
+import asyncio
+import socket
+import struct
+from typing import Protocol
+
+from tunnel.carriers.dial_secrets import DialSecrets
+from tunnel.carriers.dialed_link import DialedLink
+from tunnel.carriers.dialing import Dialing
+from tunnel.exchange import LinkInput
+
+__all__ = ["MADE_WAY", "NARROW_US", "Greeting"]
+
+MADE_WAY = "other requests had to wait for the try's turn: the path carries only a few requests at once"
+NARROW_US = 600_000_000  # for which a path counts as one that carries only a few requests at once
+
+_AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
+
+
+class _Carrier(Protocol):
+    """Learns once how the opening of a link has ended."""
+
+    def link_opened(self, link: DialedLink, road: str) -> None: ...
+
+    def not_opened(self, road: str, reason: str) -> None: ...
+
+
+class Greeting:
+    """Owns a link until the relay has sent its greeting, then hands the link to the carrier."""
+
+    def __init__(self, carrier: _Carrier, road: str, dialing: Dialing, secrets: DialSecrets) -> None:
+        self.timer: asyncio.TimerHandle
+        self.link: DialedLink
+        self._carrier = carrier
+        self._road = road
+        self._dialing = dialing
+        self._secrets = secrets
+        self._late = ""
+
+    def give_up(self, seconds: float) -> None:
+        """Close the connection, on which nothing has come back in time."""
+        self._late = f"the connection was upgraded (HTTP 101), but nothing came over it within {seconds:g} s"
+        self.link.abort()
+
+    def make_way(self, reason: str) -> None:
+        """Close the connection with a reset, so that a proxy gives its turn to another request at once."""
+        self._late = reason
+        for sock in self.link.sockets():
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        self.link.abort()
+
+    # LinkOwner
+
+    def link_open(self, link: DialedLink) -> None:
+        self.timer.cancel()
+        self._dialing.answered(self._secrets, 101, by_relay=True)
+        self._carrier.link_opened(link, self._road)
+
+    def link_input(self, link: DialedLink, found: LinkInput) -> None:
+        """Do nothing: no input comes before the greeting."""
+
+    def link_writable(self, link: DialedLink) -> None:
+        """Do nothing: no batch is written before the greeting."""
+
+    def link_lost(self, link: DialedLink, reason: str) -> None:
+        self._carrier.not_opened(self._road, self._late or reason)
