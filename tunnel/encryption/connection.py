@@ -29,7 +29,7 @@ from tunnel.core import (
 from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.constants import PACKET_PAYLOAD_MAX
 from tunnel.encryption.binding import VERDICT_SAME, binding_of
-from tunnel.encryption.tls import FEED_BYTES_MAX, RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsFault, TlsSession
+from tunnel.encryption.tls import FEED_BYTES_MAX, RECORD_BYTES, TlsFault, TlsSession
 from tunnel.errors import IntegrityError, LostError, TunnelError
 from tunnel.wire import AbortReason, Buffer
 
@@ -38,8 +38,7 @@ __all__ = ["STREAM_BYTES_MAX", "EncryptedConnection", "JudgeKey"]
 STREAM_BYTES_MAX = 256 * 1024**3
 """Ciphertext in one direction. AES-GCM must not protect more than 2**24.5 whole records with one key (RFC 8446, 5.5),
 and `ssl` cannot change the key."""
-_CHUNK_BYTES = PACKET_PAYLOAD_MAX - 16 * RECORD_OVERHEAD_BYTES
-"""The most plaintext that is encrypted at once: the 16 records of its ciphertext fit in one packet."""
+_CHUNK_BYTES = PACKET_PAYLOAD_MAX  # of plaintext that is encrypted at once, so that packets are full
 _ENDED = (State.PEER_CLOSED, State.DRAIN, State.CLOSED)
 _TRUNCATED = "the encrypted stream was cut before its end"
 
@@ -129,7 +128,8 @@ class EncryptedConnection:
             if not self.is_ready or self.failure is not None or not self._push(now):
                 self._write_refused = True
                 break
-            chunk = view[taken : taken + self._chunk_size(len(view) - taken)]
+            # The ciphertext of at most one record has to wait for room in the connection.
+            chunk = view[taken : taken + min(_CHUNK_BYTES, max(self._connection.room, RECORD_BYTES))]
             if self._made_bytes + 2 * len(chunk) > STREAM_BYTES_MAX:
                 self._fail_by_length(now)
                 break
@@ -140,14 +140,6 @@ class EncryptedConnection:
             self._data_end = self._made_bytes
         self._push(now)
         return taken
-
-    def _chunk_size(self, left_bytes: int) -> int:
-        """Return how many of these bytes of plaintext to encrypt at once: equal parts, because of small packets.
-
-        The ciphertext of at most one record has to wait for room in the connection.
-        """
-        parts = -(-left_bytes // _CHUNK_BYTES)
-        return min(-(-left_bytes // parts), max(self._connection.room, RECORD_BYTES))
 
     def flush(self, waiting_bytes: int = 0) -> None:
         """Speed up Flushed, as `Connection.flush` does.

@@ -13,7 +13,6 @@ __all__ = [
     "AHEAD_BYTES_MAX",
     "FEED_BYTES_MAX",
     "RECORD_BYTES",
-    "RECORD_OVERHEAD_BYTES",
     "TlsFault",
     "TlsSession",
     "accepting_context",
@@ -25,7 +24,6 @@ FEED_BYTES_MAX = 48 * 1024
 """The most ciphertext per call of `receive` beyond what the reader wants now. It completes at most AHEAD_BYTES_MAX of
 plaintext: three whole records, and one of which the first part was fed before."""
 RECORD_BYTES = 16 * 1024  # the largest plaintext of a record (RFC 8446, 5.1)
-RECORD_OVERHEAD_BYTES = 22  # of ciphertext over plaintext: header, type and tag (RFC 8446, 5.2)
 _HEADER_BYTES = 5
 _GROUP_RECORDS = 16  # decrypted before those without data are counted
 _WITHOUT_DATA_MAX = 16
