@@ -58,7 +58,7 @@ test: setup ## Run lint, unit tests and 500 simulated runs; list what was skippe
 
 units: setup ## Run only the unit tests, without those of test-long
 	@rm -f $(SUMMARY)
-	$(BIN)/python -m pytest -n 4 -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG)) --summary-file=$(SUMMARY)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG)) --summary-file=$(SUMMARY)
 
 test-long: setup ## Run the tests that take long: Spark, load tests, some of the field, pyz, docker compose (10 minutes)
 	@rm -f $(LONG_SUMMARY)
@@ -98,7 +98,7 @@ build/compiled/.stamp: .venv/.stamp hatch_build.py $(shell find tunnel servlet c
 
 # Only tests of behaviour. Tests marked "interpreted" run on the sources only.
 test-compiled: compiled ## Run the tests of compiled parts, carriers and scenarios, and 300 simulated runs, on the compiled build
-	TUNNEL_COMPILED=1 $(BIN)/python -m pytest -n 6 -q -o faulthandler_timeout=600 -o pythonpath='build/compiled .' tests/wire tests/core tests/exchange \
+	TUNNEL_COMPILED=1 $(BIN)/python -m pytest -n 6 --dist worksteal -q -o faulthandler_timeout=600 -o pythonpath='build/compiled .' tests/wire tests/core tests/exchange \
 	  tests/servlet tests/scripted tests/sim tests/carriers tests/scenarios $(wildcard tests/test_driver*.py tests/test_transport*.py) \
 	  tests/test_attachment.py tests/test_clock.py tests/test_listener.py tests/test_malloc.py tests/test_splice.py tests/test_streams.py
 	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 300 --from 700000
