@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Self
 
-from loadtests.faultproxy.grammar import SIDES, one_of, parse_duration_us, parse_probability, split_words
+from loadtests.faultproxy.grammar import SIDES, one_of, parse_duration_us, parse_probability, split_words, value_of
 
 __all__ = ["FrameBuffer", "FrameClose", "FrameCut", "FrameFaults", "FrameFlip", "FrameStall"]
 
@@ -38,7 +38,7 @@ class FrameStall:
     def parse(cls, text: str) -> Self:
         """P[:request|:response][:for=DURATION]"""
         (probability,), words = split_words(text, values=1, words=[*SIDES, "for="])
-        lasts = next((word.removeprefix("for=") for word in words if word.startswith("for=")), None)
+        lasts = value_of(words, "for")
         lasts_us = 0 if lasts is None else parse_duration_us(lasts)
         if lasts is not None and lasts_us == 0:
             raise ValueError(f"{text!r}: a stall of 0 is none; write for=2s, for example, or leave it out: for ever")
@@ -89,7 +89,8 @@ class FrameClose:
     def parse(cls, text: str) -> Self:
         """P[:request|:response][:code=N]"""
         (probability,), words = split_words(text, values=1, words=[*SIDES, "code="])
-        code = next((word.removeprefix("code=") for word in words if word.startswith("code=")), str(_GOING_AWAY))
+        code = value_of(words, "code")
+        code = str(_GOING_AWAY) if code is None else code
         if not (code.isascii() and code.isdecimal() and _CODE_MIN <= int(code) <= _CODE_MAX):
             raise ValueError(f"{text!r}: code={code} is not a close code: a number from {_CODE_MIN} to {_CODE_MAX}")
         return cls(parse_probability(probability), one_of(text, words, SIDES), int(code))

@@ -16,6 +16,7 @@ __all__ = [
     "parse_probability",
     "parse_size_bytes",
     "split_words",
+    "value_of",
 ]
 
 _DURATION_US = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
@@ -89,6 +90,11 @@ def split_words(text: str, *, values: int, words: Sequence[str]) -> tuple[list[s
     if len(set(names)) < len(names):
         raise ValueError(f"{text!r} has a word twice; give each at most once")
     return found, rest
+
+
+def value_of(words: Sequence[str], name: str) -> str | None:
+    """Return what follows `name=` in the word that begins with it; None if there is no such word."""
+    return next((word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")), None)
 
 
 def one_of(text: str, found: Sequence[str], choices: Sequence[str]) -> str:

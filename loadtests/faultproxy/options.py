@@ -15,6 +15,7 @@ from loadtests.faultproxy.grammar import (
     parse_duration_us,
     parse_probability,
     split_words,
+    value_of,
 )
 
 __all__ = [
@@ -106,7 +107,8 @@ class Flip:
     def parse(cls, text: str) -> Self:
         """P[:request|:response][:bits=N]"""
         (probability,), words = split_words(text, values=1, words=[*SIDES, "bits="])
-        bits = next((word.removeprefix("bits=") for word in words if word.startswith("bits=")), "1")
+        bits = value_of(words, "bits")
+        bits = "1" if bits is None else bits
         if not (bits.isascii() and bits.isdecimal() and 1 <= int(bits) <= FLIP_BITS_MAX):
             raise ValueError(f"{text!r}: bits={bits} is not a number from 1 to {FLIP_BITS_MAX}")
         return cls(parse_probability(probability), one_of(text, words, SIDES), int(bits))
@@ -127,9 +129,10 @@ class Status:
         (code, probability), words = split_words(text, values=2, words=["after", "retry="])
         if not (code.isascii() and code.isdecimal() and 300 <= int(code) <= 599):
             raise ValueError(f"{text!r}: {code!r} is not a status from 300 to 599")
-        retry = next((parse_duration_us(word.removeprefix("retry=")) for word in words if word.startswith("retry=")), 0)
+        retry = value_of(words, "retry")
+        retry_us = 0 if retry is None else parse_duration_us(retry)
         # Retry-After is in whole seconds (RFC 9110, 10.2.3).
-        return cls(int(code), parse_probability(probability), "after" in words, -(-retry // 1_000_000))
+        return cls(int(code), parse_probability(probability), "after" in words, -(-retry_us // 1_000_000))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 
 from tests.fuzz.checksums import repair_envelope
 from tests.fuzz.draw import Draw
-from tests.fuzz.http_world import TOKEN, HttpWorld
+from tests.fuzz.http_world import ATTACH, TOKEN, HttpWorld
 from tests.fuzz.target import Target
 from tests.fuzz.wire_end import run_in_loop
 from tunnel.carriers.dialed_link import hello
 from tunnel.wire import (
     ENVELOPE_BYTES,
     Answer,
-    Attach,
     Attached,
     Exchange,
     LinkHeader,
@@ -34,7 +33,6 @@ __all__ = ["ADMIN_TARGET", "HTTP_TARGET", "RELAY_LINK_TARGET"]
 _OPEN = 8  # bits of the first byte, above those of the portions
 _HEAD_REQUEST = b"HEAD"
 _MARK = b"@TOKEN"  # in an input: a valid token
-_SECRET = bytes(range(32))
 
 
 def _with_token(data: bytes) -> bytes:
@@ -78,13 +76,7 @@ def _relay_link(data: bytes) -> None:
     async def serve() -> None:
         async with HttpWorld() as world:
             switch = world.relay.host.switch
-            attach = b"".join(encode_envelope(Attach(_SECRET, 1, 0, 8192)))
-            head = f"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
-            length = f"Content-Type: application/octet-stream\r\nContent-Length: {len(attach)}\r\n\r\n"
-            await world.send(f"{head}{length}".encode() + attach, 0)
-            ((_, _, body),), _ = world.check()
-            attached = decode_envelope(body)
-            assert isinstance(attached, Attached)
+            attached = await world.attach()
             upgrade = f"GET /link HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
             await world.send(f"{upgrade}Connection: Upgrade\r\nUpgrade: tunnel-link/1\r\n\r\n".encode(), 0)
             first = _first(draw, kind, attached, switch.epoch)
@@ -128,9 +120,8 @@ _BINARY = "Content-Type: application/octet-stream"
 
 
 def _http_seeds() -> Iterator[tuple[str, bytes]]:
-    attach = b"".join(encode_envelope(Attach(_SECRET, 1, 0, 8192)))
     post = "POST /exchange HTTP/1.1"
-    right = _request(post, _BEARER, _BINARY, f"Content-Length: {len(attach)}", body=attach)
+    right = _request(post, _BEARER, _BINARY, f"Content-Length: {len(ATTACH)}", body=ATTACH)
     ping = b"".join(encode_packets([Packet(PacketType.PING, 1, 2, 0, b"")]))
     exchange = b"".join(encode_envelope(Exchange(bytes(16), 0, 1, 0, 1, 0, 0, 1 << 20, payload=ping)))
     requests = {

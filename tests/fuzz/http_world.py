@@ -7,7 +7,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from tests.fuzz.wire_end import MemoryTransport, portions, settle
-from tunnel.wire import EnvelopeError, decode_envelope
+from tunnel.wire import Attach, Attached, EnvelopeError, decode_envelope, encode_envelope
 from tunnel_servlet.access.connections import Connections
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
@@ -19,9 +19,10 @@ from tunnel_servlet.web.application import RELAY, create_app
 from tunnel_servlet.web.relay import Relay
 from tunnel_servlet.web.server import RelayHandler, RelayRunner, admin_connections
 
-__all__ = ["HELD_BYTES_MAX", "TOKEN", "HttpWorld", "answers_in"]
+__all__ = ["ATTACH", "HELD_BYTES_MAX", "TOKEN", "HttpWorld", "answers_in"]
 
 TOKEN, _KEY = make_token(Random(1))
+ATTACH = b"".join(encode_envelope(Attach(bytes(range(32)), 1, 0, 8192)))  # the body of a request that attaches
 BODY_BYTES_MAX = 8192
 HELD_BYTES_MAX = 1 << 20  # of all connections
 _HEAD = re.compile(rb"HTTP/\d\.\d (\d{3}) ([^\r\n]*)\r\n((?:[^\r\n:]+: ?[^\r\n]*\r\n)*)\r\n")
@@ -102,6 +103,16 @@ class HttpWorld:
             await runner.cleanup()
         await settle()
         self._capture.__exit__(None, None, None)
+
+    async def attach(self) -> Attached:
+        """Attach as the user with the token; return the relay's answer."""
+        head = f"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        length = f"Content-Type: application/octet-stream\r\nContent-Length: {len(ATTACH)}\r\n\r\n"
+        await self.send(f"{head}{length}".encode() + ATTACH, 0)
+        ((_, _, body),), _ = self.check()
+        attached = decode_envelope(body)
+        assert isinstance(attached, Attached)
+        return attached
 
     async def send(self, data: bytes, choice: int) -> None:
         """Let the data arrive in portions, then the end of the connection."""

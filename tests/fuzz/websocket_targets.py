@@ -30,8 +30,6 @@ from tunnel.carriers.link_protocol import LINK_LANE
 from tunnel.carriers.websocket_dial import OpenedWebSocket, open_websocket
 from tunnel.wire import (
     Answer,
-    Attach,
-    Attached,
     Status,
     StatusCode,
     decode_envelope,
@@ -41,7 +39,6 @@ from tunnel.wire import (
 
 __all__ = ["CLIENT_WEBSOCKET_TARGET", "RELAY_WEBSOCKET_TARGET"]
 
-_SECRET = bytes(range(32))
 _UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
 _KEY = "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
 _RIGHT = b"".join(encode_envelope(Answer(LINK_LANE, 0, 0)))
@@ -77,13 +74,7 @@ async def _without_a_token(world: HttpWorld, draw: Draw, choice: int) -> None:
 
 
 async def _with_a_token(world: HttpWorld, draw: Draw, choice: int, kind: int) -> None:
-    attach = b"".join(encode_envelope(Attach(_SECRET, 1, 0, 8192)))
-    head = f"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
-    length = f"Content-Type: application/octet-stream\r\nContent-Length: {len(attach)}\r\n\r\n"
-    await world.send(f"{head}{length}".encode() + attach, 0)
-    ((_, _, body),), _ = world.check()
-    attached = decode_envelope(body)
-    assert isinstance(attached, Attached)
+    attached = await world.attach()
     first = hello(attached.attachment_id, world.relay.host.switch.epoch, attached.generation)
     opening = b""
     if kind == 0:

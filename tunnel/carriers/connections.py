@@ -8,6 +8,7 @@ one too many. Requests then wait here for a connection that works.
 import asyncio
 import socket
 import struct
+from collections.abc import Iterable
 from weakref import WeakSet
 
 import aiohttp
@@ -17,7 +18,7 @@ from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.reuse import Reuse
 from tunnel.tasks import KeptTasks
 
-__all__ = ["PAUSE_S", "Connection", "Connections"]
+__all__ = ["PAUSE_S", "Connection", "Connections", "reset_on_close"]
 
 _ANSWERS_MIN = 5  # answers on other connections during the silence of a new one, which show that the path works
 _LIMIT_S_MIN = 60.0  # time for which a limit is kept; doubles up to the maximum
@@ -27,6 +28,13 @@ _RECENT_S = 1.0  # after the relay's last answer, the time in which refusals may
 _DOUBT_S = 5.0  # after such a refusal, time for which no connection is opened
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
 PAUSE_S = 0.2  # after such a refusal, time in which the path notices that the connection was closed
+
+
+def reset_on_close(sockets: Iterable[socket.socket]) -> None:
+    """Let closing these sockets send a reset, so that a proxy ends its side at once, too."""
+    for sock in sockets:
+        if sock.fileno() >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
 
 
 class Connection:
@@ -46,9 +54,7 @@ class Connection:
 
         A proxy that refuses a request without reading it may otherwise count the connection as open for minutes.
         """
-        for sock in self._sockets:
-            if sock.fileno() >= 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        reset_on_close(self._sockets)
 
     def _make_socket(self, address: AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address

@@ -1,10 +1,9 @@
 """A link after the 101, until the relay has sent its greeting. Then the carrier decides how to use it."""
 
 import asyncio
-import socket
-import struct
 from typing import Protocol
 
+from tunnel.carriers.connections import reset_on_close
 from tunnel.carriers.dial_secrets import DialSecrets
 from tunnel.carriers.dialed_link import DialedLink
 from tunnel.carriers.dialing import Dialing
@@ -14,8 +13,6 @@ __all__ = ["MADE_WAY", "NARROW_US", "Greeting"]
 
 MADE_WAY = "other requests had to wait for the try's turn: the path carries only a few requests at once"
 NARROW_US = 600_000_000  # for which a path counts as one that carries only a few requests at once
-
-_AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
 
 
 class _Carrier(Protocol):
@@ -46,8 +43,7 @@ class Greeting:
     def make_way(self, reason: str) -> None:
         """Close the connection with a reset, so that a proxy gives its turn to another request at once."""
         self._late = reason
-        for sock in self.link.sockets():
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        reset_on_close(self.link.sockets())
         self.link.abort()
 
     # LinkOwner

@@ -28,7 +28,6 @@ _ELDER_US_MAX = 30 * SECOND_US  # the longest deadline (7.8)
 # A path that is full takes each repeat in behind those before it, and a body that is repeated faster than the path can
 # carry it never arrives. So the time between repeats grows up to this much for each byte of the body: 64 kbit/s.
 _BYTE_US = 125
-_PATIENT_US_MAX = 30 * SECOND_US
 
 
 class Attempt(msgspec.Struct):
@@ -107,7 +106,7 @@ class Flight:
         self._attempts_max = attempts_max
         self._body: list[Buffer] = encode_envelope(message)
         self.body_bytes = sum(map(len, self._body))
-        self._repeat_us_max = max(repeat_us, repeat_us_max, min(_PATIENT_US_MAX, self.body_bytes * _BYTE_US))
+        self._repeat_us_max = max(repeat_us, repeat_us_max, min(_ELDER_US_MAX, self.body_bytes * _BYTE_US))
 
     def send(self, request_id: int, now: int, random: Random) -> tuple[Request, int | None]:
         """Return the next attempt, and the id of the attempt that it replaces, if any. Call it when `next_us` comes."""
