@@ -54,6 +54,7 @@ FOUND = {
     "two closed at once, and both ACKs were lost": (3, 101304),
     "an announcement was lost and the service was unreachable": (3, 1735),
     "lost SHUTDOWNs left dozens of routes at the relay": (3, 88),
+    "the window of a successor was held against what a dead acceptor had allowed": (7, 500529),
 }
 ENCRYPTED = {
     "an acceptor that closed within the handshake never learned of its end": (6, 21),

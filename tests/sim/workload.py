@@ -79,6 +79,8 @@ class Stream:
         self.down = self.up if spec.echo else content(seed, spec.number, "down", spec.down.size)
         self.initiator: Party | None = None
         self.acceptor: Party | None = None
+        self.dead_acceptors: list[Party] = []
+        """Those that died before the acceptor; the initiator may have heard of one of them alone."""
         self.refusals = 0
         """Refusals by a relay that did not know the service (yet); the initiator tried again."""
 
@@ -182,8 +184,13 @@ class Party:
             self.outcome = Outcome.DIED
 
     def peer(self) -> Party | None:
-        """The other end, if its application has it."""
-        return self.stream.acceptor if self.initiator else self.stream.initiator
+        """The other end of this connection, if its application has it. A successor of a dead acceptor may have
+        accepted a repeated OPEN while the initiator still talks to the dead one."""
+        if not self.initiator:
+            return self.stream.initiator
+        peer_id = self.connection.identity.peer_id
+        dead = (each for each in self.stream.dead_acceptors if each.connection.id == peer_id)
+        return next(dead, self.stream.acceptor)
 
     def __str__(self) -> str:
         side = "initiator" if self.initiator else "acceptor"

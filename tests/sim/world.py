@@ -265,8 +265,10 @@ class World:
         return initiator.connection.identity.route_key == connection.identity.route_key
 
     def _accepted(self, node: Node, connection: Connection, each: Stream, client_hello: bytes = b"") -> None:
-        if each.acceptor is not None and each.acceptor.outcome is not Outcome.DIED:
-            raise Violation(f"{each}: accepted twice")
+        if each.acceptor is not None:
+            if each.acceptor.outcome is not Outcome.DIED:
+                raise Violation(f"{each}: accepted twice")
+            each.dead_acceptors.append(each.acceptor)
         party: Party
         if each.spec.encrypted:
             party = encrypted = EncryptedParty(node, each, False, connection, take_up())
