@@ -3,23 +3,30 @@
 import asyncio
 import contextlib
 import errno
-import itertools
 import os
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 import structlog
 
 from tunnel_servlet.access.connections import Connections, Place, source_of
 
-__all__ = ["Acceptor", "bind"]
+__all__ = ["Acceptor", "bind", "listen"]
 
-_log = structlog.get_logger("server")
 _BACKLOG = 1024
 _ACCEPTED = 8  # connections that are accepted in one turn of the event loop
 _PAUSE_S = 0.1  # before the next attempt when there are no descriptors
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_TOO_MANY = "raise connections_max or connections_per_address_max"
+
+
+class Log(Protocol):
+    """A structlog logger."""
+
+    def info(self, event: str, *, address: str, text: str) -> object: ...
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
@@ -28,15 +35,8 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(infos):
-            listening = socket.socket(family, kind, protocol)
-            sockets.append(listening)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listening.bind(address)
-            listening.listen(_BACKLOG)
-            listening.setblocking(False)
+        for family, _, _, _, address in dict.fromkeys(infos):
+            sockets.append(listen(family, address))
     except BaseException:
         for listening in sockets:
             listening.close()
@@ -44,22 +44,41 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
+def listen(family: int, address: tuple[object, ...]) -> socket.socket:
+    """Return a socket that listens at one address. Raise OSError if the address cannot be bound."""
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
 class Acceptor:
     """Accepts the connections of one listening socket, as long as `connections` has places for them.
 
     A connection has its place from the first moment on, thus also during its TLS handshake, which `tls_seconds` limit.
-    `spares` file descriptors are kept for times when the process has no other left.
+    `serve` makes its protocol from the place and the address of the client. `spares` file descriptors are kept for
+    times when the process has no other left.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        serve: Callable[[Place], asyncio.Protocol],
+        serve: Callable[[Place, tuple[str, int]], asyncio.BaseProtocol],
         connections: Connections,
         *,
         tls: ssl.SSLContext | None,
         tls_seconds: float,
         spares: int = 0,
+        log: Log | None = None,
+        too_many: str = _TOO_MANY,
     ) -> None:
         self._socket = listening
         self._serve = serve
@@ -68,67 +87,83 @@ class Acceptor:
         self._tls_seconds = tls_seconds
         self._spares_max = spares
         self._spares: list[int] = []
+        self._log = log or structlog.get_logger("server")
+        self._too_many = too_many
         self._keep_spares()
         self._opening: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._accept_all())
+        self._pause: asyncio.TimerHandle | None = None
+        self._resume()
 
-    async def close(self) -> None:
-        """Stop accepting, and end the connections that are still in their TLS handshake."""
-        tasks = [self._task, *self._opening]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._socket.close()
+    def close(self) -> None:
+        """Stop accepting, and end the connections that their protocols have not got yet."""
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+        if self._tls is not None:  # without TLS each ends in its next turn; uvloop goes on opening a cancelled one
+            for task in self._opening:
+                task.cancel()
         while self._spares:
             os.close(self._spares.pop())
 
-    async def _accept_all(self) -> None:
-        for number in itertools.count(1):
-            if number % _ACCEPTED == 0:
-                await asyncio.sleep(0)  # `sock_accept` does not wait while the backlog holds connections
+    def _resume(self) -> None:
+        # A callback and not `sock_accept`: a task that is cancelled drops the connection that it was about to get.
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED):
             try:
-                connection, address = await self._loop.sock_accept(self._socket)
-            except OSError as error:
+                connection, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:  # others concern one connection, which its client has ended
                 if error.errno in _NO_DESCRIPTORS and not self._give_spare():
                     self._say("no_descriptors", "", f"{error.strerror}: raise the limit of open files (ulimit -n)")
-                    await asyncio.sleep(_PAUSE_S)
+                    self._loop.remove_reader(self._socket)
+                    self._pause = self._loop.call_later(_PAUSE_S, self._resume)
+                    return
                 continue
-            source = source_of(str(address[0]))
-            place = self._connections.admit(source)
+            connection.setblocking(False)
+            place = self._connections.admit(source_of(str(address[0])))
             if place is None:
                 connection.close()
-                self._say("too_many_connections", source, "raise connections_max or connections_per_address_max")
+                self._say("too_many_connections", source_of(str(address[0])), self._too_many)
                 self._keep_spares()
                 continue
-            opening = self._loop.create_task(self._open(connection, place))
-            self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
+            task = self._loop.create_task(self._open(connection, place, (str(address[0]), int(address[1]))))
+            self._opening.add(task)
+            task.add_done_callback(partial(self._has_opened, connection, place))
 
-    async def _open(self, connection: socket.socket, place: Place) -> None:
+    async def _open(self, connection: socket.socket, place: Place, client: tuple[str, int]) -> None:
         """Give the connection to its protocol, after the TLS handshake if there is one."""
         seconds = self._tls_seconds if self._tls is not None else None
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: self._serve(place),
-                connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=seconds,
-                ssl_shutdown_timeout=seconds,
-            )
-        except (OSError, TimeoutError) as error:  # of the handshake; ssl.SSLError is an OSError
-            place.leave()
-            connection.close()
-            self._say("no_tls_handshake", place.source, str(error) or type(error).__name__)
-        except BaseException:
-            place.leave()
-            connection.close()
-            raise
-        finally:
-            self._keep_spares()
+        transport, _ = await self._loop.connect_accepted_socket(
+            partial(self._serve, place, client),
+            connection,
+            ssl=self._tls,
+            ssl_handshake_timeout=seconds,
+            ssl_shutdown_timeout=seconds,
+        )
+        if self._socket.fileno() < 0:  # closed in the meantime
+            transport.abort()
 
-    def _say(self, event: str, source: str, text: str) -> None:
-        _log.info(event, address=source, text=text)
+    def _has_opened(self, connection: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+        """End the connection if its protocol did not get it. The task may have been cancelled before its first step."""
+        self._opening.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            place.leave()
+            connection.close()
+        if isinstance(error, OSError):  # of the handshake; a timeout and ssl.SSLError are OSErrors
+            self._say("no_tls_handshake", place.source, str(error) or type(error).__name__)
+        elif isinstance(error, Exception):
+            self._loop.call_exception_handler({"message": "a connection was not served", "exception": error})
+        self._keep_spares()
+
+    def _say(self, event: str, address: str, text: str) -> None:
+        self._log.info(event, address=address, text=text)
 
     # --- spare descriptors
 

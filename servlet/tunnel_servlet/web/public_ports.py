@@ -6,6 +6,7 @@ every stream to a service.
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -22,16 +23,16 @@ from tunnel_servlet.access.grants import GrantTable, PublicAddress
 from tunnel_servlet.config import ListenAddress, ServiceLimits
 from tunnel_servlet.switch.decisions import Publisher
 from tunnel_servlet.switch.inline_id import public_endpoint_id
-from tunnel_servlet.web.acceptor import bind
+from tunnel_servlet.web.acceptor import Acceptor, bind, listen
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.proxy_header import proxy_header
-from tunnel_servlet.web.public_listener import PublicListener, bind_public
 from tunnel_servlet.web.public_sides import HttpSide, PublicSide
 from tunnel_servlet.web.turns import REQUEST_US
 
 __all__ = ["PublicPorts", "Published"]
 
 _log = structlog.get_logger("public")
+_TLS_S = 10.0  # for the handshake of a connection
 _OPEN_S = 30.0  # for a service to accept
 _LINGER_S = 2.0
 _KEEP_S = 10.0  # an owner without public services keeps the endpoint for them, which costs more than a port
@@ -86,8 +87,8 @@ class PublicPorts(Publisher):
         self._host = host
         self._published: dict[str, Published] = {}  # by name of the service
         self._hosts: dict[str, Published] = {}
-        self._ports: dict[int, tuple[Published, PublicListener]] = {}
-        self._http: list[PublicListener] = []
+        self._ports: dict[int, tuple[Published, Acceptor]] = {}
+        self._http: list[Acceptor] = []
         self._owners: dict[str, _Owner] = {}
         self._sides: dict[PublicSide, None] = {}
         self._tasks = KeptTasks()
@@ -175,7 +176,7 @@ class PublicPorts(Publisher):
     async def listen(self, address: ListenAddress, tls: ssl.SSLContext | None) -> ListenAddress:
         """Serve HTTP services by host name at this address; return it with its actual port. Raise OSError."""
         sockets = await bind(address.host, address.port)
-        self._http += [PublicListener(sock, self._serve_by_host, self._connections, tls) for sock in sockets]
+        self._http += [self._accept(sock, self._serve_by_host, tls) for sock in sockets]
         return ListenAddress(address.host, sockets[0].getsockname()[1], tls is not None)
 
     async def close(self) -> None:
@@ -194,11 +195,22 @@ class PublicPorts(Publisher):
 
     # --- connections
 
-    def _listen_at(self, published: Published) -> PublicListener:
+    def _listen_at(self, published: Published) -> Acceptor:
         """Accept connections for a service at a port. Raise OSError."""
-        assert published.address is not None  # the rules give the user this port
+        where = published.address
+        assert where is not None  # the rules give the user this port
+        family = socket.AF_INET6 if where.address.version == 6 else socket.AF_INET
         serve = partial(self._serve_http if published.place.http else self._serve_raw, published)
-        return PublicListener(bind_public(published.address), serve, self._connections)
+        return self._accept(listen(family, (str(where.address), where.port)), serve)
+
+    def _accept(
+        self,
+        listening: socket.socket,
+        serve: Callable[[Place, tuple[str, int]], PublicSide],
+        tls: ssl.SSLContext | None = None,
+    ) -> Acceptor:
+        text = "of people without the tunnel"
+        return Acceptor(listening, serve, self._connections, tls=tls, tls_seconds=_TLS_S, log=_log, too_many=text)
 
     def _serve_raw(self, published: Published, place: Place, client: tuple[str, int]) -> PublicSide:
         return PublicSide(place, client, self._sides, partial(self._begin, published), self._gone)

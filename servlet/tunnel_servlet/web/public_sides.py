@@ -4,6 +4,7 @@ import asyncio
 import enum
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import cast
 
 import structlog
 
@@ -46,16 +47,19 @@ class PublicSide(SocketSide):
         self.client = client[0].partition("%")[0], client[1]
         self.server = ("", 0)
         self.is_tls = False
-        self.is_made = False
         self._begin = begin
         self._gone = gone
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.server = transport.get_extra_info("sockname")[:2]
-        self.is_tls = transport.get_extra_info("ssl_object") is not None
-        super().connection_made(transport)
+        try:
+            self.server = transport.get_extra_info("sockname")[:2]
+            self.is_tls = transport.get_extra_info("ssl_object") is not None
+            super().connection_made(transport)
+        except BaseException:  # uvloop would neither read from the connection nor end it
+            self.place.leave()
+            cast("asyncio.Transport", transport).abort()
+            raise
         self._sides[self] = None
-        self.is_made = True
         self.ready()
 
     def ready(self) -> None:

@@ -352,7 +352,7 @@ class RelayRunner(web.AppRunner):
         assert isinstance(server, _Server), "set the runner up first"
         acceptor = Acceptor(
             listening,
-            server.handler,
+            lambda place, _: server.handler(place),
             self._connections,
             tls=tls,
             tls_seconds=self._limits.tls_seconds,
@@ -362,7 +362,7 @@ class RelayRunner(web.AppRunner):
 
     async def cleanup(self) -> None:
         for acceptor in self._acceptors:
-            await acceptor.close()
+            acceptor.close()
         self._acceptors.clear()
         await super().cleanup()
 

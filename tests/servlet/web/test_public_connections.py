@@ -1,11 +1,10 @@
-"""Listening sockets for people without the tunnel: a connection gives its place back, however it ends."""
+"""Connections of people without the tunnel: each gives its place back, however it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import struct
-from ipaddress import ip_address
 
 import pytest
 import uvloop
@@ -13,8 +12,7 @@ import uvloop
 from tests.servlet.rig import until
 from tests.support.loops import run
 from tunnel_servlet.access.connections import Connections, Place
-from tunnel_servlet.access.grants import PublicAddress
-from tunnel_servlet.web.public_listener import PublicListener, bind_public
+from tunnel_servlet.web.acceptor import Acceptor, listen
 from tunnel_servlet.web.public_sides import HttpSide, PublicSide
 from tunnel_servlet.web.turns import Turns
 
@@ -31,9 +29,9 @@ class Scene:
         self.connections = Connections(4096, 64, 1, bytes_max)
         self.turns = Turns()
         self._is_http = is_http
-        sock = bind_public(PublicAddress(ip_address("127.0.0.1"), 0))
-        self.address = sock.getsockname()
-        self.listener = PublicListener(sock, self._serve, self.connections)
+        listening = listen(socket.AF_INET, ("127.0.0.1", 0))
+        self.address = listening.getsockname()
+        self.listener = Acceptor(listening, self._serve, self.connections, tls=None, tls_seconds=10)
 
     def _serve(self, place: Place, client: tuple[str, int]) -> PublicSide:
         if self._is_http:
