@@ -198,6 +198,19 @@ def test_with_no_room_at_the_relay_the_sender_waits_but_not_forever(ends: str) -
     assert bench.carry() is second
 
 
+@pytest.mark.parametrize("ignored", [FIRST - 1, FIRST + 2])
+def test_an_edge_that_the_sender_must_ignore_does_not_end_the_pause(ignored: int) -> None:  # 2.10, 4.10
+    bench = Bench()
+    _, second = bench.send(1, 1)
+    bench.sender.edge(wrap(FIRST), 1000, bench.now)
+    bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST + 1), 0, bench.now)
+    bench.sender.edge(wrap(ignored), 2000, bench.now)
+    assert bench.window.edge_bytes == 1000
+    assert not bench.sender.sendable()
+    bench.sender.edge(wrap(FIRST), 2000, bench.now)
+    assert bench.carry() is second
+
+
 def test_a_drop_without_room_does_not_stop_a_sender_with_nothing_in_flight() -> None:
     bench = Bench()
     (segment,) = bench.send(1)

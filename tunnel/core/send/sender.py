@@ -184,10 +184,10 @@ class Sender:
             self.arm(now)
 
     def edge(self, sequence: int, room_bytes: int, now: int) -> None:
-        """Process EDGE: the relay has announced how much fits."""
-        self.window.announce_edge(unwrap(sequence, self.window.oldest), room_bytes)
-        self._held_back = False
-        self.arm(now)
+        """Process EDGE: the relay has announced how much fits. An EDGE that is ignored ends no pause (4.10)."""
+        if self.window.announce_edge(unwrap(sequence, self.window.oldest), room_bytes):
+            self._held_back = False
+            self.arm(now)
 
     def acknowledge(self, ack: Ack, now: int) -> list[Segment] | None:
         """Process an ACK. Return the segments that it acknowledges for the first time.
@@ -263,7 +263,7 @@ class Sender:
         self.arm(now)
 
     def _expire(self, now: int) -> None:
-        """Handle RTO: resend the oldest packet alone (4.6)."""
+        """Handle RTO: resend the oldest packet alone (4.6), or only end the pause after DROPPED(full) (4.10)."""
         if self._held_back:
             self._held_back = False
             return
@@ -275,8 +275,8 @@ class Sender:
     def arm_after_receipts(self) -> None:
         """Set the timers when only receipts have come; cheaper than `arm`.
 
-        A receipt makes no deadline earlier. A deadline that it makes later may fire early, since it is checked again
-        when it fires.
+        No receipt makes a deadline earlier. A receipt can make one later; this method then leaves the timer as it is.
+        The timer may therefore fire too early, which does no harm, because the deadline is checked again then.
         """
         if self._timers.get(Timer.RETRANSMIT) == NEVER_US and not self.suspended:
             head = self.window.outstanding.get(self.window.oldest)

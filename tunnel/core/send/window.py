@@ -301,14 +301,15 @@ class SendWindow:
         self.peer_edge = edge
         return True
 
-    def announce_edge(self, sequence: int, room_bytes: int) -> None:
-        """Apply an edge that the relay has announced (2.10). Ignore it if it is older than the present one."""
+    def announce_edge(self, sequence: int, room_bytes: int) -> bool:
+        """Apply an edge that the relay has announced. Return False if 2.10 requires that it is ignored."""
         if sequence < self.edge_sequence or sequence >= self.next_sequence:
-            return
+            return False
         for passed in range(max(self.edge_sequence + 1, self.oldest), sequence + 1):
             self._uncharge(self.outstanding[passed])
         self.edge_sequence = sequence
         self.edge_bytes = room_bytes
+        return True
 
     def reset_edge(self, room_bytes: int) -> None:
         """Restart the edge for a new route: the initial edge counts from the last acknowledged packet (6.6, 7.12)."""
