@@ -57,7 +57,8 @@ class SwitchConfig:
     """Open routes that one attachment may have initiated."""
     pending_timeout_us: int = 75 * SECOND
     """How long a CONNECT that was handed on may stay unanswered before the relay answers REJECTED(timed out). It is
-    longer than the longest pause between two CONNECTs of an initiator, so that one more repeat comes in time (3.2)."""
+    longer than the longest pause between two CONNECTs of an initiator, so that at least one repeat comes within it
+    (3.2)."""
     park_us: int = 5 * SECOND
     """How long a resume waits for the endpoint that it names (6.5)."""
     settle_us: int = 5 * SECOND
