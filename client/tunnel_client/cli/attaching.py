@@ -29,7 +29,7 @@ def add_wait_option(parser: argparse.ArgumentParser, default_s: float) -> None:
         metavar="S|forever",
         help="at the start, keep trying to reach the relay for S seconds, or forever, even while a login page answers "
         f"in its place. Without this option: {default_s:g} s, and a login page is an error at once. --wait without a "
-        "value means forever; it must then be the last word of the line",
+        "value means forever; another option or the end of the line must then follow it",
     )
     parser.set_defaults(wait_default=default_s)
 

@@ -19,8 +19,9 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "up", "status", "peers", "doctor")
 _DESCRIPTION = (
     "Open TCP and UDP connections through firewalls and proxies that let only HTTP requests out. The connections go "
-    "through a relay, which is a web service outside the firewall, to a target: a HOST:PORT, as the other side sees "
-    "it, or a service, which is a name that a user publishes with `tunnel expose`."
+    "through a relay, which is a web service outside the firewall, to a target. A target is a HOST:PORT, which the "
+    "relay or an exit connects to (an exit is a process that connects to targets for the relay), or a service, which "
+    "is a name that a user publishes with `tunnel expose`."
 )
 
 

@@ -32,8 +32,9 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
     """Add the options of every command that attaches to a relay. `accepts`: the command accepts connections and opens
     none. `has_file`: a file may hold the same settings."""
     over = "the file, the file over the environment, and all of them" if has_file else "the environment, and both"
+    defaults = " The defaults below are for settings that the file's [relay] does not contain." if has_file else ""
     group = parser.add_argument_group(
-        "relay", f"An option takes precedence over {over} over what `tunnel login` stored."
+        "relay", f"An option takes precedence over {over} over what `tunnel login` stored.{defaults}"
     )
     group.add_argument(
         "--relay", default="", metavar="URL", help="URL of the relay (default: TUNNEL_RELAY, or the stored one)"
@@ -49,7 +50,7 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         default="",
         metavar="URL",
         help="URL of a proxy to the relay, or the word none for a direct connection (default: the stored one, or "
-        "https_proxy, http_proxy, all_proxy)",
+        "else https_proxy, http_proxy or all_proxy)",
     )
     group.add_argument(
         "--ca",
@@ -81,8 +82,9 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         type=_user_timeout,
         default=USER_TIMEOUT_S,
         metavar="S",
-        help="number of seconds, at least 1; a connection is lost when no sign of life has come for this long from the "
-        "exit or from the command that offers the service; one that is merely idle is not lost (default: 300)",
+        help="number of seconds, at least 1; a connection is lost when no sign of life has come for this long from "
+        f"{'its client' if accepts else 'the exit or from the command that offers the service'}; one that is merely "
+        "idle is not lost (default: 300)",
     )
     group.add_argument("--trace", default="", metavar="DIR", help="write trace files to DIR, for tunnel-traces")
     group.add_argument("--trace-level", choices=LEVELS, default="packet", help="what --trace records (default: packet)")
@@ -112,18 +114,18 @@ def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
         "--encryption",
         choices=ENCRYPTION,
         default="",
-        help="auto: encrypt from end to end if the exit or service can; otherwise connect in clear, unless a key of "
-        "the exit or service is known: then refuse the connection. require: refuse every connection that cannot be "
-        "encrypted. off: never encrypt (default: TUNNEL_ENCRYPTION, or auto)",
+        help="auto: encrypt from end to end if the exit or service can. If it cannot, refuse the connection when a "
+        "key of the exit or service is known, and connect in clear when none is known. require: refuse every "
+        "connection that cannot be encrypted. off: never encrypt (default: TUNNEL_ENCRYPTION, or auto)",
     )
     group.add_argument(
         "--peer-key",
         action="append",
         default=[],
         metavar="KEY",
-        help="the key that the exit or the service must have, as its operator's `tunnel-relay exit --show-key` or "
-        "`tunnel expose --show-key` prints it; implies --encryption require; repeatable (default: TUNNEL_PEER_KEY, or "
-        "the keys of `tunnel peers`)",
+        help="the key that the exit or the service must have, as `tunnel-relay exit --show-key` or "
+        "`tunnel expose --show-key` prints it there; implies --encryption require; repeatable (default: "
+        "TUNNEL_PEER_KEY, or the keys of `tunnel peers`)",
     )
 
 
@@ -136,7 +138,7 @@ def add_insecure_http(
         "--insecure-http",
         action="store_true",
         help="allow the token and any --header to cross a network without encryption, to an http:// relay or proxy on "
-        "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1"
+        "another machine; everybody on the way can read them (default: only if TUNNEL_INSECURE_HTTP is 1"
         f"{', or if this option was stored' if may_be_stored else ''})",
     )
 

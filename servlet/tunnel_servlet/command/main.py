@@ -104,7 +104,7 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         "--exit",
         choices=("inline", "none"),
         default="",
-        help="inline: this process dials targets, too; none: only attached exits do, see tunnel-relay exit "
+        help="inline: this process connects to targets, too; none: only attached exits do, see tunnel-relay exit "
         "(default: as configured, else inline)",
     )
     parser.add_argument(
@@ -157,7 +157,7 @@ def _add_exit(commands: CommandAdder) -> None:
     example = "TUNNEL_TOKEN=... tunnel-relay exit --relay https://relay.example --name berlin --allow db.internal:5432"
     parser = commands.add(
         "exit",
-        "attach to a relay and dial targets for it, in this process; SIGTERM lets connections finish",
+        "attach to a relay and connect to targets for it, from this process; SIGTERM lets connections finish",
         example,
     )
     parser.add_argument("--relay", metavar="URL", help="URL of the relay; required, except with --show-key")
@@ -197,13 +197,13 @@ def _add_exit(commands: CommandAdder) -> None:
         default="env",
         metavar="URL",
         help="URL of a proxy to the relay, or the word none for a direct connection (default: https_proxy, "
-        "http_proxy, all_proxy)",
+        "http_proxy or all_proxy)",
     )
     parser.add_argument(
         "--insecure-http",
         action="store_true",
         help="allow the token and any --header to cross a network without encryption, to an http:// relay or proxy on "
-        "another machine; everybody on the way can read it (default: only if TUNNEL_INSECURE_HTTP is 1)",
+        "another machine; everybody on the way can read them (default: only if TUNNEL_INSECURE_HTTP is 1)",
     )
     add_carrier_rates(parser)
     parser.add_argument(
@@ -232,7 +232,7 @@ def _add_exit_rules(parser: argparse.ArgumentParser) -> None:
         help="configuration file with the rules of this exit, under [everyone] and [users.NAME] (default: relay.toml, "
         "if it exists). Both the exit's rules and the relay's must allow a target. Without a file, --allow is required",
     )
-    _add_allow(parser, "let this exit dial the target for every user, if the relay's rules allow it, too")
+    _add_allow(parser, "let this exit connect to the target for every user, if the relay's rules allow it, too")
 
 
 _ROTATE = (
@@ -248,7 +248,10 @@ def _add_user(commands: CommandAdder) -> None:
         ("add", "add a user and print the user's token, once"),
         ("rotate", _ROTATE),
         ("revoke", "revoke a user's tokens"),
-        ("list", "list users, the key ids of their tokens and the dates of creation"),
+        (
+            "list",
+            "list users, and for each token its key id (8 hex digits, which are not secret) and its creation date",
+        ),
     ):
         name = "" if action == "list" else " ann"
         parser = actions.add(action, what, f"tunnel-relay user {action}{name} -c relay.toml")
@@ -257,7 +260,12 @@ def _add_user(commands: CommandAdder) -> None:
         if action in ("add", "rotate"):
             _add_token_file(parser)
         if action == "revoke":
-            parser.add_argument("--key", default="", metavar="ID", help="revoke only the token with this key id")
+            parser.add_argument(
+                "--key",
+                default="",
+                metavar="ID",
+                help="revoke only the token with this key id, as `tunnel-relay user list` shows it",
+            )
         parser.add_argument(
             "-c",
             "--config",

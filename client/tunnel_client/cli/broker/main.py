@@ -48,7 +48,7 @@ def make_parser() -> CommandParser:
 def _add_serve(commands: CommandAdder) -> None:
     parser = commands.add(
         "serve",
-        "run a broker; SIGTERM stores everything and ends it",
+        "run a broker; SIGTERM makes it store everything and end",
         "tunnel-broker serve --dir data --listen 127.0.0.1:9100 --topic orders:4",
     )
     parser.add_argument("--dir", required=True, metavar="DIR", help="directory of the messages; made if it is missing")
@@ -120,15 +120,15 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
         type=_size,
         default=64 << 20,
         metavar="SIZE",
-        help="size from which on a partition's messages go to a new file, a segment; --retain-bytes and --retain-for "
-        "remove whole segments (default: 64m)",
+        help="size at which a segment ends and a new one begins; segments are the files of a partition, and "
+        "--retain-bytes and --retain-for remove whole segments (default: 64m)",
     )
     group.add_argument(
         "--reserve",
         type=_size,
         default=64 << 20,
         metavar="SIZE",
-        help="refuse messages while the disk has less room than this (default: 64m)",
+        help="refuse messages while the disk has less free space than this (default: 64m)",
     )
 
 
@@ -145,7 +145,7 @@ def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=10_000,
         metavar="N",
-        help="a consumer is far behind when more than N messages are ahead of it (default: 10000)",
+        help="a consumer is far behind when it has more than N messages of a partition still to read (default: 10000)",
     )
     group.add_argument(
         "--replica-of",
@@ -156,8 +156,8 @@ def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("limits")
     for name, default, what in (
-        ("partitions", 1000, "partitions of all topics together"),
-        ("connections", 1000, "connections at once"),
+        ("partitions", 1000, "largest number of partitions, of all topics together"),
+        ("connections", 1000, "largest number of simultaneous connections"),
     ):
         group.add_argument(
             f"--max-{name}", type=_count, default=default, metavar="N", help=f"{what} (default: {default})"
@@ -169,9 +169,9 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         "--broker",
         default="127.0.0.1:9100",
         metavar="ADDRESS",
-        help="HOST:PORT of the broker, reached through the relay only if the option --relay is given (TUNNEL_RELAY and "
-        "`tunnel login` do not suffice), otherwise directly; or the name of its service, always reached through the "
-        "relay (default: 127.0.0.1:9100)",
+        help="address of the broker. HOST:PORT: connect directly or, if the option --relay is given, through the relay "
+        "(TUNNEL_RELAY and a stored relay have no effect). Name of a service: connect through the relay (default: "
+        "127.0.0.1:9100)",
     )
     add_relay_options(parser)
 
