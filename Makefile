@@ -75,7 +75,7 @@ format: setup ## Sort imports and format the sources as "make lint" requires
 	$(BIN)/ruff check --fix --select I
 	$(BIN)/ruff format
 
-coverage: setup ## Run the unit tests; list the lines and branches that no test reaches
+coverage: setup ## Run all tests, also those of test-long; list the lines and branches that no test reaches
 	$(BIN)/python -m pytest -n 2 --cov --cov-branch
 
 sim: setup ## Run the simulator: SEEDS=2000 runs, starting at seed FROM=0
