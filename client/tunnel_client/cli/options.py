@@ -25,6 +25,7 @@ __all__ = ["add_insecure_http", "add_relay_options", "headers_of", "positive_sec
 
 _USER_TIMEOUT_LEAST_S = 1
 _USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the milliseconds
+_OTHER_END = "the exit or from the command that offers the service"  # of a connection that this command opens
 LEVELS = ("off", "connection", "packet")  # as in tunnel.tracing, which takes long to import
 
 
@@ -77,15 +78,22 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         _add_acceptor_encryption(group)
     else:
         _add_initiator_encryption(group)
+    _add_user_timeout(group, "its client" if accepts else "its other end" if has_file else _OTHER_END)
+    _add_trace(group)
+
+
+def _add_user_timeout(group: argparse._ArgumentGroup, other_end: str) -> None:
     group.add_argument(
         "--user-timeout",
         type=_user_timeout,
         default=USER_TIMEOUT_S,
         metavar="S",
         help="number of seconds, at least 1; a connection is lost when no sign of life has come for this long from "
-        f"{'its client' if accepts else 'the exit or from the command that offers the service'}; one that is merely "
-        "idle is not lost (default: 300)",
+        f"{other_end}; one that is merely idle is not lost (default: 300)",
     )
+
+
+def _add_trace(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--trace", default="", metavar="DIR", help="write trace files to DIR, for tunnel-traces")
     group.add_argument("--trace-level", choices=LEVELS, default="packet", help="what --trace records (default: packet)")
     group.add_argument(
