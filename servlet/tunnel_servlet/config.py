@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _PORT_MAX = 65535
 _LIMIT_MAX = 1 << 40
 _USERS_END = "# end"
-_USERS_HEAD = f"# Written by `tunnel-relay user`, up to the line {_USERS_END!r}."  # so that a part of a file is noticed
+_USERS_HEAD = f"# Written by `tunnel-relay user`, up to the line {_USERS_END!r}."  # so that a cut-off file is noticed
 
 # For each key, an example of a valid line or table, which errors show. A user's table has the keys of [everyone].
 _EXAMPLES = {
@@ -119,16 +119,16 @@ class ServiceLimits:
     tls_seconds: float = 10
     """Time for a TLS handshake."""
     connections_max: int = 10_000
-    """Open connections of clients. The relay lowers it to three quarters of the files that it may open, and leaves at
-    most half of it to connections on which no valid token came yet."""
+    """Open connections of clients. The relay lowers this limit to three quarters of the files that it may open.
+    Connections on which no valid token came yet take at most half of it."""
     connections_per_address_max: int = 1024
     """Connections from one address (one /64 network of IPv6) on which no valid token came yet. They are never more than
-    a quarter of all."""
+    a quarter of `connections_max`."""
     connections_per_user_max: int = 2048
     """Connections of one user: those whose latest request had a token of that user."""
     waiting_bytes_max: int = 256 << 20
-    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. Those of one user may not
-    outnumber those that are still free."""
+    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. One user may not hold more
+    of them than are still free."""
     link_opening_seconds: float = 10
     """Time from the upgrade to the first message on a link."""
     link_batch_bytes_max: int = 4 << 20
@@ -138,15 +138,16 @@ class ServiceLimits:
     dial_seconds: float = 10
     """How long an exit waits for a target, including name resolution."""
     exit_connections_max: int = 8192
-    """Connections of one exit, including those that it is still dialling. Those of one user
-    may not outnumber those that are still free."""
+    """Connections of one exit, including those that it is still dialling. One user may not have more of them than are
+    still free."""
     drain_seconds: float = 60
-    """The longest time that SIGTERM waits for connections to end."""
+    """How long a draining relay waits for connections to end, if `tunnel-relay drain` names no other time."""
     public_connections_max: int = 2048
-    """Open connections of people without the tunnel, at all public ports. Those to all services of
-    one user may not outnumber those that are still free."""
+    """Open connections of people without the tunnel, at all public ports. The services of one user may not have more of
+    them than are still free."""
     public_connections_per_address_max: int = 64
-    """The same from one address (one /64 network of IPv6). They are never more than half of all."""
+    """The same from one address (one /64 network of IPv6). They are never more than half of
+    `public_connections_max`."""
     trace_bytes_max: int = 1 << 30
     """Bytes of all trace files in the folder `trace`; the oldest are removed when there are more."""
 
@@ -370,7 +371,7 @@ def _remedy(key: str, text: str) -> str:
 
 
 def _syntax(text: str) -> str:
-    """Return an error of the TOML parser, with advice for the one that its words do not explain."""
+    """Return the text for an error of the TOML parser, with advice on how to mend the file."""
     twice = _TWICE.match(text)
     if twice:
         names = ".".join(re.findall(r"'([^']*)'", twice[1]))

@@ -1,4 +1,4 @@
-"""The limits of each source address: connections before a valid token came, and the bytes held in memory for them."""
+"""The limits of connections, and of the bytes held in memory for them, for each source address and each user."""
 
 from ipaddress import IPv6Address, ip_address
 
@@ -45,7 +45,7 @@ class Connections:
 
     @property
     def payers(self) -> list[str]:
-        """Those who have connections or hold bytes."""
+        """The source addresses and users that have connections or hold bytes."""
         return sorted({*self._of_source, *self._of_user, *self._bytes_of})
 
     def admit(self, source: str) -> "Place | None":
@@ -104,7 +104,7 @@ class Connections:
 
 
 class Place:
-    """One counted connection. `user` is empty until a valid token came on it."""
+    """One counted connection. `user` is empty until a valid token came on it. After `leave` it is charged no more."""
 
     __slots__ = ("_connections", "_has_left", "held_bytes", "source", "user")
 
@@ -118,7 +118,7 @@ class Place:
     @property
     def payer(self) -> str:
         """The name under which the connection's bytes count."""
-        return self.user or f"@{self.source}"  # the name of a user does not begin so
+        return self.user or f"@{self.source}"  # no user's name begins with @
 
     def hold(self, count: int) -> bool:
         """Charge bytes that wait on this connection. Return False if its payer has too many."""

@@ -55,7 +55,7 @@ class Grant(msgspec.Struct, frozen=True):
     public: tuple[PublicAddress, ...] = ()  # ports that the user may open to people without the tunnel
     public_hosts: tuple[str, ...] = ()  # the same for host names at the ports for public HTTP
     rate: int = 0  # bytes per second of all connections of the user, in each direction; 0: no limit
-    rates: tuple[tuple[str, int], ...] = ()  # the same for each user's connections by one rule or service name
+    rates: tuple[tuple[str, int], ...] = ()  # the same, by rule or service name: for the connections that it covers
 
     @property
     def is_empty(self) -> bool:
@@ -155,7 +155,7 @@ class GrantTable:
         """Return the rates of the user's connections to the target, or to the service that the user offers, by rule.
 
         The empty rule stands for all connections of the user. The user's own rate replaces the one for everyone. A
-        rule's rate holds for each connection that the rule allows, also if another rule allows it, too.
+        rule's rate holds for each connection that the rule allows, even if another rule allows it as well.
         """
         grants = self._grants(user)
         found: dict[str, int] = {}
@@ -185,7 +185,7 @@ class GrantTable:
         return rated
 
     def line_for(self, user: str, key: str, value: str) -> str:
-        """Return the clause that names the line of the configuration which would allow the user what was denied.
+        """Return the clause with the line of the configuration, or the option, that would allow what was denied.
 
         `key`: "connect", "services" or "listen"; `value`: the rule or the name that is missing.
         """
@@ -202,7 +202,7 @@ class GrantTable:
     def may_listen(self, user: str, name: str) -> bool:
         """Whether the user may listen under the name (2.8).
 
-        A name that users' own grants list belongs to these users; * and the grant for everyone do not count for it.
+        A name that users' own grants list belongs to these users: for it, * and the grant for everyone have no effect.
         """
         owners = self._owners.get(name)
         return user in owners if owners is not None and not self._allows_all else self._allows(user, "listen", name)

@@ -6,7 +6,7 @@ __all__ = ["TURN_US", "ProcessorShares"]
 
 TURN_US = 5_000  # a user who spent this in one turn of the event loop waits for the next one
 _SHARED_TURN_US = 2_000  # the same while others spend something, too: a round trip takes several turns
-_BURST_US = 20_000  # debt that has no effect
+_BURST_US = 20_000  # a debt up to this has no effect
 _WAIT_US_MAX = 250_000
 _ACTIVE_US = 1_000_000  # users who spent something within this time share the processor
 _SHARED = 0.9  # the part of the processor that several users share; the rest is for the event loop and for new users

@@ -89,7 +89,7 @@ def _notes(config: RelayConfig) -> list[str]:
 def try_rule(arguments: argparse.Namespace) -> int:
     """Print whether a user may reach a target; with --resolve, also check the addresses that the name has here.
 
-    It decides as a relay with the same file, --allow and --open does.
+    It decides as a relay with the same file, --allow and --open would.
     """
     if arguments.open and arguments.name != OPEN_USER:
         raise ConfigError(
@@ -172,7 +172,7 @@ def _read_target(text: str) -> Target:
 async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
     """Wait until the relay has stopped: its admin listener keeps this connection open for as long as it runs.
 
-    Return LOST if that takes longer than `seconds` and the time to stop.
+    Return LOST if that takes longer than `seconds` plus `_STOP_S`.
     """
     try:
         reader, writer = await asyncio.open_connection(address.host, address.port)

@@ -99,7 +99,8 @@ async def _exit(
 
 
 class _Signals:
-    """The effect of the signals so far. `finish` is done after SIGTERM; `cut` becomes the exit code of a cut."""
+    """Notes the signals that come. `finish` is done after the first SIGTERM. `cut` is done, with the exit code, after
+    SIGINT or a second SIGTERM."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -176,7 +177,7 @@ async def _finish(attachment: Attachment, dialer: Dialer) -> None:
 
 
 class _Patience:
-    """Ends an exit whose relay stays away for longer than `seconds`; None means never."""
+    """Ends an exit whose relay has not answered for longer than `seconds`; None means never."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -211,7 +212,7 @@ class _KeyWatch:
         tell(f"key {self._shown}")
 
     def look(self) -> None:
-        """Log what a changed key file means."""
+        """Log a change of the key file, and its effect."""
         if self._key is None:
             return
         found, trouble = self._key.fingerprint, self._key.trouble

@@ -42,7 +42,7 @@ class ExitRules:
         return self._grants.rules_of(user)
 
     def watch(self, dialer: Dialer) -> None:
-        """Read the file again when it has changed, and on SIGHUP, and end what the dialer may no longer have open."""
+        """Read the file again when it has changed, and on SIGHUP, and end connections that are no longer allowed."""
         self._dialer = dialer
         self._reloading.watch.start()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reloading.reload)

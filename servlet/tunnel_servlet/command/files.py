@@ -91,7 +91,7 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
 def reload_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     """Return the configuration for a relay that is running. Raise ConfigError if it must go on with the present one.
 
-    That is so if the files are damaged, and if `serve` would not start with them; but all tokens may be revoked.
+    That is so if the files are damaged, or if `serve` would not start with them. But all tokens may be revoked.
     """
     config = load_config(file, overrides)
     require_users(config)
@@ -125,7 +125,7 @@ def tokens_path(file: str) -> Path:
 
 def read_users(path: Path) -> dict[str, tuple[Key, ...]]:
     """Return the users with the hashes of their tokens; none if the file does not exist."""
-    with contextlib.suppress(PermissionError, NotADirectoryError):  # reading explains these
+    with contextlib.suppress(PermissionError, NotADirectoryError):  # `_read` explains these
         if not path.exists():
             return {}
     return parse_users(_read(path), str(path))

@@ -11,7 +11,7 @@ _PER_USER = 2
 
 
 class _Slots:
-    """The lookups of one user: those under way, and how many callers there are in all."""
+    """The room for one user's lookups, and the number of callers that have or want one."""
 
     def __init__(self) -> None:
         self.free = asyncio.Semaphore(_PER_USER)
@@ -55,7 +55,7 @@ class Lookups:
         return await asyncio.shield(task)
 
     def abort(self) -> None:
-        """Wait for no lookup any longer."""
+        """Stop waiting for all lookups."""
         for task in self._tasks:
             task.cancel()
 

@@ -15,7 +15,8 @@ _Turn: TypeAlias = tuple[str, str]  # the user, and the owner of the service if 
 
 
 class AcceptQueues:
-    """One queue for each service that is short of room, in which users take turns; so do strangers beside their owner.
+    """One queue for each service whose listeners have no room. In it users take turns; so do a user and the strangers
+    who come to that user's service.
 
     A burst of one user therefore delays a connection of another user by one place. The queues need no limits of their
     own, since each route in them counts as open for its user.
@@ -52,7 +53,7 @@ class AcceptQueues:
             yield next(iter(routes))
 
     def turn_taken(self, route: Route) -> None:
-        """Remove a route that was among the first, and give the next turn to another user."""
+        """Remove a route that `firsts` has yielded, and give the next turn to another user."""
         users = self._queues[route.waits_for]
         self.remove(route)
         if _turn(route) in users:

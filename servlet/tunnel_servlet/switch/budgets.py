@@ -53,7 +53,7 @@ class Budget:
         return free
 
     def reserve(self, size: int) -> bool:
-        """Promise `size` bytes at every level. Return False, and promises nothing, if a level has no room."""
+        """Promise `size` bytes at every level. Return False, and promise nothing, if a level has no room."""
         if any(level.reserved + size > level.pool_bytes for level in self.levels()):
             return False
         self.unreserve(-size)
@@ -113,8 +113,8 @@ class Budget:
 
 
 def charge(frame: Frame) -> int:
-    """Return the bytes that a stored packet counts for. The relay's own notices count for nothing: routes bound their
-    number."""
+    """Return the bytes that a stored packet counts for. The relay's own notices count for nothing, because routes and
+    `notices_max` limit their number."""
     return 0 if frame.type in _NOTICES else len(frame.data) + FRAME_OVERHEAD_BYTES
 
 

@@ -65,7 +65,7 @@ class SwitchConfig:
     """For this time after the first endpoint has attached, the relay does not refuse a CONNECT for lack of a service or
     exit: endpoints that were attached before the relay restarted may still be on the way back (6.5)."""
     linger_us: int = 60 * SECOND
-    """How long after the first SHUTDOWN the relay releases a route (9.5)."""
+    """How long after the first SHUTDOWN the relay releases a route if no second one comes (9.5)."""
     lingering_per_attachment_max: int = 1024
     """Routes of one attachment that wait for the second SHUTDOWN; above this number the oldest is released."""
 
@@ -93,10 +93,11 @@ class SwitchConfig:
     unreceipted_bytes_max: int = 8 * MIB
     """Bytes sent on one link that were neither receipted nor taken back (8.2)."""
     unreceipted_packets_max: int = 4096
-    """The same in packets, and for a streamed answer (7.20). All of them are taken back at once, at 4 us each, while
-    other users wait."""
+    """The same in packets; this also limits a streamed answer (7.20). All of them are taken back at once, which takes
+    4 us for each, while other users wait."""
     link_stalled_us: int = 1 * SECOND
-    """A link on which a batch has had no receipt for this time gets no more packets while the endpoint pulls."""
+    """If a batch on a link has had no receipt for this time when the endpoint pulls, or sends on another link, the link
+    gets no packets until something comes on it."""
     quantum_bytes: int = 64 * KIB
     """The quantum of the deficit round robin."""
 

@@ -25,7 +25,7 @@ __all__ = [
 class HandTo(enum.Enum):
     """The kind of attachment that accepts a connection."""
 
-    EXIT = "exit"  # an attachment that dials TCP targets
+    EXIT = "exit"  # an attachment that dials targets
     SERVICE = "service"  # an attachment that listens under the name
 
 
@@ -54,10 +54,10 @@ RatesOf: TypeAlias = Callable[[str, Target], Mapping[str, int]]
 
 
 class Publisher:
-    """Opens services to people without the tunnel. This one opens none."""
+    """Opens services to people without the tunnel. This base class opens none."""
 
     def publish(self, user: str, name: str, place: PublicPlace) -> str:
-        """Lead the connections that come to the place to the service, which the user offers.
+        """Lead the connections that come to this public place to the service of the user.
 
         Return why that is not possible, or an empty string. A repeated call changes nothing.
         """
@@ -72,7 +72,7 @@ class Publisher:
 
 
 class Rules(Protocol):
-    """The rules as a whole, by which the switch checks what is open when they were changed (9.7)."""
+    """All rules together. When they have changed, the switch checks by them everything that is open (9.7)."""
 
     def has_user(self, user: str) -> bool:
         """Whether there is still such a user."""

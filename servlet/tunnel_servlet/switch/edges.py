@@ -6,8 +6,8 @@ __all__ = ["EdgeLedger"]
 
 
 class EdgeLedger:
-    """The edge of one route and direction. Positions count payload bytes that left the queue beyond S; they are
-    absolute, like the announcements."""
+    """The edge of one route and direction. Positions are absolute, as in EDGE: they count the payload of all packets
+    that raised S when they left the queue."""
 
     __slots__ = (
         "_announced_at",
@@ -24,8 +24,8 @@ class EdgeLedger:
     def __init__(self, initial_edge_bytes: int, step_bytes: int) -> None:
         self.s = 0  # the newest sequence number that left the queue, unwrapped
         self.newest = 0  # the newest sequence number that came, unwrapped
-        self.passed_bytes = 0  # all payload that has left the queue beyond S
-        self.late_bytes = 0  # payload that waits and is not beyond S
+        self.passed_bytes = 0  # payload of all packets that raised S when they left the queue
+        self.late_bytes = 0  # payload that waits in packets up to S
         self.is_smaller = False  # the announced edge is below the limit: announce again when the queue is empty
         self._known = False  # whether any sequence is known
         self._step_bytes = step_bytes  # less progress is too little to matter, even with the smallest limit

@@ -122,8 +122,8 @@ class Forwarder:
     def _without_route(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Count a packet without a route, and answer DROPPED(no route) where 6.7 requires it.
 
-        A packet may overtake, on another lane, the CONNECT or ACCEPTED that creates its route. It is not answered, so
-        that its sender does not take the route for lost; the sender's timers repair the loss.
+        A packet may overtake, on another lane, the CONNECT or ACCEPTED that creates its route. Such a packet is not
+        answered, so that its sender does not take the route for lost; the sender's timers repair the loss.
         """
         self._context.counters.packets_without_route += 1
         self._trace_dropped(frame, TraceReason.NO_ROUTE, now)

@@ -19,7 +19,7 @@ __all__ = [
     "strangers_of",
 ]
 
-PUBLIC_USER = "relay:public"  # whom services see for strangers; the name of a configured user has no colon
+PUBLIC_USER = "relay:public"  # services see this user for strangers; the name of a configured user has no colon
 _MARKER = b"inline\0\0"
 _PUBLIC_MARKER = b"public\0\0"
 _HASH_BYTES = 8
@@ -39,7 +39,7 @@ def is_inline_exit(identity: bytes) -> bool:
 def public_endpoint_id(user: str, number: int) -> bytes:
     """Return the id of the endpoint that brings the connections of strangers to the services of this user.
 
-    Each such endpoint of the relay's process has another number, since an earlier one may still be closing.
+    Each such endpoint of the relay's process needs a new `number`, since an earlier one may still be closing.
     """
     return _PUBLIC_MARKER + hashlib.sha256(f"{number} {user}".encode()).digest()[:_HASH_BYTES]
 

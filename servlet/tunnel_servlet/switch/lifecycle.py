@@ -20,7 +20,7 @@ __all__ = ["BEYOND_MAX", "UNKNOWN", "Lifecycle", "LifecycleHost"]
 UNKNOWN = Status(StatusCode.UNKNOWN)  # another user's attachment gets the same answer as one that does not exist (6.1)
 _VERSION = 1  # the protocol version of this relay (7.11)
 _BUSY_RETRY_MS = 1000
-BEYOND_MAX = 8  # attachments of one user that are to replace others, although the user has no room
+BEYOND_MAX = 8  # attachments that one user may have beyond the limit, because each is to replace another one
 
 
 class LifecycleHost(Protocol):

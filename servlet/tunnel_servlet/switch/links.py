@@ -22,15 +22,15 @@ class ServedLink:
 
     def __init__(self, link: int) -> None:
         self.link = link
-        self.is_signalled = False  # in `poll_link_ready`, and the shell has not called `poll_link` since
-        self.is_distrusted = False  # it was silent while the endpoint pulled: gets no packets until something comes
+        self.is_signalled = False  # queued for `poll_link_ready`, or the shell has not called `poll_link` since
+        self.is_distrusted = False  # a batch stalled, see `link_stalled_us`: gets no packets until something comes
         self.unreceipted_bytes = 0
         self.unreceipted_packets = 0
         self._batches: deque[tuple[int, list[Frame], int]] = deque()  # time sent, packets, bytes
         self._taken_back = 0  # earlier batches that were taken back and may still be receipted
 
     def room(self, bytes_max: int, packets_max: int) -> int:
-        """Return how many packets the link takes now, if it may have so much without a receipt."""
+        """Return how many packets the link takes now, if it may have at most these without a receipt."""
         return max(0, packets_max - self.unreceipted_packets) if self.unreceipted_bytes < bytes_max else 0
 
     def sent(self, frames: list[Frame], now: int) -> None:

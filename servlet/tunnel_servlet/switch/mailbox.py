@@ -242,7 +242,7 @@ class Mailbox:
         self._wake()
 
     def _place(self, queue: RouteQueue) -> None:
-        """List the queue exactly if its stream may leave, and let it ask its rates if it may not."""
+        """List the queue if its stream may leave now, and otherwise not. Let it ask its rates if it must."""
         if queue.has_data:
             if not queue.listed:
                 self._list(queue)

@@ -1,7 +1,7 @@
 """The switch's data model: the objects that it remembers, and the references between them.
 
 An *attachment* is an endpoint's authenticated presence, with its lanes, links and mailbox (section 6). A *route* joins
-two attachments and has one *leg* at each (3.2). A *listener* is one attachment under the name of one service (2.8).
+two attachments and has one *leg* at each (3.2). A *listener* is an attachment that listens for one service (2.8).
 Their tables and operations are in `registry`, `routes`, `services` and `lifecycle`.
 """
 
@@ -98,9 +98,7 @@ class Route:
         self.listener: Listener | None = None
         self.is_lingering = False
         self.user = user  # of the initiator
-        self.owner = (
-            owner  # a stranger comes to a service of this user, who alone may accept (2.11); empty: a user comes
-        )
+        self.owner = owner  # if a stranger opened it: the user of the service, who alone may accept (2.11)
         self.waits_for = ""  # the name of the service, while the route waits
 
     @property
@@ -110,7 +108,7 @@ class Route:
 
 
 class Listener:
-    """One attachment under the name of one service.
+    """An attachment that listens, or has listened, under the name of one service.
 
     The relay remembers it after it went down, because an older LISTEN_STATE may still arrive.
     """
@@ -167,7 +165,8 @@ class ServedAttachment:
         self.handed: dict[bytes, Route] = {}  # by route key
         self.lingering: OrderedDict[Route, None] = OrderedDict()  # routes that it opened, the oldest first
         self.routes_opened = 0
-        self.withdrawn: dict[bytes, int] = {}  # route keys that it may not accept any more, and until when to know them
+        # Route keys of CONNECTs that were denied after they were handed to it, and the time until which to know them.
+        self.withdrawn: dict[bytes, int] = {}
         self.accepted: dict[str, int] = {}  # by user: how many of the routes in `handed` are theirs
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}
@@ -176,7 +175,7 @@ class ServedAttachment:
         self.hold: Deadline
         self.awaited: dict[int, int] = {}  # by initiator's id: how many CONNECTs handed to it are unanswered
         self.lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
-        self._are_doubted = False  # more links may be stalled
+        self._are_doubted = False  # other links may be stalled, too
         self.streams = OpenStreams()
         self._limits = ServedLimits(1)
         self._config = config

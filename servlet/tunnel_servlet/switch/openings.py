@@ -63,7 +63,7 @@ class Openings:
         self._routes = routes
         self._services = services
         self._authorise = authorise
-        self._settled_us: int | None = None  # before this time services and exits may still be attaching
+        self._settled_us: int | None = None  # until then, services and exits may still be attaching
 
     def attached(self, attachment: ServedAttachment, now: int) -> None:
         """Hand the resumes that waited for this new attachment to it (6.5)."""
@@ -140,7 +140,7 @@ class Openings:
 
     def _stamp(self, frame: Frame, connect: Connect, attachment: ServedAttachment) -> Frame:
         """Return the CONNECT with the authenticated user, which replaces any user that the sender named (2.1), and with
-        packets that the user's rates can pass on smoothly (9.8)."""
+        a packet size that the user's rates can pass on smoothly (9.8)."""
         user, is_stranger = attachment.account.user, is_public_endpoint(attachment.identity)
         packet_bytes_max = self._context.pacing.packet_bytes_max(user, connect.target)
         name = PUBLIC_USER if is_stranger else user
@@ -148,7 +148,7 @@ class Openings:
         return _with_payload(frame, encode_connect(msgspec.structs.replace(connect, options=options)))
 
     def _with_small_packets(self, route: Route, frame: Frame, accepted: Accepted) -> Frame:
-        """Return ACCEPTED with packets that the rates of the route can pass on smoothly (9.8)."""
+        """Return ACCEPTED with a packet size that the rates of the route can pass on smoothly (9.8)."""
         packet_bytes_max = route.acceptor.queue.paced_packet_bytes
         options = _lowered(accepted.options, packet_bytes_max)
         if options is accepted.options:
@@ -204,7 +204,8 @@ class Openings:
     def _deny(self, connect: Connect, frame: Frame, decision: Deny, now: int) -> Refusal | None:
         """Refuse a CONNECT that the rules deny. The acceptor of a resume learns it, too.
 
-        It may be about to attach again, as the initiator did; then a resume is not answered yet, but repeated (6.5).
+        If the acceptor may be about to attach again, as the initiator did, the resume is not answered: the initiator
+        repeats it (6.5).
         """
         endpoint_id = connect.options.endpoint_id
         if connect.resume and endpoint_id is not None:
@@ -237,7 +238,7 @@ class Openings:
         return self._hand_to(route, [(found, None) for found in exits], _NO_EXIT, now)
 
     def _hand_to_listener(self, route: Route, name: str, now: int) -> Refusal | None:
-        """Hand the route to a listener of this name. If they all have no room, or others wait, it waits (2.8)."""
+        """Hand the route to a listener of this name. If none has room, or other routes wait, it waits, too (2.8)."""
         listeners = self._services.candidates(name, route.owner)
         if name in self._routes.waiting or (listeners and not any(listener.has_room for listener in listeners)):
             self._routes.wait(route, name, now)
@@ -257,8 +258,8 @@ class Openings:
                     self._routes.tell_rejected(route, *refusal)
 
     def _next_waiting(self, name: str) -> Route | None:
-        """Return the waiting route that goes on next, or None if none can. Strangers must not keep users waiting for
-        listeners that do not accept strangers, nor the other way round."""
+        """Return the waiting route that goes on next, or None if none can. Strangers and users do not wait for each
+        other, because only some of the listeners accept strangers."""
         goes_on: dict[str, bool] = {}  # by the user to whose service strangers come; "": users come
         for route in self._routes.waiting.firsts(name):
             if route.owner not in goes_on:
@@ -334,7 +335,7 @@ def _with_payload(frame: Frame, payload: bytes) -> Frame:
 
 
 def _lowered(options: Options, packet_bytes_max: int) -> Options:
-    """Return the options with this largest packet, unless theirs is smaller or it is 0."""
+    """Return the options with their largest packet lowered to this size; 0 lowers nothing."""
     announced = options.packet_bytes_max
     if not packet_bytes_max or (announced is not None and announced <= packet_bytes_max):
         return options

@@ -13,7 +13,7 @@ from tunnel_servlet.switch.stats import RateWait
 __all__ = ["Pacing", "Payer", "no_rates"]
 
 _UP, _DOWN = "up", "down"
-_PACKET_PART, _PACKET_BYTES_MIN = 33, 4096  # a packet takes at most 30 ms at the rate
+_PACKET_PART, _PACKET_BYTES_MIN = 33, 4096  # the largest packet takes 30 ms at the rate, but has 4 KiB at least
 _QUEUE_PART = 2  # half a second of the rate may wait in a queue
 
 _Key: TypeAlias = tuple[str, str, str]  # user, rule (empty: all of the user's connections), direction
@@ -69,8 +69,8 @@ class Pacing:
     def assign(self, up: Payer, down: Payer, initiator: str, acceptor: str, target: Target, now: int) -> None:
         """Set the rates of both directions of a route.
 
-        `up` is the queue to the acceptor. `acceptor` is empty if it is an exit, which carries what others pay for, and
-        `initiator` if a stranger opened the route at a public port.
+        `up` is the queue to the acceptor. `initiator` and `acceptor` are the users at the two ends. `acceptor` is empty
+        for an exit, whose connections other users pay for; `initiator` is empty for a stranger at a public port.
         """
         opened = self._rates_of(initiator, target) if initiator else {}
         served = self._rates_of(acceptor, target) if acceptor else {}
@@ -87,7 +87,7 @@ class Pacing:
             self.asked.append(payer)
 
     def serve(self, now: int) -> None:
-        """Let the queues that have asked join their first line, and go on if it is their turn."""
+        """Let the queues that have asked wait at the first of their paces, or go on if it is their turn."""
         while self.asked:
             payer = self.asked.popleft()
             if payer.paces:
@@ -127,7 +127,7 @@ class Pacing:
             return
         queue.paces, queue.flows = paces, [Flow(queue) for _ in paces]
         queue.cleared_bytes = 0
-        queue.is_asking = False  # flows of earlier paces that are still in a line are passed over
+        queue.is_asking = False  # `_run` passes over the flows that still wait at earlier paces
         queue.attend()
 
     def _join(self, payer: Payer, index: int, now: int) -> None:

@@ -214,7 +214,7 @@ class RouteQueue(Payer):
         return frame
 
     def next_bytes(self, turn_bytes: int) -> int:
-        """Return the bytes to ask the rates for: packets that fit into the turn, at least one, and what is owed."""
+        """Return the bytes to ask the rates for: packets that fit into the turn, at least one, and the debt so far."""
         size = 0
         for key in self.keys:
             head_bytes = len(self.frames[key].data)
@@ -308,7 +308,7 @@ class RouteQueue(Payer):
     # --- inside
 
     def _owes_much(self) -> bool:
-        """Whether the control packets that have left are more than may be owed, so that the next one must wait."""
+        """Whether the debt for control packets that have left is so large that the next one must wait."""
         return bool(self.paces) and self.cleared_bytes <= -_CONTROL_DEBT_MAX
 
     def _admit_data(self, key: int, frame: Frame, size: int) -> bool:

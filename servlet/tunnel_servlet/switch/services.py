@@ -51,7 +51,7 @@ class Services:
             if listener is not None and state.version > listener.version:
                 listener.version = state.version
                 self._take_down(listener, now)
-            is_up = listener is not None and listener.is_up  # only a repeated version changes nothing
+            is_up = listener is not None and listener.is_up  # only if the version is repeated, which changes nothing
             return _answer(state, ListenStatus.UP if is_up else ListenStatus.DOWN, public=_public(listener))
         user = attachment.account.user
         if not self._may_listen(user, state.name):
@@ -113,7 +113,7 @@ class Services:
     def refuse(self, attachment: ServedAttachment, may_listen: MayListen, now: int) -> list[ListenState]:
         """Take the attachment's listeners down that the rules no longer allow. Return what to tell the endpoint.
 
-        Of users who shared a name on purpose and may do so no longer, the one who listened first keeps it.
+        If users shared a name and may no longer do so, the one who listened first keeps it.
         """
         user = attachment.account.user
         told: list[ListenState] = []

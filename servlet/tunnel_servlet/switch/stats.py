@@ -68,7 +68,7 @@ class SwitchStats(msgspec.Struct, frozen=True):
 
 
 class RateWait(msgspec.Struct, frozen=True):
-    """For how long streams of one user have waited for a rate since the relay started or the rate was set."""
+    """How long streams of one user have waited for a rate, since the relay started or the rate was set."""
 
     user: str
     rule: str  # empty: the rate of all the user's connections

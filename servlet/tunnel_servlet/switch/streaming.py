@@ -121,8 +121,8 @@ class Streaming:
     # --- timers
 
     def _arm(self, attachment: ServedAttachment, now: int) -> None:
-        """Let the timer fire by the time at which a stream must be looked at. It is not moved to a later time: it looks
-        when it fires."""
+        """Let the timer fire by the time at which a stream must be looked at. It is never postponed: when it fires,
+        `_look` checks what is due."""
         due_us, deadline = attachment.streams.due_us(), attachment.streams.deadline
         if due_us is None:
             return
@@ -132,8 +132,8 @@ class Streaming:
             self._deadlines.set(deadline, due_us)
 
     def _look(self, attachment: ServedAttachment, now: int) -> None:
-        """Look at the streams whose time has come. Of all attachments, one stream at a time has its packets taken back:
-        they are up to 4,096, and other users wait meanwhile."""
+        """Look at the streams whose time has come. Only one stream of all attachments has its packets taken back at a
+        time: they are up to 4,096, and other users wait meanwhile."""
         streams = attachment.streams
         for lane in list(streams.lanes):
             if self._taken_back_us == now:

@@ -421,13 +421,13 @@ class Switch:
         return None
 
     def _confirmed_lane(self, attachment: ServedAttachment, exchange: Exchange) -> ServedLane | Status | None:
-        """Return the lane whose stream the request confirms; None if it confirms none, or one that is long over."""
+        """Return the lane whose stream the request confirms, None if it confirms none, or the refusal."""
         if exchange.confirms is None:
             return None
         number, serial = exchange.confirms
         found = attachment.lanes.get(number)
         if found is None or not found[0].has_sent(serial):
-            # As for a serial received: it would confirm packets that never arrived.
+            # As above for `serial_received`: such a serial would confirm packets that never arrived.
             return Status(StatusCode.UNKNOWN, text=f"no answer of lane {number} had serial {serial}")
         return found[0]
 
@@ -488,7 +488,7 @@ class Switch:
             self._context.counters.answers += 1
         else:
             self._context.counters.refusals += 1
-        # A filter that rejected the first, unmasked attempt may have found something in the answer (7.1).
+        # The answer to a masked repeat is masked, too: a filter may have rejected the first, unmasked answer (7.1).
         mask = self._masks.get(handle) if goes_on else self._masks.pop(handle, None)
         return Response(handle, status, encode_envelope(message, mask=mask), previous, goes_on)
 

@@ -102,8 +102,8 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
 
 
 async def _turn_before_authentication(request: web.Request) -> None:
-    """Let a request without a valid token wait for the turn of all unauthenticated clients. They share the time of one
-    user."""
+    """Let a request wait for its turn if its connection has shown no valid token: all such connections together get the
+    processor time of one user."""
     if isinstance(request.protocol, RelayHandler) and not request.protocol.place.user:
         turns = request.app[RELAY].host.turns
         await turns.admitted(UNAUTHENTICATED)
@@ -224,7 +224,7 @@ def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
 
 @contextlib.contextmanager
 def _held(request: web.Request, config: RelayConfig) -> Iterator[None]:
-    """Charge the body to its user before it is read. Raise _Refusal if too many bytes of the user are still coming."""
+    """Charge the body to its user before it is read. Raise _Refusal if the relay holds too many bytes of the user."""
     limit = config.switch.body_bytes_max
     length = request.content_length
     size = min(length if length is not None else limit if request.body_exists else 0, limit)

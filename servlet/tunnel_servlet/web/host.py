@@ -101,8 +101,8 @@ class SwitchHost:
     async def exchange(self, user: str, body: Buffer, *, is_exit: bool, path: AnswerPath | None = None) -> Response:
         """Pass a request to the switch, when it is the user's turn, and return the response, which leaves by `path`.
 
-        If the response goes on, the caller must at once register what writes the rest with `stream_begins`, and call
-        `stream_gone` in the end. On cancellation the switch forgets the request.
+        If the response goes on, the caller must at once pass the object that writes the rest to `stream_begins`, and
+        call `stream_gone` in the end. On cancellation the switch forgets the request.
         """
         await self.turns.admitted(user)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -133,7 +133,7 @@ class SwitchHost:
     def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool, identity: bytes | None = None) -> int:
         """Queue a request from this process and return its number.
 
-        `answered` is called later, never from within this method, unless `gone` is called with the number before.
+        `answered` is called later, never from within this method, and not at all after `gone` with this number.
         `identity` is the id that an ATTACH gives the endpoint, instead of the one that its secret gives.
         """
         number = self._wait(answered)
@@ -147,7 +147,7 @@ class SwitchHost:
             self.switch.gone(number, now_us())
 
     def stream_begins(self, number: int, stream: HostedStream) -> None:
-        """Register what writes the rest of a response that goes on."""
+        """Register the object that writes the rest of a response that goes on."""
         if number in self.streams:
             self.streams[number] = stream
         else:

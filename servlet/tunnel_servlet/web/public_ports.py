@@ -35,8 +35,8 @@ _log = structlog.get_logger("public")
 _TLS_S = 10.0  # for the handshake of a connection
 _OPEN_S = 30.0  # for a service to accept
 _LINGER_S = 2.0
-_KEEP_S = 10.0  # an owner without public services keeps the endpoint for them, which costs more than a port
-_OPENINGS_MAX = 100  # of one owner within this time; more would cost the other users time
+_KEEP_S = 10.0  # after its last use, an owner's endpoint is kept for this time: a new one costs more than a port
+_OPENINGS_MAX = 100  # places that one owner may open within `_KEEP_S`; more would cost the other users time
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class _Owner:
         self.names: set[str] = set()
         self.connections = 0
         self.timer: asyncio.TimerHandle | None = None
-        self.openings = 0  # since the time at which they were last forgotten
+        self.openings = 0  # since `forgotten_s`, when the earlier ones were forgotten
         self.forgotten_s = 0.0
         self.started = asyncio.get_running_loop().create_task(attachment.start())
         self.started.add_done_callback(lambda task: None if task.cancelled() else task.exception())
@@ -93,8 +93,8 @@ class PublicPorts(Publisher):
         self._sides: dict[PublicSide, None] = {}
         self._tasks = KeptTasks()
         self._attached = 0  # endpoints so far
-        # No stranger ever shows a token. `Connections` gives connections without one half of all places, so it gets
-        # twice the number.
+        # No stranger ever shows a token. Connections without a token get half of all places in `Connections`, so it is
+        # made with twice the number.
         self._connections = Connections(
             2 * limits.public_connections_max, limits.public_connections_per_address_max, 1, limits.waiting_bytes_max
         )
@@ -284,7 +284,7 @@ class PublicPorts(Publisher):
         return owner
 
     def _forget_unused(self, owner: _Owner) -> None:
-        """Close the endpoint of an owner who will not have needed it for some time."""
+        """Close the owner's endpoint after some time, if it is still unused then."""
         if owner.timer is not None:
             owner.timer.cancel()
         owner.timer = asyncio.get_running_loop().call_later(_KEEP_S, self._forget, owner)

@@ -18,7 +18,7 @@ __all__ = ["HttpSide", "PublicSide"]
 _log = structlog.get_logger("public")
 _LINGER_S = 5.0  # time for the client to read the end of an answer; a reset because of unread input would destroy it
 _BEYOND_BYTES_MAX = 64 * 1024  # of input after the end of a request; honest clients send none or little
-# Of a head or of chunks, parsed before others have their turn. Twice as much took 13.5 ms in chunks of one byte.
+# Bytes of a head or of chunks that are parsed in one turn. Twice as many took 13.5 ms in chunks of one byte.
 _PIECE_BYTES = 2 * 1024
 _STRANGERS = "@strangers"  # pays for parsing until the owner of the service is known; no user is called so
 _SWITCHED = b"HTTP/1.1 101"
@@ -79,7 +79,7 @@ class PublicSide(SocketSide):
         return sum(map(len, self._early))
 
     def _charge_kept(self) -> None:
-        """Charge the kept input to the client's address. End the connection if the address may not keep as much."""
+        """Charge the kept input to the client's address. End the connection if the address has too much."""
         more = self._kept_bytes() - self.place.held_bytes
         if more > 0 and not self.place.hold(more):
             _log.info("too_many_bytes", address=self.client[0], text="wait for services of people without the tunnel")
@@ -135,13 +135,13 @@ class HttpSide(PublicSide):
         self._spent_us = 0
         self._may_read = False  # the service takes more
         self._is_input_held = False  # it is not the payer's turn
-        self._rest = bytearray()  # input that waits for one of these
+        self._rest = bytearray()  # input that waits until the service takes more and it is the payer's turn
         self._is_end_next = False  # the end of the input came, and waits for the rest
         self._request: PublicRequest
-        self._held = bytearray()  # input that waits for the service to switch
-        self._is_end_held = False  # the same for its end
-        self._ignored = 0  # bytes
-        self._answer = b""  # its first bytes, while they are too few to tell
+        self._held = bytearray()  # input that waits until the service switches protocols
+        self._is_end_held = False  # the end of the input waits until then, too
+        self._ignored = 0  # bytes that came after the end of the request
+        self._answer = b""  # the first bytes of the answer, while they are too few to tell whether it switches
 
     @property
     def host(self) -> str:

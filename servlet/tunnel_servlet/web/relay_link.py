@@ -96,7 +96,7 @@ class RelayLink(LinkProtocol):
         self._batches = 0
         self._turns = relay.host.turns
         self._arrived: deque[Buffer] = deque()  # batches that are not handled yet
-        self._handled = 0  # bytes of the first of them that are
+        self._handled = 0  # bytes of the first batch that are handled
         self._place = place
         self._held_bytes = 0  # charged to the user: the batch that is coming, and those that are not handled yet
         self._batch_timer: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""Reads a configuration again while a process runs by it, and keeps what it has while the files cannot be used."""
+"""Reads a configuration again while a process runs by it, and keeps the old one while the files cannot be used."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,8 @@ class Reloads(msgspec.Struct):
 class Reloading:
     """Watches the files of a configuration. `apply` gets each new one from `load`, which raises ConfigError.
 
-    `tokens_file` is among `files` if the process reads it: another configuration may name another one.
+    `tokens_file` is the one of `files` that holds the tokens, if there is one. If a new configuration names another
+    tokens file, that one is watched instead.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Reloading:
     def reload(self, *, is_repeat: bool = False) -> bool:
         """Read the files again and apply them. Return False if they cannot be used.
 
-        Then the error is logged and counted; but a repeated attempt is counted only if its error is a new one.
+        The error is then logged and counted; the error of a repeated attempt only if it is a new one.
         """
         if self._load is None:
             return True

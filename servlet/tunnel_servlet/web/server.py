@@ -44,8 +44,8 @@ class RelayHandler(web.RequestHandler):
     """One HTTP connection. It is closed if the headers of a request do not arrive in time, and cut if an answer is not
     read in time.
 
-    The processor time of its requests is charged to its payer when they arrive, and it is not read while the payer must
-    wait. When a token comes, its user takes over what the connection has cost before.
+    The processor time of its requests is charged to the connection's payer when they arrive, and the connection is not
+    read while the payer must wait. When a token comes, its user takes over what the connection has cost before.
     """
 
     def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
@@ -112,7 +112,7 @@ class RelayHandler(web.RequestHandler):
 
     @property
     def _is_costly(self) -> bool:
-        """Whether much data may take long to parse."""
+        """Whether parsing may take long for the size of the data, so that it is done in pieces."""
         return self._is_idle or self._is_chunked or self._guard is not None
 
     def watch_frames(self, guard: FrameGuard) -> None:
@@ -368,7 +368,7 @@ class RelayRunner(web.AppRunner):
 
 
 def allow_files(limits: ServiceLimits) -> None:
-    """Raise this process's own limit of open files, as far as the system lets it, to what `limits` can need."""
+    """Raise this process's own limit of open files to the number that `limits` can need, or as far as is allowed."""
     files, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.connections_max * 4 // 3 + limits.exit_connections_max + _OTHER_FILES
     wanted += limits.public_connections_max

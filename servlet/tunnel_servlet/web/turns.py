@@ -29,7 +29,7 @@ class UserInput(Protocol):
 
 
 class _Queue:
-    """What belongs to one user: inputs that run, inputs that are held, and requests that wait."""
+    """One user's inputs, which run or are held, and one user's waiting requests."""
 
     __slots__ = ("held", "is_stopped", "running", "timer", "waiting")
 
@@ -54,7 +54,7 @@ class _Queue:
         source = next(iter(inputs))
         del inputs[source]
         if inputs:
-            self.held[group] = inputs  # behind the other groups
+            self.held[group] = inputs  # after the other groups
         self.running[source] = group
         return source
 

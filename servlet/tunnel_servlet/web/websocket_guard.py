@@ -44,7 +44,7 @@ class FrameGuard:
         self._is_over = False
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Pass on what keeps to the rules."""
+        """Check the data, and pass it on if it keeps to the rules."""
         if not self._is_over:
             self._look_at(data)
         if self._is_over:
