@@ -25,7 +25,7 @@ KIB = 1 << 10
 
 
 class Box:
-    """A mailbox with its budget, and the number of its calls."""
+    """A mailbox with its budget. `calls`: how often it has called `wake`."""
 
     def __init__(self, *, bytes_max: int = 1 << 20, **settings: int) -> None:
         self.config = SwitchConfig(**{**SETTINGS, "reserved_bytes": 4 * KIB, **settings})
@@ -41,7 +41,7 @@ class Box:
         self.calls += 1
 
     def queue(self, own_id: int, *, start: int = 100) -> RouteQueue:
-        """A queue in use; its sequence numbers start after `start`."""
+        """Open a queue and return it. The sequence numbers of its stream begin after `start`."""
         queue = self.mailbox.open(own_id)
         assert queue is not None
         back = self._elsewhere.open(own_id)
@@ -52,7 +52,7 @@ class Box:
         return queue
 
     def pair(self, own_id: int, back: Box, back_id: int) -> tuple[RouteQueue, RouteQueue]:
-        """Both directions of a route: the queue in this mailbox, and the queue in the other."""
+        """Open both directions of a route: return the queue in this mailbox, and the queue in the other."""
         here, there = self.queue(own_id), back.queue(back_id)
         here.back, there.back = there, here
         return here, there

@@ -53,7 +53,7 @@ ANYWHERE = Grant(connect=(parse_rule("127.0.0.0/8:*"), parse_rule("*:*")), servi
 def settings(
     *, limits: dict[str, Any] | None = None, switch: dict[str, Any] | None = None, **changes: Any
 ) -> RelayConfig:
-    """A configuration in which ann and bob may connect to any target and the user `exits` is an exit."""
+    """Return a configuration in which ann and bob may connect to any target, and `exits` may be an exit."""
     config = RelayConfig(
         listen=(LOOPBACK,),
         exit="none",
@@ -66,7 +66,7 @@ def settings(
 
 
 def relay(config: RelayConfig | None = None, **options: Any) -> RunningRelay:
-    """A relay; enter it to start it."""
+    """Return a relay, which starts when it is entered."""
     return RunningRelay(config or settings(), **options)
 
 
@@ -96,7 +96,7 @@ class Client:
     def __init__(self, running: RunningRelay, user: str = "ann", base: str = "") -> None:
         self.url = f"http://{running.addresses[0]}{base}"
         self.token = TOKENS.get(user, user)
-        self.role = "exit" if user == "exits" else "endpoint"  # empty: none is stated
+        self.role = "exit" if user == "exits" else "endpoint"  # empty: the request names no role
         self.epoch = running.relay.host.switch.epoch
         self.switch = running.relay.host.switch
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30))

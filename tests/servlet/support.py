@@ -145,14 +145,14 @@ class Relay:
         self._handle = 0
 
     def post(self, user: str, body: bytes, *, is_exit: bool = False, identity: bytes | None = None) -> int:
-        """Hand in a body; the handle of its response."""
+        """Hand in a body, and return the handle of its response."""
         self._handle += 1
         self.switch.request(self._handle, user, body, self.now, is_exit=is_exit, identity=identity)
         self.settle()
         return self._handle
 
     def settle(self) -> None:
-        """Collect what the switch has to say."""
+        """Collect the responses of the switch, and its news of links."""
         while (response := self.switch.poll_response()) is not None:
             assert response.handle not in self.responses
             self.responses[response.handle] = response
@@ -197,7 +197,7 @@ class Peer:
     numbers: dict[int, int] = field(default_factory=dict)
     serials: dict[int, int] = field(default_factory=dict)
     epoch: int = 0
-    lanes_of: int = 0  # the generation of the numbers
+    lanes_of: int = 0  # the generation to which `numbers` and `serials` belong
 
     @property
     def secret(self) -> bytes:
@@ -229,19 +229,19 @@ class Peer:
         return message
 
     def attached(self) -> Peer:
-        """Attach, and be sure of it: one with a name is heard, so that the name is its own (6.4)."""
+        """Attach, which must succeed. An endpoint with a name then pushes once, so that it gets the name (6.4)."""
         assert isinstance(self.attach(), Attached)
         if self.name:
             self.push()
         return self
 
     def send(self, *packets: Packet, lane: int = 0, **changes: Any) -> int:
-        """A new request of the lane; its handle."""
+        """Send a new request of the lane, and return its handle."""
         self.numbers[lane] = self.numbers.get(lane, 0) + 1
         return self.repeat(*packets, lane=lane, **changes)
 
     def repeat(self, *packets: Packet, lane: int = 0, **changes: Any) -> int:
-        """The lane's request with its present number; its handle."""
+        """Send a request with the present number of the lane, and return its handle."""
         fields: dict[str, Any] = {
             "attachment_id": self.identity,
             "epoch": self.epoch,
@@ -256,11 +256,11 @@ class Peer:
         return self.relay.post(self.user, b"".join(encode_envelope(Exchange(**{**fields, **changes}))))
 
     def pull(self, lane: int = 0, hold_ms: int = 10_000, **changes: Any) -> int:
-        """A pull that waits; its handle."""
+        """Send a pull that may be held, and return its handle."""
         return self.send(lane=lane, pull=True, hold_ms=hold_ms, **changes)
 
     def answer(self, handle: int) -> Answer:
-        """The response, taken note of."""
+        """Return the answer to a request. The lane's next request confirms it."""
         message = self.relay.message(handle)
         assert isinstance(message, Answer), message
         if message.number == self.numbers[message.lane]:
@@ -268,23 +268,23 @@ class Peer:
         return message
 
     def packets(self, handle: int) -> list[Packet]:
-        """The packets in a response."""
+        """Return the packets in the answer to a request."""
         packets, discarded = parse_packets(self.answer(handle).data)
         assert discarded is None
         return packets
 
     def push(self, *packets: Packet, lane: int = 0) -> list[Packet]:
-        """Send packets; what comes back at once."""
+        """Send packets, and return those that come back at once."""
         return self.packets(self.send(*packets, lane=lane))
 
     def status(self, handle: int) -> Status:
-        """The refusal of a request."""
+        """Return the refusal of a request."""
         message = self.relay.message(handle)
         assert isinstance(message, Status), message
         return message
 
     def listen(self, name: str = "reports", backlog: int = 8, version: int = 1) -> list[Packet]:
-        """Announce a name; what comes back at once beside the relay's consent."""
+        """Announce a name, and return the packets that come back at once, without the relay's consent."""
         consent = listen_state(name, 0, version)
         return [packet for packet in self.push(listen_state(name, backlog, version)) if packet != consent]
 
@@ -376,7 +376,7 @@ def read_rejected(packet: Packet) -> Rejected:
 
 
 def reason(packets: list[Packet]) -> int:
-    """Of the one packet, a REJECTED."""
+    """Return the reason of a REJECTED, which must be the only packet."""
     (packet,) = packets
     return read_rejected(packet).reason
 
@@ -399,19 +399,19 @@ def read_edge(packet: Packet) -> Edge:
 
 
 def client_and_exit(relay: Relay, name: str = "") -> tuple[Peer, Peer]:
-    """An endpoint of ann's, and an exit."""
+    """Attach an endpoint of ann and an exit."""
     return Peer(relay).attached(), Peer(relay, user="exits", seed=2, name=name, is_exit=True).attached()
 
 
 def bound(relay: Relay, initiator: int = 11, acceptor: int = 22) -> tuple[Peer, Peer]:
-    """The two with a route between them."""
+    """Attach an endpoint of ann and an exit, and bind a route between them."""
     client, exit_ = client_and_exit(relay)
     bind(client, exit_, initiator, acceptor)
     return client, exit_
 
 
 def bind(client: Peer, exit_: Peer, initiator: int, acceptor: int) -> None:
-    """One more route; nothing waits and nothing is unconfirmed."""
+    """Bind one more route. Nothing waits and nothing is unconfirmed afterwards."""
     client.push(connect(initiator))
     assert kinds(exit_.push()) == ["CONNECT"]
     exit_.push(accepted(initiator, acceptor))

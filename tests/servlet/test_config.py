@@ -191,7 +191,7 @@ ERRORS = [
 ]
 
 
-def test_places_for_people_without_the_tunnel() -> None:
+def test_a_user_has_the_public_places_that_the_file_lists_and_no_others() -> None:
     text = """
 public_http = ["0.0.0.0:80", "https://[::]:443"]
 [tls]
@@ -248,7 +248,7 @@ def test_an_ipv6_address_needs_brackets(text: str) -> None:
         parse_address(text)
 
 
-def test_every_address_of_the_machine_is_not_a_star() -> None:
+def test_a_star_does_not_stand_for_every_address_of_the_machine() -> None:
     with pytest.raises(ValueError, match=r"for every IPv4 address of this machine, write 0\.0\.0\.0:80$"):
         parse_address("*:80")
 

@@ -1,4 +1,4 @@
-"""What one source address may cost: connections, and bytes that wait on them."""
+"""The limits of connections, and of the bytes held for them, for each source address and each user."""
 
 import pytest
 
@@ -65,19 +65,19 @@ def test_a_source_gets_a_quarter_and_unauthenticated_clients_get_half_of_all_pla
     assert connections.admit("z") is not None
 
 
-def test_all_places_are_a_limit_too() -> None:
+def test_the_total_of_places_is_limited_too() -> None:
     connections = Connections(1, 100, 100, BYTES)
     place = admitted(connections, "x")
     assert place.belongs_to("ann")
     assert connections.admit("y") is None
     place.leave()
     place.leave()
-    assert place.belongs_to("bob")  # too late to count
+    assert place.belongs_to("bob")  # the connection has ended: nothing is charged any more
     assert (connections.total, connections.unauthenticated) == (0, 0)
     assert connections.admit("y") is not None
 
 
-def test_two_users_one_leaves_the_other_as_many_bytes_as_it_holds() -> None:
+def test_two_users_no_user_holds_more_bytes_than_stay_free_for_others() -> None:
     connections = Connections(16, 16, 16, BYTES)
     first, second, other = (admitted(connections, "x") for _ in range(3))
     assert first.belongs_to("ann")
@@ -96,7 +96,7 @@ def test_two_users_one_leaves_the_other_as_many_bytes_as_it_holds() -> None:
     assert connections.held_bytes == 400
     first.leave()
     first.free(200)
-    assert first.hold(10**9)  # too late to count
+    assert first.hold(10**9)  # the connection has ended: nothing is charged any more
     second.leave()
     assert connections.held_bytes == 0
     assert admitted(connections, "x").hold(500)

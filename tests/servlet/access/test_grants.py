@@ -199,7 +199,9 @@ reports = "128 KiB/s"
         ("eve", Target(TargetKind.TCP, "web.example", 443), {"": 20 << 20, "*:443": 1 << 20}),
     ],
 )
-def test_rates_of_users_and_of_rules(user: str, target: Target, rates: dict[str, int]) -> None:
+def test_connections_have_the_rates_of_their_user_and_of_the_rules_that_allow_them(
+    user: str, target: Target, rates: dict[str, int]
+) -> None:
     assert parse_config(RATES, "relay.toml").grants.rates_of(user, target) == rates
 
 

@@ -33,7 +33,7 @@ def test_a_debt_is_paid_by_time_and_a_wait_is_short() -> None:
     assert shares.charge("eve", 20 * MS, 0) == 0
     assert shares.charge("eve", 10 * MS, 0) == 10 * MS
     assert shares.charge("eve", 0, 10 * MS) == 0
-    assert shares.charge("ann", 29 * MS, 10 * MS) == 20 * MS  # half of nine tenths
+    assert shares.charge("ann", 29 * MS, 10 * MS) == 20 * MS  # 9 ms above the burst, at a share of 0.45
     assert shares.charge("eve", 10_000 * MS, 10 * MS) == 250 * MS
 
 

@@ -272,7 +272,7 @@ def test_rules_for_datagrams_are_separate() -> None:
     assert not rules.check_target("udp:udp:10.0.0.53", 53).allowed
 
 
-def test_rules_for_unix_sockets_and_srv_records() -> None:
+def test_unix_sockets_and_srv_records_need_rules_of_their_own() -> None:
     rules = Ruleset(map(parse_rule, ("unix:/run/db", "srv/_db._tcp.Example.", "udp/srv/_ntp._udp.example")))
     for host, text in (
         ("unix:/run/db", "allowed by unix:/run/db"),

@@ -67,7 +67,7 @@ def test_malformed_keys_are_refused(key_id: str, sha256: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ann", "a.b-c_d@e", "0", "A" * 64])
-def test_valid_user_names(name: str) -> None:
+def test_valid_user_names_are_accepted(name: str) -> None:
     assert check_user_name(name) == name
 
 

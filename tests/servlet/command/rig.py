@@ -42,7 +42,7 @@ class Process:
         raise AssertionError(f"the command ended without the event {name}: {self.lines}")
 
     async def urls(self) -> tuple[str, str]:
-        """The URLs of the relay and of its admin listener."""
+        """Read the URLs of the relay and of its admin listener from the log."""
         relay_url = json.loads(await self.line("listening"))["url"]
         return relay_url, json.loads(await self.line("listening"))["url"]
 

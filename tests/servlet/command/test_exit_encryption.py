@@ -35,10 +35,10 @@ def test_the_key_is_made_private_and_shown(tmp_path: Path, capsys: pytest.Captur
     assert f"chmod 600 {file}" in capsys.readouterr().err
 
 
-def test_the_default_key_is_made_when_it_is_asked_for(
+def test_the_default_key_is_made_only_when_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And only then: two exits of one relay that each made a key would be two peers with one name."""
+    """If each of two exits of one relay made a key, they would be two peers with one name."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("TUNNEL_TOKEN", "")
     file = tmp_path / "tunnel" / "exit.pem"
@@ -50,7 +50,7 @@ def test_the_default_key_is_made_when_it_is_asked_for(
     assert key == KeyFile(file).fingerprint
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.chmod(0o644)
-    for arguments in (["--show-key"], ["--relay", "http://127.0.0.1:1"]):  # not in clear instead
+    for arguments in (["--show-key"], ["--relay", "http://127.0.0.1:1"]):  # it does not run in clear instead
         assert main(["exit", *arguments]) == 2
         assert f"chmod 600 {file}" in capsys.readouterr().err
     file.unlink()

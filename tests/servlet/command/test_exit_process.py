@@ -55,7 +55,7 @@ async def test_a_program_learns_when_an_exit_is_ready_and_when_its_relay_is_away
 
 @asynccontextmanager
 async def echoing() -> AsyncIterator[int]:
-    """A target that sends back what it gets; its port."""
+    """Run a target that sends back what it gets, and yield its port."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionResetError):
@@ -170,7 +170,7 @@ async def test_an_exit_keeps_trying_unless_it_is_told_to_give_up() -> None:
 
 
 @in_loop
-async def test_an_exit_with_a_wrong_token_is_code_4() -> None:
+async def test_an_exit_with_a_wrong_token_ends_with_code_4() -> None:
     async with relay() as running:
         url = f"http://{running.addresses[0]}"
         async with process("exit", "--relay", url, "--allow", "127.0.0.1:1", TUNNEL_TOKEN="tnl_x") as exit_:
@@ -178,7 +178,7 @@ async def test_an_exit_with_a_wrong_token_is_code_4() -> None:
 
 
 @in_loop
-async def test_an_exit_whose_user_may_not_be_one_is_code_5() -> None:
+async def test_an_exit_whose_user_may_not_be_one_ends_with_code_5() -> None:
     async with relay() as running:
         url = f"http://{running.addresses[0]}"
         arguments = ["exit", "--relay", url, "--allow", "127.0.0.1:1", "--proxy", ""]

@@ -123,7 +123,7 @@ def test_token_files_are_written_atomically_and_private(tmp_path: Path) -> None:
 
 
 def test_two_users_a_prepared_temporary_file_is_not_followed(tmp_path: Path) -> None:
-    """Another user could let the tokens go to a file of theirs, or ours overwrite one that we need."""
+    """Otherwise another user could have the tokens written to a file of theirs, or over a file of the operator."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / f"_tokens.toml.{os.getpid()}").symlink_to(victim)

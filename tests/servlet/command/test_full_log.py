@@ -26,7 +26,7 @@ from tunnel_servlet.command.main import main
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe can be set only on Linux")
 
 PIPE_BYTES = 4096
-REFUSALS = 50  # their lines have more than 100 bytes each, and fewer than the limit for one user
+REFUSALS = 50  # each makes a line of more than 100 bytes; there are fewer than the limit of lines for one user
 CONFIG = """
 listen = ["127.0.0.1:0"]
 admin = "127.0.0.1:0"
@@ -55,7 +55,7 @@ class Quiet:
             assert await self._more(), f"the command ended without {words!r}: {self.read.decode()}"
 
     async def ended(self, *, reads: bool) -> int:
-        """Return the exit code; meanwhile read the log or do not."""
+        """Wait for the end and return the exit code. Read the log meanwhile if `reads`."""
         if reads:
             while await self._more():
                 pass
@@ -110,7 +110,7 @@ async def is_served(attachment: tunnel.Attachment, port: int) -> bool:
 
 
 async def flood(attachment: tunnel.Attachment, port: int) -> None:
-    """Let connections be refused whose log lines fill the pipe."""
+    """Open connections that are refused, and whose log lines fill the pipe."""
 
     async def fail() -> None:
         with pytest.raises((tunnel.RefusedError, tunnel.DeniedError)):

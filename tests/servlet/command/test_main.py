@@ -101,7 +101,7 @@ def test_a_token_is_written_to_a_file_of_its_owner(capsys: pytest.CaptureFixture
         ("./relay.tokens.toml", "is the name of another file of the relay"),
     ],
 )
-def test_a_token_file_that_cannot_be_new_changes_nothing(
+def test_init_changes_nothing_if_the_token_file_cannot_be_created(
     name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("full").write_text("mine")
@@ -120,7 +120,7 @@ def test_no_token_file_is_left_where_the_configuration_cannot_be_written(capsys:
     assert list(Path().iterdir()) == []
 
 
-def test_the_template_is_right_where_its_comments_are_removed(made: str) -> None:
+def test_the_template_is_valid_when_its_commented_settings_are_enabled(made: str) -> None:
     lines = Path("relay.toml").read_text().splitlines()
     settings_ = [line.removeprefix("# ") for line in lines if re.match(r"# (\[|\w+ = )", line)]
     assert "[tls]" in settings_
@@ -193,7 +193,7 @@ def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFi
         (["exit", "--relay", "http://127.0.0.1:1", "--token-file", "x"], "--token-file x"),
     ],
 )
-def test_usage_errors_are_explained_and_are_code_2(
+def test_usage_errors_are_explained_and_end_with_code_2(
     arguments: list[str], message: str, made: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -275,7 +275,9 @@ def test_rule_check_decides_as_the_server_with_the_same_flags(flags: list[str], 
     assert [main(["rule", "check", "open", target, *flags]) for target in ("web:80", "x:1", "reports")] == codes
 
 
-def test_rule_check_of_an_open_relay_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rule_check_of_an_open_relay_without_a_file_allows_all_unless_allow_is_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["rule", "check", "open", "x:1", "--open"]) == 0
     assert main(["rule", "check", "open", "x:1", "--open", "--allow", "y:1"]) == 5
     capsys.readouterr()
@@ -312,7 +314,7 @@ def test_an_unknown_flag_shows_the_usage_of_its_command(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "arguments", [[], ["dance"], ["serve", "--lisen", "x"], ["user", "add"], ["drain", "--timeout", "x"]]
 )
-def test_unparsable_arguments_are_code_2(arguments: list[str]) -> None:
+def test_unparsable_arguments_end_with_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -390,19 +392,19 @@ def test_a_signal_ends_a_relay(number: signal.Signals, code: int) -> None:
     test()
 
 
-def test_draining_an_unreachable_relay_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_draining_an_unreachable_relay_ends_with_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drain", "--admin", "127.0.0.1:1"]) == 3
     assert "no relay answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
 @in_loop
-async def test_draining_by_a_public_listener_is_code_2() -> None:
+async def test_draining_by_a_public_listener_ends_with_code_2() -> None:
     async with relay() as running:
         address = str(running.addresses[0])  # the public listener, which does not have this path
         assert await asyncio.to_thread(main, ["drain", "--admin", address]) == 2
 
 
 @in_loop
-async def test_a_relay_that_does_not_stop_in_time_is_code_6() -> None:
-    async with relay(settings(admin=LOOPBACK)) as running:  # no task completes the stop
+async def test_draining_a_relay_that_does_not_stop_in_time_ends_with_code_6() -> None:
+    async with relay(settings(admin=LOOPBACK)) as running:  # no task waits for `stopped` and ends the relay
         assert await asyncio.to_thread(main, ["drain", "--admin", str(running.admin), "--timeout", "0"]) == 6

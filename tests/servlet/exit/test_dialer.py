@@ -237,7 +237,7 @@ async def test_a_target_that_does_not_answer_is_given_up() -> None:
 
 
 class Dead(Dialer):
-    """A dialer to which 127.0.0.9 never answers."""
+    """A dialer for which 127.0.0.9 never answers."""
 
     async def _open_side(self, request: ExitRequest, literal: str, port: int) -> Side:
         if literal == "127.0.0.9":
@@ -298,8 +298,8 @@ async def test_a_full_exit_refuses_with_a_reason() -> None:
 
 
 @in_loop
-async def test_two_users_one_leaves_the_other_as_many_connections_as_it_has() -> None:
-    """With 6 connections: 3 of ann's, then 2 of bob's."""
+async def test_two_users_no_user_has_more_connections_than_stay_free_for_others() -> None:
+    """Of 6 connections, ann gets 3, and bob then gets 2."""
     async with target(echo) as port, two_clients("127.0.0.1:*", connections_max=6) as (ann, bob, dialer):
         writers = []
         for client, count in ((ann, 3), (bob, 2)):

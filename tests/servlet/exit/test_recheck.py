@@ -30,7 +30,7 @@ class Changing(Dialer):
 
 @in_loop
 async def test_a_connection_ends_when_the_rule_for_its_address_is_removed() -> None:
-    """The name is still allowed, but not where it led."""
+    """The name is still allowed, but the address to which it led is not."""
     async with (
         target(echo) as port,
         tunnel(kind=Changing, resolve=addresses("127.0.0.1")) as (client, dialer),

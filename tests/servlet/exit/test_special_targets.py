@@ -1,4 +1,4 @@
-"""Targets of the exit that are no hosts: Unix sockets, and the hosts and ports in SRV records."""
+"""Targets of the exit that are not hosts: Unix sockets, and the hosts and ports in SRV records."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_rule_for_any_host_opens_no_unix_socket() -> None:
     assert not rules.check_target("srv:_x._tcp.example", 1).allowed
 
 
-def test_a_path_on_which_nothing_listens(tmp_path: Path) -> None:
+def test_a_path_on_which_nothing_listens_is_refused(tmp_path: Path) -> None:
     @in_loop
     async def scenario() -> None:
         (tmp_path / "file").touch()
@@ -110,11 +110,11 @@ async def test_a_record_leads_to_the_first_place_that_accepts() -> None:
     "rules",
     [
         ("db.example:*", "127.0.0.1:*"),  # no rule for the record
-        ("srv/_db._tcp.example",),  # no rule for what it names
-        ("srv/_db._tcp.example", "db.example:1", "127.0.0.1:1"),  # for another port
-        ("srv/_db._tcp.example", "db.example:*"),  # the name leads inside
+        ("srv/_db._tcp.example",),  # no rule for the host that it names
+        ("srv/_db._tcp.example", "db.example:1", "127.0.0.1:1"),  # these rules are for another port
+        ("srv/_db._tcp.example", "db.example:*"),  # the name leads to a loopback address
         ("srv/_db._tcp.example", "*:*"),
-        ("udp/srv/_db._tcp.example", "127.0.0.1:*"),  # for datagrams
+        ("udp/srv/_db._tcp.example", "127.0.0.1:*"),  # the rule is for datagrams
         ("srv/_other._tcp.example", "127.0.0.1:*"),
     ],
 )
@@ -150,7 +150,7 @@ async def test_a_network_may_stand_for_what_a_record_names() -> None:
 
 
 @in_loop
-async def test_a_record_that_does_not_exist() -> None:
+async def test_a_record_that_cannot_be_found_is_refused_with_the_reason() -> None:
     trouble = "the name servers do not answer: Server Do53:10.0.0.2@53 answered SERVFAIL"
 
     async def fails(name: str) -> list[tuple[str, int]]:
@@ -166,7 +166,7 @@ async def test_a_record_that_does_not_exist() -> None:
 
 
 @in_loop
-async def test_hosts_in_a_record_without_addresses() -> None:
+async def test_a_record_whose_hosts_have_no_addresses_is_refused() -> None:
     async def missing(host: str, port: int) -> list[Any]:
         raise OSError
 
@@ -207,7 +207,7 @@ class _Nameserver(asyncio.DatagramProtocol):
         ((), []),
     ],
 )
-def test_the_order_of_records(
+def test_records_are_found_in_the_order_of_rfc_2782(
     rows: tuple[str, ...], found: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dns.resolver

@@ -27,7 +27,7 @@ CONNECT, ABORT, SHUTDOWN = PacketType.CONNECT, PacketType.ABORT, PacketType.SHUT
 
 
 def scene(*users: str, backlog: int = 1, **settings: Any) -> tuple[Relay, Peer, list[Peer]]:
-    """A relay, a listener, and a client of each user."""
+    """Return a relay, a listener, and one client of each user."""
     limits: dict[str, Any] = {"routes_per_attachment_max": 100, "routes_max": 1000, "routes_per_user_max": 1000}
     relay = Relay(**{**limits, **settings})
     listener = Peer(relay, "server", 2).attached()
@@ -41,7 +41,7 @@ def burst(client: Peer, *sources: int) -> None:
 
 
 def handed(listener: Peer) -> list[int]:
-    """The initiators whose CONNECTs the listener gets."""
+    """Return the initiators whose CONNECTs the listener gets."""
     return [packet.source for packet in listener.push() if packet.type == CONNECT]
 
 
@@ -60,7 +60,7 @@ def refusals(client: Peer) -> list[tuple[int, int, str]]:
     return [(source, refusal.reason, refusal.text) for source, refusal in found]
 
 
-def test_2_8_what_a_backlog_has_no_room_for_waits_and_is_handed_on_in_order() -> None:
+def test_2_8_connects_beyond_the_backlog_wait_and_are_handed_on_in_order() -> None:
     relay, listener, (client,) = scene("ann", backlog=2)
     burst(client, 1, 2, 3, 4, 5)
     assert (handed(listener), waiting(relay)) == ([1, 2], 3)
@@ -118,7 +118,7 @@ def test_2_8_a_place_is_free_again_when_a_connect_is_refused_or_times_out() -> N
     burst(client, 4)
     relay.advance(relay.config.pending_timeout_us - 10 * SECOND)
     assert (2, RejectReason.TIMED_OUT, "the accepting endpoint did not answer the request") in refusals(client)
-    assert handed(listener) == [4]  # 3 had waited as long as 2
+    assert handed(listener) == [4]  # 3 timed out with 2: it had waited as long
 
 
 def test_2_8_a_connect_that_waits_too_long_is_refused_as_busy() -> None:
@@ -162,7 +162,7 @@ def test_a_client_that_gives_up_leaves_the_queue(kind: PacketType) -> None:
     assert accept(listener, 1) == [3]
 
 
-def test_early_data_of_a_connection_that_waits_is_dropped_and_keeps_its_place() -> None:
+def test_early_data_of_a_connection_that_waits_is_dropped_and_the_connection_keeps_its_place() -> None:
     relay, listener, (client,) = scene("ann")
     burst(client, 1, 2)
     assert client.push(data(2, 0, 501)) == []
@@ -192,7 +192,7 @@ def test_2_8_more_backlog_and_more_listeners_are_used_at_once() -> None:
     assert waiting(relay) == 2
 
 
-def test_2_8_a_service_that_goes_down_refuses_those_that_wait() -> None:
+def test_2_8_connects_that_wait_are_refused_when_the_service_goes_down() -> None:
     relay, listener, (client,) = scene("ann")
     relay.advance(relay.config.settle_us)
     burst(client, 1, 2)
@@ -201,15 +201,15 @@ def test_2_8_a_service_that_goes_down_refuses_those_that_wait() -> None:
     assert relay.counters.connects_refused == 1
 
 
-def test_6_5_soon_after_a_restart_they_are_not_refused_because_the_service_may_come_back() -> None:
+def test_6_5_soon_after_a_restart_connects_that_wait_are_not_refused_as_the_service_may_come_back() -> None:
     relay, listener, (client,) = scene("ann", settle_us=5 * SECOND)
     burst(client, 1, 2)
     listener.push(listen_state(version=2, up=False))
     assert refusals(client) == []
-    assert waiting(relay) == 0  # it repeats its CONNECT
+    assert waiting(relay) == 0  # the initiator repeats its CONNECT
 
 
-def test_2_8_other_services_do_not_wait() -> None:
+def test_2_8_connects_to_other_services_do_not_wait() -> None:
     relay, listener, (client,) = scene("ann")
     listener.listen("other", backlog=1)
     burst(client, 1, 2)
@@ -228,7 +228,7 @@ def test_3_2_a_waiting_connect_whose_key_is_in_use_is_refused_when_its_turn_come
     assert refusals(bob) == [(101, RejectReason.ID_IN_USE, "another connection has this route key")]
 
 
-def test_9_2_however_many_routes_one_user_has_there_is_room_for_another() -> None:
+def test_9_2_whatever_number_of_routes_one_user_has_another_user_has_room() -> None:
     """A ninth of what a mailbox can reserve stays free for others: here 5 of 48 routes."""
     _, listener, (ann, bob) = scene("ann", "bob", backlog=1000, mailbox_bytes_max=1 << 20, reserved_bytes=16 << 10)
     for source in range(1, 44):

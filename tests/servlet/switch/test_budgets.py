@@ -118,7 +118,7 @@ def test_9_2_a_small_packet_does_not_keep_a_large_body_alive() -> None:
     assert isinstance(large.data, memoryview)
 
 
-def test_9_2_under_pressure_a_packet_keeps_at_most_its_own_size_again() -> None:
+def test_9_2_under_pressure_a_packet_keeps_a_body_of_at_most_twice_its_size_alive() -> None:
     budget = Budget(1000, 1000)
     budget.hold(200)
     eighths = parsed(*[100] * 8)

@@ -72,7 +72,7 @@ def test_9_4_an_edge_announced_below_the_limit_is_remembered() -> None:
     assert found.is_due(16 * KIB)
 
 
-def test_progress_counts_from_its_first_step() -> None:
+def test_an_edge_has_moved_after_exactly_one_step() -> None:
     ledger = EdgeLedger(100, 10)
     ledger.start_at(0)
     ledger.let_go(1, 9)

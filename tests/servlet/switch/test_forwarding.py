@@ -233,10 +233,10 @@ def test_2_7_two_users_the_intervals_of_one_change_nothing_for_the_other() -> No
     ann, bob = Peer(relay, "ann", seed=1).attached(), Peer(relay, "bob", seed=2).attached()
     held = ann.pull(lane=1, hold_ms=10_000)
     flood = [option(version, pull_interval_ms=version) for version in range(1, 250)]
-    (answer,) = bob.push(*flood)  # one answer waits, however many are asked for
+    (answer,) = bob.push(*flood)  # only the newest answer waits
     assert decode_option(answer.payload) == Option(249, Options(pull_interval_ms=249))
     for _ in range(3):
-        assert bob.packets(bob.pull(hold_ms=0)) == []  # sooner than agreed, and answered like any other pull
+        assert bob.packets(bob.pull(hold_ms=0)) == []  # answered although the interval is not over
     assert held not in relay.responses
     (answer,) = ann.push(option(1, pull_interval_ms=70_000))
     assert decode_option(answer.payload) == Option(1, Options(pull_interval_ms=60_000))  # the relay's bound
@@ -290,7 +290,7 @@ def test_received_and_sent_packets_and_bytes_are_counted() -> None:
     assert frames_of() == []
 
 
-def test_every_byte_counts() -> None:
+def test_headers_and_payloads_of_all_packets_count_as_received_bytes() -> None:
     relay = Relay()
     client, _ = bound(relay)
     before = relay.counters.bytes_received

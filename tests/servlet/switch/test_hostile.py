@@ -140,7 +140,7 @@ class Chaos:
                 peer.serials[message.lane] = message.serial
 
     def cooperate(self, peer: Peer) -> None:
-        """Behave correctly for once: open a connection, and accept it."""
+        """Behave correctly, as an exception: open a connection, and accept it."""
         initiator, acceptor = self.peers[self.number(3)], self.peers[3]
         for found in (initiator, acceptor):
             found.numbers.setdefault(2, 0)
@@ -234,7 +234,7 @@ def test_the_same_seed_gives_the_same_state() -> None:
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(IDS), st.sampled_from(IDS), st.sampled_from(TYPES)), max_size=20))
 def test_9_1_an_attachment_without_routes_reaches_no_endpoint(packets: list[tuple[int, int, int]]) -> None:
-    """An attachment without routes may send only CONNECT, which the relay stamps with the user."""
+    """Of its packets only CONNECT, which the relay stamps with the user, may reach another endpoint."""
     relay = Relay(**TIGHT)
     client, exit_ = bound(relay, 1, 2)
     stranger = Peer(relay, "eve", 9).attached()

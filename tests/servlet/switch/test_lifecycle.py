@@ -112,7 +112,7 @@ def test_two_users_endpoints_that_are_to_replace_another_are_limited_too() -> No
     late = [Peer(relay, "eve", seed, "desk") for seed in range(2, 60)]
     assert all(isinstance(peer.attach(), Attached) for peer in late)
     assert relay.switch.stats().attachments == 2 + BEYOND_MAX
-    assert late[2].status(late[2].send()).code == StatusCode.UNKNOWN  # a newer one took its place
+    assert late[2].status(late[2].send()).code == StatusCode.UNKNOWN  # a newer endpoint took its place
     assert late[-1].push() == []
     assert isinstance(Peer(relay, "eve", 99, "desk").attach(), Attached)
     relay.advance(400 * SECOND)
@@ -340,7 +340,7 @@ def test_the_expiry_of_an_attachment_counts_from_its_first_attach() -> None:  # 
     assert relay.switch.stats().attachments == 1
 
 
-def test_the_trace_names_who_attached_and_why_he_detached() -> None:
+def test_the_trace_names_the_user_that_attached_and_why_the_attachment_ended() -> None:
     relay = Relay(trace=True)
     Peer(relay).attached()
     Peer(relay, "exits", 4, "exit", is_exit=True).attached()

@@ -129,7 +129,7 @@ def test_6_7_a_notice_for_an_id_that_has_a_route_again_is_discarded() -> None:
     assert not box.mailbox.waiting
 
 
-def test_posted_packets_replace_their_like_and_are_bounded() -> None:
+def test_a_posted_packet_replaces_one_with_its_key_and_their_number_is_limited() -> None:
     box = Box(general_packets_max=2)
     assert [post(box.mailbox, number) for number in (1, 2, 1, 3)] == [True, True, True, False]
     assert len(box.take()) == 2
@@ -164,7 +164,7 @@ def test_3_2_a_connect_without_room_does_not_wait() -> None:
     assert [box.mailbox.post_connect(key(number), frame_of(connect(number))) for number in (1, 2)] == [True, False]
 
 
-def test_a_mailbox_calls_when_something_waits() -> None:
+def test_a_mailbox_calls_wake_when_something_waits() -> None:
     box = Box()
     queue = box.queue(101)
     assert box.calls == 0
@@ -267,7 +267,7 @@ def test_2_2_a_returned_accepted_finds_its_route_by_its_source() -> None:
     assert kinds(box.take()) == ["ACCEPTED"]
 
 
-def test_9_3_a_dropped_packet_does_not_cause_a_call() -> None:
+def test_9_3_a_dropped_packet_does_not_cause_a_call_of_wake() -> None:
     box = Box(bytes_max=64 * KIB)
     queue = box.queue(101)
     back = box.queue(1)

@@ -212,7 +212,7 @@ def test_8_packets_leave_on_the_newest_link_with_room() -> None:
     assert relay.links_ready == [2, 1]
 
 
-def test_8_a_link_is_doubted_when_it_is_silent_while_the_endpoint_pulls() -> None:
+def test_8_a_link_is_distrusted_when_it_is_silent_while_the_endpoint_pulls() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     links(relay, client, 1)
@@ -237,7 +237,7 @@ def test_8_a_link_is_doubted_when_it_is_silent_while_the_endpoint_pulls() -> Non
     assert relay.switch.stats().bytes_outstanding == 0
 
 
-def test_two_users_silent_links_are_doubted_one_after_another() -> None:
+def test_two_users_silent_links_are_distrusted_one_after_another() -> None:
     # Each link has up to 4,096 packets to take back, and other users wait meanwhile.
     relay = Relay(unreceipted_bytes_max=20)
     client, exit_ = bound(relay)

@@ -37,7 +37,7 @@ def test_6_5_a_resume_is_handed_to_the_endpoint_it_names() -> None:
     assert relay.counters.routes_resumed == 1
 
 
-def test_6_6_after_a_resume_streams_go_on_where_they_are() -> None:
+def test_6_6_after_a_resume_streams_go_on_where_they_were() -> None:
     client, exit_ = client_and_exit(Relay())
     client.push(resume(11, 22, exit_))
     exit_.push()
@@ -83,7 +83,7 @@ def test_6_5_a_resume_is_authorised_as_always() -> None:
     assert reason(client.push(packet)) == RejectReason.DENIED
 
 
-def test_6_5_a_resume_names_the_endpoint() -> None:
+def test_6_5_a_resume_must_name_the_endpoint() -> None:
     client, _ = client_and_exit(Relay())
     assert reason(client.push(connect(11, resume=True, destination=22))) == RejectReason.MALFORMED
 

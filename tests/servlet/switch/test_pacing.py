@@ -39,7 +39,7 @@ class Scene:
         return found
 
     def send(self, client: Peer, source: int, *sizes: int) -> None:
-        """Send DATA of these sizes from the client to the exit, on a route whose exit id is 100 above."""
+        """Send DATA of these sizes from the client to the exit, on a route whose id at the exit is higher by 100."""
         packets = []
         for size in sizes:
             self.sequences[source] = self.sequences.get(source, 100) + 1
@@ -58,7 +58,7 @@ class Scene:
 
 
 def bind(client: Peer, exit_: Peer, initiator: int, acceptor: int) -> None:
-    """A route to the exit. An EDGE precedes ACCEPTED if the rate leaves less room than new routes have."""
+    """Bind a route to the exit. An EDGE precedes ACCEPTED if the rate leaves less room than new routes have."""
     client.push(connect(initiator))
     assert kinds(exit_.push()) == ["CONNECT"]
     exit_.push(accepted(initiator, acceptor))
@@ -85,7 +85,7 @@ def test_9_8_a_stream_leaves_at_its_users_rate() -> None:
     assert max(gaps) <= 22 * MS
 
 
-def test_9_8_both_directions_have_the_rate_each() -> None:
+def test_9_8_each_direction_has_the_whole_rate() -> None:
     scene, ann = scene_with_ann(200 * KIB, 11)
     scene.send(ann, 11, *[4000] * 12)
     answers = scene.exit.push(*(data(111, 11, 501 + number, bytes(4000)) for number in range(12)))
@@ -153,7 +153,7 @@ def test_9_8_a_rule_has_a_rate_of_its_own_beside_the_users() -> None:
 
 
 def served_by_ann(rates: Rates) -> tuple[Scene, Peer, Peer]:
-    """Ann offers a service, and bob is connected to it: the ids are 11 and 111."""
+    """Let ann offer a service, and connect bob to it: bob's id is 11, and ann's is 111."""
     scene = Scene(rates)
     ann, bob = scene.client("ann", 1), scene.client("bob", 3)
     ann.listen()
@@ -166,7 +166,7 @@ def served_by_ann(rates: Rates) -> tuple[Scene, Peer, Peer]:
 
 
 def time_of_all(scene: Scene, sender: Peer, receiver: Peer, source: int, destination: int, count: int) -> int:
-    """Send `count` packets of 4,000 bytes; the time until the last one has arrived."""
+    """Send `count` packets of 4,000 bytes. Return the time until the last one has arrived."""
     sender.push(*(data(source, destination, 501 + number, bytes(4000)) for number in range(count)))
     began, found = scene.relay.now, 0
     while found < count:

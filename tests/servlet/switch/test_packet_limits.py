@@ -1,4 +1,4 @@
-"""No user costs the relay more at once than one body of packets: 4.13."""
+"""The limits of packets in one body and in one answer: no user costs the relay more than that at once (4.13)."""
 
 import pytest
 

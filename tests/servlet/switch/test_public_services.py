@@ -35,7 +35,7 @@ PORT, HOST = PublicPlace(8443), PublicPlace(host="app.example", http=True)
 
 
 class Noted(Publisher):
-    """Publishes what its rules allow, and notes it."""
+    """Publishes the places that are not denied, and notes them."""
 
     def __init__(self) -> None:
         self.open: dict[str, tuple[str, PublicPlace]] = {}
@@ -55,7 +55,7 @@ class Noted(Publisher):
 
 
 def scene() -> tuple[Relay, Noted, Peer, Peer]:
-    """Two endpoints of bob."""
+    """Return a relay, its publisher, and two endpoints of bob."""
     noted = Noted()
     relay = Relay(publisher=noted, names_per_attachment_max=2, settle_us=0)
     return relay, noted, Peer(relay, user="bob", seed=2).attached(), Peer(relay, user="bob", seed=3).attached()
@@ -84,7 +84,7 @@ def test_a_place_closes_with_the_last_listener_that_asks_for_it() -> None:
     announce(other, listen_state(public=PORT))
     assert announce(peer, listen_state(version=2, up=False)).state == DOWN
     assert noted.open == {"reports": ("bob", PORT)}
-    announce(other, listen_state(version=2))  # still offered, but not to everybody
+    announce(other, listen_state(version=2))  # still offered, but not to strangers
     assert noted.open == {}
     announce(other, listen_state(version=3, public=HOST))
     relay.advance(relay.config.attachment_timeout_us + 1)
@@ -142,11 +142,12 @@ def test_a_stranger_is_named_as_such_and_pays_no_rate() -> None:
     rated.clear()
     server.push(accepted(1, 9, route_key=key(1)))
     assert kinds(stranger.push()) == ["ACCEPTED"]
-    assert rated == ["bob"]  # as the one who serves, once
+    assert rated == ["bob"]  # once, as the user who serves
 
 
 def shared(**settings: Any) -> tuple[Relay, Peer, Peer, Peer, Peer]:
-    """A name that ann and bob share, public only at ann's endpoint: those two, strangers, and a user."""
+    """Let ann and bob share a name that is public only at ann's endpoint. Return a relay, the endpoints of ann and bob,
+    the endpoint of ann's strangers, and one of carol."""
     relay = Relay(publisher=Noted(), settle_us=0, **settings)
     ann, bob = (Peer(relay, user, seed).attached() for user, seed in (("ann", 2), ("bob", 3)))
     announce(ann, listen_state(public=PORT, backlog=1))
@@ -192,7 +193,7 @@ def test_strangers_who_wait_do_not_keep_users_waiting_nor_the_other_way_round() 
     assert (handed(ann), handed(bob)) == ([1], [11])
     assert accept(bob, 11) == [12]
     come(carol, 13)
-    assert accept(ann, 1) == [2]  # it came before
+    assert accept(ann, 1) == [2]  # the stranger came before carol's 13
     assert accept(ann, 2) == [13]
 
 

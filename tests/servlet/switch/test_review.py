@@ -196,7 +196,7 @@ def test_two_users_a_change_that_denies_nothing_touches_nothing() -> None:
 
 @pytest.mark.parametrize("is_taken", [True, False])
 def test_two_users_a_connect_that_is_unanswered_when_it_is_denied_opens_nothing(is_taken: bool) -> None:
-    """Whether the exit has taken the CONNECT, and dials, or not."""
+    """This holds whether or not the exit has taken the CONNECT and dials already."""
     scene = Scene()
     scene.ann.push(connect(11))
     if is_taken:
@@ -206,7 +206,7 @@ def test_two_users_a_connect_that_is_unanswered_when_it_is_denied_opens_nothing(
     assert read_rejected(refused).reason == RejectReason.DENIED
     assert "no rule allows db.internal:5432" in read_rejected(refused).text
     if is_taken:
-        told = scene.exit.push(accepted(11, 21))  # its dial has succeeded meanwhile: it must hang up at once
+        told = scene.exit.push(accepted(11, 21))  # the exit's dial has succeeded meanwhile: it must hang up at once
         assert list(denied(told)) == [(11, 21)]
     else:
         assert scene.exit.push() == []
@@ -241,7 +241,7 @@ def test_two_users_a_parked_resume_is_refused_when_it_is_denied() -> None:
 
 
 def test_two_users_a_resume_that_was_handed_on_ends_at_its_acceptor_too() -> None:
-    """The acceptor of a resume waits for it, and would wait until its user timeout."""
+    """Otherwise the acceptor would wait for the resume until its user timeout."""
     scene = Scene()
     scene.ann.push(resume(11, 21, scene.exit))
     scene.change(ann=Grant())
@@ -250,7 +250,7 @@ def test_two_users_a_resume_that_was_handed_on_ends_at_its_acceptor_too() -> Non
 
 
 def test_two_users_the_acceptor_of_a_denied_resume_gets_abort() -> None:
-    """The rules changed while the relay was restarted. The acceptor would wait for the resume until it times out."""
+    """The rules changed while the relay was restarted. Without ABORT the acceptor would wait until its user timeout."""
     scene = Scene()
     scene.rules.table = GrantTable({**ALL, "ann": Grant()})
     assert read_rejected(scene.ann.push(resume(11, 21, scene.exit))[0]).reason == RejectReason.DENIED
@@ -272,7 +272,7 @@ def test_6_5_a_resume_that_is_denied_waits_for_its_acceptor_after_a_restart_but_
     assert (refused.source, read_rejected(refused).reason) == (11, RejectReason.DENIED)
     assert list(denied(exit_.push())) == [(11, 21)]
     inline = Peer(relay, "exits", 9, own_identity=inline_exit_id(relay.switch.epoch ^ 1))
-    assert read_rejected(ann.push(resume(13, 23, inline))[0]).reason == RejectReason.DENIED  # it died with its relay
+    assert read_rejected(ann.push(resume(13, 23, inline))[0]).reason == RejectReason.DENIED  # this exit has ended
     relay.advance(5 * SECOND)
     assert read_rejected(ann.push(resume(12, 22, absent))[0]).reason == RejectReason.DENIED
 
@@ -394,7 +394,7 @@ def test_two_users_a_name_that_is_no_longer_allowed_is_refused_and_its_connectio
     assert answers(told) == [("reports", ListenStatus.REFUSED, "")]
     assert list(denied(told)) == [(11, 31)]
     assert list(denied(scene.ann.push())) == [(31, 11)]
-    assert scene.relay.switch.stats().listeners == 1  # news goes on
+    assert scene.relay.switch.stats().listeners == 1  # the service "news" goes on
 
 
 def shared(**grants: Any) -> tuple[Relay, Rules]:

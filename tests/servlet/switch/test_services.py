@@ -15,13 +15,13 @@ def scene(*, listeners: int = 2, may_listen: MayListen | None = None) -> tuple[R
 
 
 def handed(client: Peer, listeners: list[Peer], *, source: int) -> list[int]:
-    """The indices of the listeners that got the CONNECT."""
+    """Connect, and return the indices of the listeners that got the CONNECT."""
     client.push(connect(source, target=REPORTS))
     return [number for number, peer in enumerate(listeners) if kinds(peer.push()) == ["CONNECT"]]
 
 
 def announce(peer: Peer, *announcements: Packet) -> list[tuple[int, int]]:
-    """Announce; return version and state of the relay's answers, which repeat the name and have no backlog."""
+    """Announce, and return version and state of the relay's answers, which must repeat the name without a backlog."""
     found: list[tuple[int, int]] = []
     for answer, asked in zip(peer.push(*announcements), announcements, strict=False):
         state, about = decode_listen_state(answer.payload), decode_listen_state(asked.payload)

@@ -1,21 +1,21 @@
-"""The streamed answers of several attachments (PROTOCOL 7.20): what they may cost other users."""
+"""The streamed answers of several attachments (PROTOCOL 7.20): how long other users may wait for them."""
 
 from tests.servlet.support import SECOND, Peer, Relay, bind, bound, data
 from tunnel.wire import Answer, decode_envelope, parse_packets
 
 
 def open_stream(client: Peer) -> int:
-    """Let a pull on lane 1 be answered with a stream, and prove it; its handle."""
+    """Let a pull on lane 1 be answered with a stream, and prove the stream. Return its handle."""
     handle = client.pull(lane=1, stream=True, hold_ms=60_000, answer_bytes_max=1 << 24)
     first = client.answer(handle)
     assert first.goes_on
-    del client.relay.responses[handle]  # another comes, which ends the stream
+    del client.relay.responses[handle]  # the envelope that ends the stream will be another response
     client.send(confirms=(1, first.serial))
     return handle
 
 
 def poll(relay: Relay, handle: int) -> list[list[int]]:
-    """The packets of each envelope that leaves now."""
+    """Return the sequence numbers in each envelope that leaves now."""
     envelopes = []
     while (response := relay.switch.poll_stream(handle, relay.now)) is not None:
         answer = decode_envelope(b"".join(response.body))

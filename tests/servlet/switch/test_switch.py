@@ -402,7 +402,7 @@ def test_a_link_is_reported_ready_once_until_it_is_polled() -> None:
     assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 3
 
 
-def test_a_push_casts_no_doubt_on_a_silent_link() -> None:  # 8.2: only a pull does
+def test_a_push_does_not_make_a_silent_link_distrusted() -> None:  # 8.2: a pull does
     relay = Relay()
     client, exit_ = bound(relay)
     assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
@@ -422,7 +422,7 @@ def test_an_endpoint_is_not_an_exit_by_default() -> None:
 
 
 def test_7_9_the_answer_to_a_masked_request_is_masked() -> None:
-    """A filter that rejected the unmasked attempt may have found something in the answer."""
+    """A filter that rejected the first attempt may have rejected its unmasked answer."""
     relay = Relay()
     peer = Peer(relay)
     attach = Attach(peer.secret, 1, 0, 1 << 20)

@@ -80,7 +80,7 @@ def test_8_3_packets_that_a_lost_link_did_not_deliver_leave_elsewhere() -> None:
     assert relay.switch.stats().links == 0
 
 
-def test_8_2_a_link_that_owes_too_many_receipts_gets_no_more() -> None:
+def test_8_2_a_link_with_too_many_bytes_without_a_receipt_gets_no_more() -> None:
     relay = Relay(unreceipted_bytes_max=50)
     client, exit_ = bound(relay)
     open_link(relay, client)
@@ -93,7 +93,7 @@ def test_8_2_a_link_that_owes_too_many_receipts_gets_no_more() -> None:
     assert poll(relay) == [503]
 
 
-def test_two_users_a_link_that_owes_receipts_for_many_packets_gets_no_more() -> None:
+def test_two_users_a_link_with_too_many_packets_without_a_receipt_gets_no_more() -> None:
     # Small packets, such as DROPPED for each packet of a flood, hardly count as bytes, but all are taken back at once.
     relay = Relay(unreceipted_packets_max=4)
     client, exit_ = bound(relay)
@@ -152,7 +152,7 @@ def test_6_4_the_links_of_a_replaced_endpoint_end() -> None:
     assert relay.switch.stats().links == 0
 
 
-def test_9_4_an_edge_finds_a_held_pull_of_the_sender() -> None:
+def test_9_4_an_edge_leaves_on_a_held_pull_of_the_sender() -> None:
     relay = Relay(initial_edge_bytes=16 << 10, route_bytes_max=16 << 10)
     client, exit_ = bound(relay)
     client.push(data(11, 22, 101, bytes(8000)))
@@ -193,7 +193,7 @@ def test_8_packets_leave_on_the_link_that_the_endpoint_used_last() -> None:
     assert relay.links_ready == [3, 1, 1]
 
 
-def test_8_a_silent_link_is_closed_when_the_endpoint_uses_another() -> None:
+def test_8_a_silent_link_gives_its_packets_back_when_the_endpoint_uses_another() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     for link in (1, 2):
@@ -203,7 +203,7 @@ def test_8_a_silent_link_is_closed_when_the_endpoint_uses_another() -> None:
     relay.now += relay.switch.config.link_stalled_us
     relay.switch.link_packets(1, frames_of(data(11, 22, 101)), relay.now)
     relay.settle()
-    assert poll(relay, 1) == []  # not stalled for longer than that
+    assert poll(relay, 1) == []  # link 2 has been silent for exactly `link_stalled_us`, not for longer
     relay.switch.link_packets(2, frames_of(data(11, 22, 102)), relay.now)
     relay.now += 1
     relay.switch.link_packets(1, frames_of(data(11, 22, 103)), relay.now)
@@ -211,7 +211,7 @@ def test_8_a_silent_link_is_closed_when_the_endpoint_uses_another() -> None:
     assert poll(relay, 1) == [501]
 
 
-def test_8_a_single_link_is_not_closed_for_traffic_on_itself() -> None:
+def test_8_a_single_link_keeps_its_packets_when_traffic_comes_on_it() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     assert open_link(relay, client)

@@ -1,4 +1,4 @@
-"""Streamed answers of a real relay: what is written when, who pays for what is not read, and how they end.
+"""Streamed answers of a real relay: when they are written, which user pays for unread bytes, and how they end.
 
 Clause 7.20 of docs/PROTOCOL.md.
 """
@@ -111,7 +111,7 @@ async def test_a_stream_ends_with_the_hold_and_the_connection_is_used_again() ->
 
 
 @in_loop
-async def test_a_revoked_token_ends_its_stream_with_a_word() -> None:
+async def test_a_revoked_token_ends_its_stream_with_a_status() -> None:
     config = settings()
     async with relay(config) as running, Client(running) as client:
         await client.attach()
@@ -154,7 +154,7 @@ async def test_a_lost_connection_is_forgotten_and_its_packets_leave_by_another_w
 
 
 @in_loop
-async def test_the_next_number_ends_the_stream() -> None:
+async def test_a_request_with_the_next_number_of_the_lane_ends_the_stream() -> None:
     async with relay() as running, Client(running) as client:
         await client.attach()
         async with streamed(client) as stream:
@@ -175,7 +175,7 @@ async def test_a_confirmation_of_what_was_never_sent_is_refused() -> None:
 
 @in_loop
 async def test_two_users_an_unread_stream_is_charged_to_its_user_and_cut() -> None:
-    """A client that reads nothing holds one envelope on its connection, and the window in its own mailbox."""
+    """For a client that reads nothing the relay holds one envelope, and in the client's mailbox one window."""
     config = settings(limits={"answer_seconds": 0.3})
     async with relay(config) as running, Client(running) as client, Client(running, "bob") as victim:
         await client.attach()

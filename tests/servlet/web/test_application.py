@@ -277,7 +277,7 @@ async def test_an_endpoint_states_its_role(user: str, role: str, status: int, ex
         reply = await client.post(attach_body())
         assert reply.status == status
         if status == 200:
-            assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # only now does an exit count
+            assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # an exit counts only after this
         else:
             assert "ann may not be an exit: exit = true is missing" in reply.message.text
         assert running.relay.host.switch.stats().exits == exits

@@ -1,4 +1,4 @@
-"""What an unauthenticated client can make the relay spend before it has shown a valid token: almost nothing."""
+"""Before a client has shown a valid token, it can make the relay spend almost nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BAD = b"\xff\xfe\xc3\x28"
 async def unauthenticated(
     running: RunningRelay, source: str = ELSEWHERE
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection from the attacker's address."""
+    """Open a connection from the attacker's address."""
     address = running.addresses[0]
     return await asyncio.open_connection(address.host, address.port, local_addr=(source, 0))
 
@@ -185,7 +185,7 @@ async def test_an_answer_that_is_read_in_time_is_whole_and_its_connection_goes_o
 
 @pytest.mark.real("openssl")
 @in_loop
-async def test_an_answer_over_tls_that_has_left_waits_for_nothing(certificates: Path) -> None:
+async def test_a_connection_over_tls_whose_answer_has_left_is_not_paused(certificates: Path) -> None:
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
     async with relay(settings(tls=files(certificates))) as running, Client(running) as client:
         url = f"https://{running.addresses[0]}/exchange"
@@ -234,10 +234,10 @@ async def test_two_users_unauthenticated_clients_share_one_part_of_the_processor
     async with relay() as running, Client(running) as victim:
         await victim.attach()  # from here on the user of the token pays
         turns = running.relay.host.turns
-        turns.spend(UNAUTHENTICATED, 50_000)  # others have used their time up
+        turns.spend(UNAUTHENTICATED, 50_000)  # other unauthenticated clients have used up the time
         timer = turns._queues[UNAUTHENTICATED].timer
         assert timer is not None
-        timer.cancel()  # until the test lets them go on
+        timer.cancel()  # so that these clients go on only at `turns.close()`
         reader, writer = await unauthenticated(running)
         writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
         waiting = asyncio.ensure_future(answer(reader))
@@ -249,7 +249,7 @@ async def test_two_users_unauthenticated_clients_share_one_part_of_the_processor
 
 
 @in_loop
-async def test_a_token_that_is_shown_later_still_counts_the_connection_for_its_user() -> None:
+async def test_a_connection_counts_for_the_user_of_a_token_that_is_shown_later() -> None:
     async with relay() as running, Client(running) as client:
         reader, writer = await connect(running)
         await until(lambda: running.connections.unauthenticated == 1)

@@ -39,7 +39,7 @@ class TurnCounter:
         self.counts[self.turn] += number
 
     def stop(self) -> int:
-        """Return the most of one turn."""
+        """Stop counting, and return the largest number of one turn."""
         self._task.cancel()
         return max(self.counts.values())
 
@@ -54,7 +54,7 @@ def request(body: bytes, user: str) -> bytes:
 async def test_two_users_requests_that_come_at_once_are_handled_in_turns(
     known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not a token came on their connections before."""
+    """This holds whether or not a token came on their connections before."""
     async with relay() as running, Client(running) as victim:
         turns = running.relay.host.turns
         turns.clock = lambda: 0.0  # only the fixed cost of a request counts

@@ -21,7 +21,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
 
 class Scene:
-    """A listener on a free port, with as many places as a test connects."""
+    """A listener on a free port, with a place for each connection of a test."""
 
     def __init__(self, *, is_http: bool, bytes_max: int = 1 << 20) -> None:
         self.sides: dict[PublicSide, None] = {}

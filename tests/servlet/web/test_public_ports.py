@@ -30,7 +30,7 @@ HERE = "127.0.0.1"
 
 
 class Rig:
-    """A relay at which ann and bob may each open one port and one host name; bob has the highest rights otherwise."""
+    """A relay at which ann and bob may each open one port and one host name. Otherwise both have the same rights."""
 
     def __init__(self, running: RunningRelay, ports: dict[str, int], attachments: dict[str, Attachment]) -> None:
         self.running = running
@@ -210,7 +210,7 @@ async def test_a_port_that_another_program_has_is_a_clear_refusal() -> None:
 
 @pytest.mark.parametrize("everyone", [Grant(), Grant(services=("*",))])
 def test_a_removed_rule_closes_the_port_and_ends_its_connections(everyone: Grant) -> None:
-    """Also if the owner may use the service: strangers have no part in that."""
+    """This holds even if a rule for everyone allows the service to users: strangers do not count as users."""
     in_loop(removes_a_rule)(everyone)
 
 
@@ -370,7 +370,7 @@ async def test_a_second_request_on_the_connection_never_reaches_the_service() ->
         (b"GET / HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n", 404),
     ],
 )
-def test_requests_that_no_service_gets(sent: bytes, status: int) -> None:
+def test_malformed_requests_are_refused_before_a_service_gets_them(sent: bytes, status: int) -> None:
     @in_loop
     async def scenario() -> None:
         async with rig() as world:
@@ -449,7 +449,7 @@ async def test_a_body_that_is_cut_short_ends_with_a_reset_for_the_service() -> N
 
 
 @in_loop
-async def test_the_address_of_a_client_in_a_proxy_header() -> None:
+async def test_a_service_gets_the_address_of_the_client_in_a_proxy_header() -> None:
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def reads(reader: StreamReader, writer: StreamWriter) -> None:
@@ -469,7 +469,7 @@ async def test_the_address_of_a_client_in_a_proxy_header() -> None:
 
 
 @pytest.mark.real("openssl")
-def test_public_http_over_tls(certificates: Path) -> None:
+def test_public_http_works_over_tls(certificates: Path) -> None:
     """TLS has no half-close: the relay ends the connection after the answer."""
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
 

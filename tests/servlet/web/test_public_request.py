@@ -105,7 +105,7 @@ def test_noise_is_refused_or_waits(data: bytes) -> None:
     ("host", "name"),
     [("A.example", "a.example"), ("a.example:8080", "a.example"), ("a.example.", "a.example"), ("[::1]:80", "[::1]")],
 )
-def test_the_name_of_the_host(host: str, name: str) -> None:
+def test_the_name_of_the_host_is_read_without_its_port_and_in_lower_case(host: str, name: str) -> None:
     request, _ = written(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode(), [])
     assert request.host == name
 
@@ -138,7 +138,9 @@ def test_chunks_arrive_as_chunks_and_trailers_do_not() -> None:
 
 
 @pytest.mark.parametrize(("version", "family", "size"), [(4, 0x11, 12), (6, 0x21, 36)])
-def test_proxy_headers(version: int, family: int, size: int) -> None:
+def test_a_proxy_header_has_the_addresses_and_ports_in_the_format_of_version_2(
+    version: int, family: int, size: int
+) -> None:
     client, server = ("192.0.2.7", "198.51.100.1") if version == 4 else ("2001:db8::7%eth0", "2001:db8::1")
     raw = proxy_header((client, 40_000), (server, 443))
     assert raw[:12] == b"\r\n\r\n\x00\r\nQUIT\n"

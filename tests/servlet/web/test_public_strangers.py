@@ -77,7 +77,7 @@ async def test_strangers_never_reach_a_user_who_shares_the_name_but_is_not_publi
 
 @in_loop
 async def test_an_endpoint_of_the_owner_may_be_called_public() -> None:
-    """It replaces nothing, and nothing replaces it, whichever of the two comes first."""
+    """It and the relay's own endpoint for strangers do not replace each other, whichever comes first."""
     place = PublicPlace(host="ann.example", http=True)
     async with rig() as world:
         url = f"http://{world.running.addresses[0]}"
@@ -108,7 +108,7 @@ async def test_a_user_whose_token_comes_back_gets_strangers_again() -> None:
 
 @in_loop
 async def test_a_user_cannot_open_and_close_places_without_end() -> None:
-    """Each opening takes time from all users; another user is not concerned."""
+    """Each opening takes time from all users, so their number is limited. The limit of one user affects no other."""
     async with rig() as world:
         place, ports = PublicPlace(host="ann.example", http=True), world.public
         refused = 0
@@ -157,7 +157,7 @@ TINY = b"1\r\na\r\n"
 
 @contextmanager
 def feeds() -> Iterator[list[int]]:
-    """The sizes of what the relay parses in one go."""
+    """Yield a list that collects the sizes of the pieces that the relay parses."""
     sizes: list[int] = []
     feed = PublicRequest.feed
 

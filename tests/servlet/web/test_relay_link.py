@@ -111,7 +111,7 @@ def opening(client: Client, seed: int = 1, **changes: Any) -> bytes:
 
 @asynccontextmanager
 async def linked(running: RunningRelay, client: Client, user: str = "ann", seed: int = 1) -> AsyncIterator[Link]:
-    """An attachment with a link."""
+    """Attach, and open a link with its first message."""
     await client.attach(seed=seed)
     link = await Link.connect(running, user)
     link.writer.write(opening(client, seed))

@@ -126,9 +126,7 @@ async def test_the_last_user_is_revoked_on_purpose_by_the_command(file: Path) ->
         assert "tokens = [\n]" in file.with_name("keys.toml").read_text()
 
 
-def test_a_user_without_tokens_is_as_good_as_none_to_the_command(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_treats_a_user_without_tokens_as_unknown(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for user in ("bob", "ann"):
         main(["user", "revoke", user, "-c", str(file)])
     assert main(["user", "list", "-c", str(file)]) == 0

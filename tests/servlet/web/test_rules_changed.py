@@ -82,7 +82,7 @@ async def still_echoes(streams: Streams, size: int = 5) -> None:
 
 
 async def until_slowly(condition: Callable[[], object]) -> None:
-    """Wait for another process."""
+    """Wait until the condition holds, and leave the processor to another process meanwhile."""
     while not condition():  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.02)
 
@@ -169,8 +169,8 @@ async def test_two_users_the_rules_of_a_revoked_user_let_the_exit_dial_nothing()
 
 
 @in_loop
-async def test_two_users_one_of_two_tokens_may_go() -> None:
-    """The user is still there, and so are the connections that came with the other token."""
+async def test_two_users_connections_stay_when_the_other_token_of_their_user_is_revoked() -> None:
+    """One of a user's two tokens is revoked. The user stays, and so do the connections of the other token."""
     echo = Echo()
     both = {**KEYS, "ann": [*KEYS["ann"], *KEYS["exits"]], "exits": []}
     async with target(echo) as port, inline() as running, two_clients(running) as (_, bob):
@@ -185,7 +185,7 @@ async def test_two_users_one_of_two_tokens_may_go() -> None:
 
 
 @in_loop
-async def test_two_users_an_exit_that_may_be_none_any_more_ends_and_the_next_one_takes_over() -> None:
+async def test_two_users_an_exit_that_may_no_longer_be_one_ends_and_the_next_one_takes_over() -> None:
     echo = Echo()
     running = relay(settings(grants=GrantTable({**ALLOWED, "bob": Grant(exit=True)}), switch={"settle_us": 0}))
     rules = GrantTable(ALLOWED)

@@ -55,7 +55,7 @@ async def test_two_users_one_whose_turn_is_over_waits_for_the_other() -> None:
     late = Input(turns, "eve", log)
     assert log == ["eve stops"] * 3
     await until(lambda: log.count("eve") == 2)
-    assert [each.pieces for each in eve] == [1, 1]  # they take turns, too
+    assert [each.pieces for each in eve] == [1, 1]  # the inputs of one user take turns, too
     await until(lambda: not any(each.pieces for each in eve))
     assert log.count("eve") == 4
     assert log.index("eve", 4) > log.index("eve stops", 3)  # one piece in each turn
@@ -100,7 +100,7 @@ async def test_two_users_those_who_waited_do_not_all_go_on_in_one_turn() -> None
 
 
 @in_loop
-async def test_the_carriers_of_others_packets_are_exempt() -> None:
+async def test_users_who_carry_packets_of_others_are_exempt() -> None:
     turns = Turns(lambda user: user == "exits", clock=Clock())
     spend(turns, "exits", 10.0)
     assert not turns.is_stopped("exits")
@@ -152,13 +152,13 @@ async def test_two_users_a_user_takes_over_what_an_unauthenticated_client_was_ch
     turns.move("@unauthenticated", "eve", 19_000)
     turns.spend("eve", 2_000)
     assert turns.is_stopped("eve")
-    await until(lambda: not turns.is_stopped("@unauthenticated"))  # they spent it in one turn
+    await until(lambda: not turns.is_stopped("@unauthenticated"))  # 19 ms in one turn stop the payer, without any debt
     turns.spend("@unauthenticated", 1_500)
     assert not turns.is_stopped("@unauthenticated")
 
 
 @in_loop
-async def test_a_request_that_comes_later_waits_behind_those_that_wait() -> None:
+async def test_a_request_that_comes_later_goes_on_after_those_that_wait() -> None:
     turns, passed = Turns(clock=Clock()), list[int]()
     turns.spend("eve", 25_000)
 

@@ -85,7 +85,7 @@ class Socket:
 
 @asynccontextmanager
 async def opened(client: Client, **headers: str) -> AsyncIterator[Socket]:
-    """A websocket without its first message."""
+    """Open a websocket, and send no first message."""
     usual = {"Authorization": f"Bearer {client.token}"}
     async with client.session.ws_connect(f"{client.url}/link", headers={**usual, **headers}) as websocket:
         yield Socket(websocket)
@@ -93,7 +93,7 @@ async def opened(client: Client, **headers: str) -> AsyncIterator[Socket]:
 
 @asynccontextmanager
 async def linked(client: Client, seed: int = 1) -> AsyncIterator[Socket]:
-    """An attachment with a websocket."""
+    """Attach, and open a websocket with its first message."""
     await client.attach(seed=seed)
     async with opened(client) as found:
         await found.websocket.send_bytes(opening(client, seed))
@@ -103,7 +103,7 @@ async def linked(client: Client, seed: int = 1) -> AsyncIterator[Socket]:
 
 @asynccontextmanager
 async def raw(running: RunningRelay, user: str, early: bytes = b"") -> AsyncIterator[Any]:
-    """A websocket on plain streams, for frames that aiohttp does not send."""
+    """Open a websocket on plain streams, for frames that aiohttp does not send."""
     reader, writer = await dial(running)
     head = f"GET /link HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS[user]}\r\nConnection: Upgrade\r\n"
     more = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
@@ -116,7 +116,7 @@ async def raw(running: RunningRelay, user: str, early: bytes = b"") -> AsyncIter
 
 
 def frame(opcode: int, payload: bytes = b"", *, last: bool = True, size: int = -1, mask: bool = True) -> bytes:
-    """A frame as it is sent; with `size` its header announces another length."""
+    """Return a frame in its wire form. With `size` its header announces another length."""
     size = len(payload) if size < 0 else size
     short = size if size < 126 else 126 if size < 65536 else 127
     more = size.to_bytes({126: 2, 127: 8}[short], "big") if short > 125 else b""
