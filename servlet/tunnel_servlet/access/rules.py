@@ -170,7 +170,7 @@ class Ruleset:
         self.datagrams = self if are_datagrams else Ruleset(given, self._resolvable, are_datagrams=True)
 
     def check_target(self, host: str, port: int) -> Verdict:
-        """Check the target as requested. A name is not resolved here: the exit calls `check_address` for that."""
+        """Check the target as requested. A name is not resolved: the exit checks its addresses by `check_address`."""
         if host.startswith(UDP_TARGET) and self.datagrams is not self:
             return self.datagrams.check_target(host.removeprefix(UDP_TARGET), port)
         if host.startswith((UNIX_TARGET, SRV_TARGET)):

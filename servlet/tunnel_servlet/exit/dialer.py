@@ -58,8 +58,7 @@ class Dialer:
     """An exit handler for `tunnel.attach`. `rules_of(user)` returns the rules of the user that the relay put into
     CONNECT.
 
-    The connections of one user may not outnumber those that are still free: one user alone gets half of
-    `connections_max`.
+    One user may not have more connections than are still free: one user alone gets half of `connections_max`.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Name resolution at the exit: addresses from the system's resolver, SRV records from the name servers.
 
-Nothing is kept: each connection asks again.
+No result is kept: each connection asks again.
 """
 
 import asyncio

@@ -20,7 +20,7 @@ class Deadline:
 
 
 class Deadlines:
-    """All timers. A timer's live entry is never later than the timer. If it comes up early it is put back."""
+    """All timers. A timer's live entry is never later than the timer. An entry that comes up too early is put back."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []

@@ -35,7 +35,7 @@ _UNHANDED = (RouteState.PARKED, RouteState.WAITING)
 
 
 class Forwarder:
-    """Handles whole valid packets from attachments. No packet makes it raise, or reaches another route."""
+    """Handles whole valid packets from attachments. No packet makes it raise, or reaches a route other than its own."""
 
     def __init__(
         self,

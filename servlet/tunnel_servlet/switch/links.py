@@ -30,7 +30,7 @@ class ServedLink:
         self._taken_back = 0  # earlier batches that were taken back and may still be receipted
 
     def room(self, bytes_max: int, packets_max: int) -> int:
-        """Return how many packets the link takes now, if it may have at most these without a receipt."""
+        """Return how many packets the link takes now. The arguments limit the bytes and packets without a receipt."""
         return max(0, packets_max - self.unreceipted_packets) if self.unreceipted_bytes < bytes_max else 0
 
     def sent(self, frames: list[Frame], now: int) -> None:

@@ -310,7 +310,7 @@ class Openings:
             refusal = None
             if self._routes.hand(route, endpoint, None, now) is None:
                 return None
-        self._routes.release(route, now)  # without a refusal: the initiator repeats CONNECT after a second
+        self._routes.release(route, now)  # if there is no refusal, the initiator repeats CONNECT after a second
         return refusal
 
 

@@ -9,7 +9,7 @@ from tunnel_servlet.switch.model import Attention, ServedAttachment
 
 __all__ = ["Streaming"]
 
-_BLOCKED_US = 1_000_000  # an envelope is due, but its connection takes none: look again
+_BLOCKED_US = 1_000_000  # after this time, look again at an envelope that was due, but that its connection did not take
 
 
 class Streaming:

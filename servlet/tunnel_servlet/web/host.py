@@ -29,7 +29,7 @@ class AnswerPath(Protocol):
     """A connection on which answers leave, one after the other."""
 
     def answers(self, number: int) -> int:
-        """Note which request is being answered. Return the number of the one before."""
+        """Note which request is being answered. Return the number of the request that was answered before."""
 
     def cut_answer(self, number: int) -> None:
         """End the connection if the answer to this request has not left this process yet."""
@@ -256,7 +256,7 @@ class SwitchHost:
         switch = self.switch
         while (response := switch.poll_response()) is not None:
             moved = True
-            # A lane has one answer on its way: the endpoint asks again, so it no longer waits for the previous one.
+            # A lane has one answer on its way: the endpoint has asked again, so it does not wait for the previous one.
             previous = self._answer_paths.pop(response.previous, None)
             if previous is not None:
                 previous.cut_answer(response.previous)

@@ -18,9 +18,9 @@ __all__ = ["HttpSide", "PublicSide"]
 _log = structlog.get_logger("public")
 _LINGER_S = 5.0  # time for the client to read the end of an answer; a reset because of unread input would destroy it
 _BEYOND_BYTES_MAX = 64 * 1024  # of input after the end of a request; honest clients send none or little
-# Bytes of a head or of chunks that are parsed in one turn. Twice as many took 13.5 ms in chunks of one byte.
+# Bytes of a head or of chunks, parsed before their cost is charged. Twice as many took 13.5 ms in chunks of one byte.
 _PIECE_BYTES = 2 * 1024
-_STRANGERS = "@strangers"  # pays for parsing until the owner of the service is known; no user is called so
+_STRANGERS = "@strangers"  # pays for parsing until the owner of the service is known; no user has this name
 _SWITCHED = b"HTTP/1.1 101"
 
 
@@ -103,7 +103,7 @@ class PublicSide(SocketSide):
 class _Phase(enum.Enum):
     HEAD = "head"  # the head of the request has not come whole
     BODY = "body"
-    DONE = "done"  # the request has come whole, and what follows is not read
+    DONE = "done"  # the request has come whole, and further input is ignored
     SWITCHING = "switching"  # the service may switch to another protocol
     SWITCHED = "switched"
     ANSWERED = "answered"  # the relay or the service has ended its answer
@@ -112,8 +112,8 @@ class _Phase(enum.Enum):
 class HttpSide(PublicSide):
     """A connection that carries one HTTP request, whose head must arrive within `head_seconds`.
 
-    `begin` is called once the head has come: `host` says which service it asks for. The owner of that service pays with
-    processor time for parsing, in small pieces; reading stops while it is not the payer's turn.
+    `begin` is called once the head has come: `host` says which service it asks for. The processor time of parsing, in
+    small pieces, is charged to the owner of that service; reading stops while it is not the payer's turn.
     """
 
     def __init__(

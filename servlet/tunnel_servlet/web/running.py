@@ -133,7 +133,7 @@ class RunningRelay:
     def reload(self) -> bool:
         """Read the files again and apply them. Return False if they cannot be used.
 
-        Then the present tokens and rules stay in force, and the error is logged and shown in the relay's state.
+        In that case the present tokens and rules stay in force, and the error is logged and shown in the relay's state.
         """
         return self.reloading.reload()
 
@@ -199,7 +199,7 @@ class RunningRelay:
 
 @contextlib.contextmanager
 def open_traces(config: RelayConfig, name: str) -> Iterator[TraceWriter | None]:
-    """Open a trace writer as the configuration says and close it at the end; yields None if it says nothing."""
+    """Open the trace writer that the configuration asks for, and close it at the end. Yield None if there is none."""
     trace = open_trace_of(config, name)
     try:
         yield trace

@@ -36,7 +36,7 @@ _ADMIN_CONNECTIONS_MAX = 16
 _ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
-_PIECE_BYTES = 4 * 1024  # of a request that are parsed before others have their turn, unless its body has a length
+_PIECE_BYTES = 4 * 1024  # of a head, a chunked body or websocket frames: parsed before its cost is charged
 _READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size until the handler has read it
 
 
@@ -157,7 +157,7 @@ class RelayHandler(web.RequestHandler):
         self._is_idle = True
 
     def answers(self, number: int) -> int:
-        """Note which request is being answered. Return the number of the one before."""
+        """Note which request is being answered. Return the number of the request that was answered before."""
         before, self._answer_number = self._answer_number, number
         return before
 
@@ -314,7 +314,7 @@ class _Server(web.Server):
 class RelayRunner(web.AppRunner):
     """Runs an application with RelayHandler connections; `listen` binds it to addresses.
 
-    `is_admin`: the clients are the operator's. They need no token, but the listener keeps descriptors for them.
+    `is_admin`: the clients are the operator's. They need no token, but the listener keeps spare descriptors for them.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ __all__ = ["REQUEST_US", "UNAUTHENTICATED", "Turns", "UserInput"]
 # Processor time for the HTTP part of one request, a fixed value found in a benchmark of aiohttp. The time for its
 # packets is measured each time.
 REQUEST_US = 300
-UNAUTHENTICATED = "@unauthenticated"  # pays for connections on which no valid token came yet; no user is called so
+UNAUTHENTICATED = "@unauthenticated"  # pays for connections on which no valid token came yet; no user has this name
 _RESUMED = 8  # requests and inputs of one user that go on in one turn of the event loop
 
 
@@ -170,7 +170,7 @@ class Turns:
                 self._resume(user)
 
     def _resume(self, user: str) -> None:
-        """Let some of what waits go on, and the rest in the next turns."""
+        """Let some of the requests and inputs that wait go on, and the rest in the next turns."""
         queue = self._queues[user]
         queue.timer = None
         queue.is_stopped = False

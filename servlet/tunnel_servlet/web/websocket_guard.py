@@ -90,7 +90,7 @@ class FrameGuard:
     def _missing(self) -> int:
         """Return the number of bytes that are still missing of a frame's header, as far as it is known.
 
-        The mask counts as a part of the data: what is wrong must be found before aiohttp finds it.
+        The mask counts as a part of the data, so that the guard finds a violation before aiohttp does.
         """
         head = self._head
         if len(head) < 2:

@@ -164,7 +164,7 @@ def test_6_4_a_resume_that_waits_for_an_endpoint_is_refused_when_that_is_replace
     assert reason(client.push()) == RejectReason.GONE
 
 
-def test_3_2_services_are_handed_to_their_listeners() -> None:
+def test_3_2_connects_to_a_service_are_handed_to_its_listeners() -> None:
     client, exit_ = client_and_exit(Relay())
     assert reason(client.push(connect(11, target=REPORTS))) == RejectReason.NO_SUCH_SERVICE
     exit_.listen(backlog=1)
@@ -176,7 +176,7 @@ def test_3_2_services_are_handed_to_their_listeners() -> None:
 
 
 def test_6_5_a_resume_does_not_become_an_opening() -> None:
-    """It went to the endpoint that it named, whatever the rules would have chosen for a new connection."""
+    """The resume went to the endpoint that it named, whatever the rules would have chosen for a new connection."""
     client, exit_ = client_and_exit(Relay())
     client.push(resume(11, 22, exit_))
     assert client.push(connect(11, attempt=1)) == []

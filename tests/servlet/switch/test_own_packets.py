@@ -48,7 +48,7 @@ def test_2_3_rejected_has_the_initiators_id_as_its_source() -> None:
     assert read_rejected(found) == Rejected(bytes(16), 8, "busy")
 
 
-def test_2_7_and_2_8_option_and_listen_state_concern_the_attachment() -> None:
+def test_2_7_and_2_8_option_and_listen_state_have_no_source_and_no_destination() -> None:
     answered = Option(3, Options(pull_interval_ms=50))
     refused = ListenState(3, ListenStatus.REFUSED, 0, "reports")
     assert decode_option(option_frame(answered).payload) == answered

@@ -98,7 +98,7 @@ async def test_packets_come_on_the_stream_once_it_is_proven_and_pushes_are_answe
 
 
 @in_loop
-async def test_a_stream_ends_with_the_hold_and_the_connection_is_used_again() -> None:
+async def test_a_stream_ends_with_the_hold_and_is_forgotten() -> None:
     async with relay() as running, Client(running) as client:
         await client.attach()
         async with streamed(client, hold_ms=1) as stream:

@@ -56,7 +56,7 @@ async def unauthenticated(
 )
 @pytest.mark.parametrize("is_open", [False, True])
 @in_loop
-async def test_two_users_an_unauthenticated_request_is_refused_in_a_line_at_most(
+async def test_two_users_unauthenticated_requests_are_refused_with_one_line_a_second_at_most(
     request_: bytes, is_open: bool
 ) -> None:
     with limited_logs() as logs:

@@ -201,7 +201,7 @@ async def test_one_place_leads_to_one_service_and_one_service_to_one_place() -> 
 
 
 @in_loop
-async def test_a_port_that_another_program_has_is_a_clear_refusal() -> None:
+async def test_a_port_that_another_program_has_is_refused_with_the_reason() -> None:
     async with rig() as world:
         place, why = PublicPlace(world.ports["ann"]), r"the relay cannot open port .*: Address already in use"
         with socket.create_server((HERE, place.port)), pytest.raises(DeniedError, match=why):
@@ -491,7 +491,7 @@ def test_public_http_works_over_tls(certificates: Path) -> None:
 
 
 @in_loop
-async def test_http_at_a_port_of_its_own_needs_no_host() -> None:
+async def test_http_at_a_port_of_its_own_takes_any_host() -> None:
     async with rig() as world:
         port = world.ports["ann"]
         await world.serve("ann", "site", PublicPlace(port, http=True))
