@@ -45,7 +45,7 @@ def test_6_3_attached_contains_epoch_limits_and_whether_the_attachment_is_fresh(
     )
 
 
-def test_6_3_each_start_of_the_relay_has_its_own_epoch() -> None:
+def test_6_3_a_relay_has_an_epoch_of_64_bits() -> None:
     relay = Relay()
     assert 0 < relay.switch.epoch < 1 << 64
 

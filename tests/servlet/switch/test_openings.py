@@ -431,7 +431,7 @@ def test_a_connect_of_a_later_version_keeps_its_version() -> None:  # 1.4
 
 
 @pytest.mark.parametrize("name", ["", "second"])
-def test_only_a_named_exit_gets_the_connect(name: str) -> None:
+def test_a_connect_goes_to_the_exit_that_the_rules_name_or_else_to_the_first(name: str) -> None:
     relay = Relay(authorise=lambda user, target: Hand(HandTo.EXIT, name))
     client = Peer(relay).attached()
     exits = [

@@ -45,7 +45,7 @@ def test_9_2_a_later_attempt_replaces_the_earlier_copy_in_its_place() -> None:
     assert box.counters.packets_replaced == 2
 
 
-def test_9_2_a_copy_with_other_content_does_not_replace() -> None:
+def test_9_2_a_copy_of_another_size_or_type_does_not_replace() -> None:
     box = Box()
     queue = box.queue(22)
     put(box, queue, data(11, 22, 101, b"hello"), data(11, 22, 101, b"longer", attempt=1))

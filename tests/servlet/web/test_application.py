@@ -74,7 +74,7 @@ async def test_a_parked_pull_is_answered_when_its_hold_ends() -> None:
 
 
 @in_loop
-async def test_a_repeat_releases_the_original_and_is_not_applied_again() -> None:
+async def test_a_repeat_releases_the_original_and_is_answered_with_a_later_serial() -> None:
     async with relay() as running, Client(running) as client:
         await client.attach()
         body = exchange_body(client.epoch, 1, pull=True)
@@ -122,7 +122,7 @@ async def test_requests_without_a_valid_token_are_refused(authorization: str) ->
 
 
 @in_loop
-async def test_wrong_tokens_are_delayed_but_valid_ones_are_not() -> None:
+async def test_wrong_tokens_beyond_the_limit_are_answered_with_429_but_valid_ones_are_not() -> None:
     config = settings(limits={"auth_failures_per_minute": 2})
     async with relay(config) as running, Client(running, "tnl_wrong") as wrong, Client(running) as right:
         statuses = [(await wrong.post(attach_body())).status for _ in range(3)]

@@ -80,7 +80,7 @@ async def rig(*, tls: TlsFiles | None = None, **limits: Any) -> AsyncIterator[Ri
 
 
 async def greet(reader: StreamReader, writer: StreamWriter) -> None:
-    """Answer one HTTP request with what came, in the body."""
+    """Answer one HTTP request. The body of the answer is the whole request."""
     head = await reader.readuntil(b"\r\n\r\n")
     body = b""
     for line in head.split(b"\r\n"):
@@ -106,7 +106,7 @@ async def echo(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 async def talk(port: int, sent: bytes, *, ends: bool = False, source: str = HERE) -> bytes:
-    """Send bytes to a public port, and return all that comes back; a reset ends it like an end."""
+    """Send bytes to a public port, and return all that comes back, or `reset` if the connection was reset."""
     reader, writer = await asyncio.open_connection(HERE, port, local_addr=(source, 0))
     try:
         writer.write(sent)
@@ -210,7 +210,7 @@ async def test_a_port_that_another_program_has_is_refused_with_the_reason() -> N
 
 @pytest.mark.parametrize("everyone", [Grant(), Grant(services=("*",))])
 def test_a_removed_rule_closes_the_port_and_ends_its_connections(everyone: Grant) -> None:
-    """This holds even if a rule for everyone allows the service to users: strangers do not count as users."""
+    """This holds although the owner, or everyone, may use the service: strangers do not count as users."""
     in_loop(removes_a_rule)(everyone)
 
 

@@ -32,7 +32,7 @@ connect = ["db.internal:5432"]
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The configuration of a relay; its tokens are beside it."""
+    """Write the configuration of a relay, and its tokens into a file beside it."""
     path = tmp_path / "relay.toml"
     path.write_text(RULES)
     write_users(tmp_path / "keys.toml", {user: KEYS[user] for user in ("ann", "bob")})
@@ -156,7 +156,7 @@ async def test_an_unexpected_error_neither_ends_the_relay_nor_the_watch() -> Non
 
 
 @in_loop
-async def test_an_error_that_stays_is_told_once_until_somebody_asks() -> None:
+async def test_an_error_that_stays_is_logged_again_only_when_another_reload_is_asked_for() -> None:
     def fail() -> RelayConfig:
         raise ConfigError("x")
 

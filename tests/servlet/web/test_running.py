@@ -219,7 +219,7 @@ async def test_the_admin_listener_drains_on_request() -> None:
 
 
 @in_loop
-async def test_a_relay_that_has_stopped_is_not_ready() -> None:
+async def test_a_relay_that_is_not_ready_says_so() -> None:
     async with relay(admin()) as running:
         running.relay.is_ready = False
         assert await ask(running, "/readyz") == (503, "not ready\n")
@@ -322,7 +322,7 @@ async def test_two_users_a_flood_of_requests_does_not_fill_the_log() -> None:
 
 
 @in_loop
-async def test_the_metrics_count_lines_of_the_log_and_records_of_the_trace(tmp_path: Path) -> None:
+async def test_the_metrics_page_has_all_counters_and_those_of_the_trace_only_with_a_trace(tmp_path: Path) -> None:
     async with relay(admin(trace=str(tmp_path / "traces"))) as running, Client(running) as client:
         await client.attach()
         status, page = await ask(running, "/metrics")

@@ -354,7 +354,7 @@ async def test_two_users_a_flood_of_pings_is_charged_and_handled_in_turns() -> N
 
 
 @in_loop
-async def test_two_users_pongs_that_are_not_read_stop_the_input() -> None:
+async def test_two_users_pongs_that_are_not_read_are_bounded_and_end_the_connection() -> None:
     """The relay keeps a bounded number of frames, and cuts the connection after the deadline of answers."""
     config = settings(limits={"answer_seconds": 0.3})
     async with relay(config) as running, Client(running, "bob") as victim, raw(running, "ann") as (_, writer):
