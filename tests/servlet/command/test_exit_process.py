@@ -69,7 +69,7 @@ async def echoing() -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def exit_with_a_connection() -> AsyncIterator[tuple[Process, Attachment, StreamReader, StreamWriter]]:
-    """An exit in a process, and a connection through it to a target that sends back what it gets."""
+    """Run an exit in a process, and open a connection through it to a target that sends back what it gets."""
     async with relay() as running, echoing() as port:
         url = f"http://{running.addresses[0]}"
         arguments = ["exit", "--relay", url, "--allow", f"127.0.0.1:{port}", "--proxy", "none"]
@@ -161,7 +161,7 @@ async def test_an_exit_whose_token_is_revoked_ends_with_code_4() -> None:
 
 
 @in_loop
-async def test_an_exit_keeps_trying_unless_it_is_told_to_give_up() -> None:
+async def test_an_exit_that_is_told_to_give_up_ends_with_code_6() -> None:
     with hold_port() as port:
         arguments = ["exit", "--relay", f"http://127.0.0.1:{port}", "--allow", "127.0.0.1:1", "--proxy", "none"]
         async with process(*arguments, "--give-up-after", "1", TUNNEL_TOKEN=TOKENS["exits"]) as exit_:

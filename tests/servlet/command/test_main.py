@@ -215,7 +215,9 @@ def test_commands_refuse_to_run_without_tokens_rules_or_admin_listener(capsys: p
     assert "no admin listener" in capsys.readouterr().err
 
 
-def test_check_reports_listeners_without_tls(made: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_listeners_without_tls_and_rules_without_tokens(
+    made: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", "--listen", "0.0.0.0:80", "--listen", "127.0.0.1:80"]) == 0
     assert "note: no TLS on 0.0.0.0:80" in capsys.readouterr().out
     text = Path("relay.toml").read_text()

@@ -48,7 +48,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 def addresses(*texts: str) -> Resolve:
-    """A resolver that always returns these addresses."""
+    """Return a resolver that always finds these addresses."""
 
     async def answer(host: str, port: int) -> list[IPAddress]:
         return [ip_address(text) for text in texts]
@@ -58,7 +58,7 @@ def addresses(*texts: str) -> Resolve:
 
 @asynccontextmanager
 async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
-    """An attachment of a user with these rules at the exit; the relay itself allows everything."""
+    """Attach a user who has these rules at the exit; the relay itself allows everything."""
     ruleset = Ruleset(map(parse_rule, rules))
     policy = GrantTable().widened(ruleset.rules, allows_all=True)
     host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
@@ -72,7 +72,7 @@ async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> As
 
 @asynccontextmanager
 async def two_clients(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment, Dialer]]:
-    """Attachments of two users with the same rules at one exit."""
+    """Attach two users who have the same rules at one exit."""
     ruleset = Ruleset(map(parse_rule, rules))
     policy = GrantTable().widened(ruleset.rules, allows_all=True)
     host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)

@@ -164,7 +164,7 @@ def test_3_5_data_that_overtakes_its_accepted_does_not_look_like_a_lost_route() 
     assert kinds(exit_.push(data(24, 11, 501))) == ["DROPPED"]
 
 
-def test_2_8_listen_state_is_addressed_to_the_relay() -> None:
+def test_2_8_the_relay_answers_listen_state_by_its_rules() -> None:
     relay = Relay(may_listen=lambda user, name: name == "fine")
     client = Peer(relay).attached()
     assert client.listen("fine") == []
@@ -342,7 +342,7 @@ def test_the_trace_describes_a_lost_packet_completely() -> None:
     )
 
 
-def test_a_packet_with_neither_source_nor_destination_is_not_an_option() -> None:
+def test_a_ping_with_neither_source_nor_destination_is_not_taken_for_an_option() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     client.push(control(PacketType.PING, 0, 0, b"?"))

@@ -143,7 +143,7 @@ def test_7_6_without_room_a_piece_is_refused_as_busy() -> None:
     assert client.status(refused).code == StatusCode.BUSY
 
 
-def test_7_6_pieces_both_ways_on_one_lane() -> None:
+def test_7_6_pieces_go_both_ways_on_one_lane() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     exit_.push(data(22, 11, 501, bytes(10_000)))

@@ -169,7 +169,7 @@ def test_two_users_only_the_denied_routes_of_an_endpoint_end() -> None:
 
 
 def test_two_users_data_that_waits_for_an_allowed_route_is_not_lost() -> None:
-    """The packets of both users wait in one mailbox, that of the exit, when one of them is denied."""
+    """The packets of both users wait in one mailbox, that of the exit, when the rules deny ann's route."""
     scene = Scene()
     bind(scene.ann, scene.exit, 11, 21)
     bind(scene.bob, scene.exit, 12, 22)
@@ -476,7 +476,7 @@ def test_two_users_a_name_that_is_kept_for_a_revoked_user_is_free() -> None:
 
 
 def test_two_users_a_stream_is_resumed_at_an_endpoint_whose_name_went_to_another() -> None:
-    """After a restart of the relay another user was faster: new connections go there, open ones to their endpoint."""
+    """After a restart of the relay eve took the name first: new connections go to her, open ones to their endpoint."""
     relay, _ = shared(rita=ANY, eve=ANY, ann=ANY)
     ann, rita, eve = (Peer(relay, user, seed).attached() for seed, user in enumerate(("ann", "rita", "eve"), 1))
     announce(eve)

@@ -61,7 +61,7 @@ Streams = tuple[StreamReader, StreamWriter]
 
 @asynccontextmanager
 async def two_clients(running: RunningRelay, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment]]:
-    """Attachments of ann and bob."""
+    """Attach ann and bob."""
     url = f"http://{running.addresses[0]}"
     shown: dict[str, Any] = {"proxy": None, "linger": 0.1, **options}
     async with attach(url, token=TOKENS["ann"], **shown) as ann, attach(url, token=TOKENS["bob"], **shown) as bob:
