@@ -38,7 +38,7 @@ class AcceptQueues:
         self._queues.setdefault(name, OrderedDict()).setdefault(_turn(route), {})[route] = None
 
     def remove(self, route: Route) -> None:
-        """Forget a route that waits no more."""
+        """Forget a route that no longer waits."""
         users = self._queues[route.waits_for]
         routes = users[_turn(route)]
         del routes[route]

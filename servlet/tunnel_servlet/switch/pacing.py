@@ -127,7 +127,7 @@ class Pacing:
             return
         queue.paces, queue.flows = paces, [Flow(queue) for _ in paces]
         queue.cleared_bytes = 0
-        queue.is_asking = False  # `_run` passes over the flows that still wait at earlier paces
+        queue.is_asking = False  # `_run` passes over flows that still wait at the previous paces
         queue.attend()
 
     def _join(self, payer: Payer, index: int, now: int) -> None:

@@ -29,7 +29,7 @@ class UserInput(Protocol):
 
 
 class _Queue:
-    """One user's inputs, which run or are held, and one user's waiting requests."""
+    """The inputs of one user, which run or are held, and the user's waiting requests."""
 
     __slots__ = ("held", "is_stopped", "running", "timer", "waiting")
 

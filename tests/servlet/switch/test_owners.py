@@ -1,4 +1,4 @@
-"""The owners of service names: who was first, for how long, and how many names stay reserved (PROTOCOL 2.8)."""
+"""The owners of service names: which user gets a name, for how long, and how many names a user keeps (PROTOCOL 2.8)."""
 
 from tunnel_servlet.switch.owners import NameOwners
 
