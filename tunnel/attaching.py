@@ -245,7 +245,7 @@ def _attachment(
 
 
 def _with_windows_for(rate: int, config: EndpointConfig) -> EndpointConfig:
-    """Return the settings with receive windows for a rate: a peer sends a window before bytes are read slowly.
+    """Return the settings with receive windows for a rate, since a peer sends a whole window at its own speed.
 
     The first window is at most 100 ms of the rate, no window is more than a second of it; both are at least 16 KiB.
     """

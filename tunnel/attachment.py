@@ -212,7 +212,7 @@ class Attachment(RenewableSecrets):
         offer: Offer | None = None,
         slot: HandshakeSlot | None = None,
     ) -> Transport:
-        """Return the transport of a connection: with our `offer` to encrypt it, or with the handshake that we do."""
+        """Return the transport of a connection. `offer`: ours, to encrypt it; `slot`: of the handshake that we answer."""
 
         def forget(transport: Transport) -> None:
             self._transports.pop(transport, None)

@@ -88,12 +88,12 @@ def add_events_option(
 
 
 def shows_people() -> bool:
-    """Whether lines for people are read on a terminal, so that they stand there in place of log events."""
+    """Whether a person reads standard error on a terminal, so that lines for people replace log events there."""
     return sys.stderr.isatty() and not writes_events()
 
 
 def writes_events() -> bool:
-    """Whether a program reads the log, as it does with --json, so that people read nothing of this process."""
+    """Whether the log goes to a program (--json). Then nothing is written for people."""
     setup = sys.modules.get("tunnel.logs.setup")
     return setup is not None and setup.writes_events()
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 __all__ = ["raise_descriptor_limit"]
 
-_WISHES = (1 << 20, 1 << 16, 10_240)  # systems refuse too large a wish, also below an unlimited hard limit
+_WISHES = (1 << 20, 1 << 16, 10_240)  # systems refuse too large a wish, even if the hard limit is unlimited
 
 
 def raise_descriptor_limit() -> None:

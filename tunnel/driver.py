@@ -51,7 +51,7 @@ class Application(Protocol):
         """Handle a CONNECT to a TCP target: accept or refuse it, now or later."""
 
     def refused(self, name: str, text: str) -> None:
-        """Handle the relay's refusal of a service, now or after it was announced before. `text`: the relay's reason."""
+        """Handle the relay's refusal of a service, be it new or accepted before. `text`: the relay's reason."""
 
     def status(self, event: StatusEvent) -> None:
         """Handle a change of the attachment: attached, detached, troubled, recovered or refused."""

@@ -21,7 +21,7 @@ def config_directory() -> Path:
 
 
 def cache_directory() -> Path:
-    """Return the directory of what this user's commands have learned, and could learn again.
+    """Return the directory for data that this user's commands have learned, and could learn again.
 
     Raise ValueError, with advice, if the user has no home directory.
     """

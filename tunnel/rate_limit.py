@@ -33,7 +33,7 @@ class RateLimit:
 
     @classmethod
     def parsed(cls, text: str, within: RateLimit | None = None) -> RateLimit | None:
-        """Return the limit for a rate such as 20 MiB/s; `within` if the text is empty. Raise ValueError if it is none.
+        """Return the limit for a rate such as 20 MiB/s; `within` if the text is empty. Raise ValueError if it is no rate.
 
         `within` is also a part of the limit that is returned.
         """
@@ -77,7 +77,7 @@ class _Line:
     def join(self, flow: Flow[Turns]) -> None:
         """Put a stream into the line, and let it pass at once if it need not wait."""
         if flow is self._at_turn:
-            self._joins_again = True  # after it has paid, so that it takes its place behind the others
+            self._joins_again = True  # after it has paid, so that it takes its place after the others
             return
         self._pace.join(flow, now_us())
         self._run()

@@ -13,8 +13,8 @@ RATE_LEAST = 16 << 10
 """The lowest rate, in bytes per second. Below it one packet of the smallest size takes longer than 60 ms."""
 _RATE_MOST = 1 << 40
 
-# Up to 30 ms of a rate that was not used may be used later, and a stream that uses less than its share may begin 30 ms
-# early. With one packet more, a burst is at most the bytes of 100 ms.
+# Bytes that the rate allowed in the last 30 ms but that were not sent may be sent later, and a stream that uses less
+# than its share may begin 30 ms early. Together with one packet, a burst is at most the bytes of 100 ms.
 _CREDIT_NS = 30_000_000
 _EARLY_NS = 30_000_000
 _TURN_PART = 200  # a turn lasts 1/200 s, which is 5 ms

@@ -211,7 +211,7 @@ class TunnelSide(Side):
         return connection.snapshot()
 
     def limit_rate(self, limit: RateLimit | None) -> None:
-        """Let the connection share this limit, in place of the one before; None: no limit."""
+        """Let the connection share this limit, in place of the previous one; None: no limit."""
         cast(Transport, self._transport).limit_rate(limit)
 
     def deny(self, text: str) -> None:

@@ -40,7 +40,7 @@ _END = "closed"
 
 
 class ByteStream(Protocol):
-    """The part of a connection that a transport uses. A connection has it, and so has one with TLS inside."""
+    """The methods of a connection that a transport uses. `Connection` and `EncryptedConnection` have them."""
 
     id: int
 
@@ -123,7 +123,7 @@ class Transport(FlowControlled):
         return ""
 
     def limit_rate(self, limit: RateLimit | None) -> None:
-        """Share this limit with its other connections from now on, in place of the one before; None: no limit."""
+        """Share this limit with its other connections from now on, in place of the previous one; None: no limit."""
         for turns in filter(None, (self._up, self._down)):
             turns.end()
         self._up = None if limit is None else Turns(limit.up, self._write_turn)
@@ -309,7 +309,7 @@ class Transport(FlowControlled):
         return self._low_bytes, self._high_bytes
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of bytes for which the endpoint's send buffer has no room."""
+        """Return the number of written bytes that the endpoint has not taken: its buffer is full, or a rate limits."""
         return self._backlog_bytes
 
     def _maybe_pause_protocol(self) -> None:

@@ -10,7 +10,7 @@ __all__ = ["DialSecrets", "SecretsInUse"]
 
 _PROXY_AUTH_REQUIRED = 407
 _ACCEPTED = (101, 200)
-_UNKNOWN = 404  # of the relay, 7.10: so it answers when the attachment belongs to another user
+_UNKNOWN = 404  # the relay's answer (7.10) if it does not know the attachment, or if that belongs to another user
 # 7.9, and 200: statuses with which a gateway or a proxy answers to wrong secrets, perhaps with a login page.
 _REFUSALS = frozenset({200, 301, 302, 303, 307, 308, 401, 403, _PROXY_AUTH_REQUIRED})
 
@@ -29,17 +29,17 @@ class DialSecrets(msgspec.Struct, frozen=True):
 class SecretsInUse:
     """The secrets in use, and others to try when these are refused.
 
-    New secrets are used at once. If they are refused, those before are used again, because they may still be valid.
-    When these are refused as well, the new ones have another try: a gateway may accept them later than they were given.
+    New secrets are used at once. If they are refused, the previous ones are used again, because they may still be
+    valid. If these are refused as well, the new ones get another try: a gateway may need some time to accept them.
     """
 
     def __init__(self, secrets: DialSecrets) -> None:
         self.now = secrets
         self._newest = secrets
         self._other: DialSecrets | None = None
-        self._is_other_refused = False  # since `now` was answered last
+        self._is_other_refused = False  # the others were refused since `now` was last used with success
         self._is_other_unknown = False  # the relay did not know the attachment of a request with the newest
-        self._tell: Callable[[int], None] | None = None  # that the newest are refused
+        self._tell: Callable[[int], None] | None = None  # called when the newest are refused
 
     def renew(self, secrets: DialSecrets, refused: Callable[[int], None]) -> None:
         """Use these from the next request on. `refused` is called, once, with the HTTP status that refuses them."""
@@ -82,7 +82,7 @@ class SecretsInUse:
         if is_newest and not self._is_other_refused:
             self.now, self._other, self._is_other_unknown = other, self._newest, True
             return True
-        if self._is_other_unknown:  # under both: the relay has restarted
+        if self._is_other_unknown:  # unknown with both secrets: the relay has restarted
             self.now, self._other, self._is_other_unknown = self._newest, self.now, False
         return False
 

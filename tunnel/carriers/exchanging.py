@@ -136,7 +136,7 @@ class ExchangingCarrier:
         return []
 
     def secrets_renewed(self) -> None:
-        """Replace connections that live on with the secrets with which they were opened. Exchanges leave none."""
+        """Replace the connections that still use the secrets with which they were opened. Exchanges have none."""
 
     def sockets(self) -> Iterable[socket.socket]:
         """Return the known sockets that move the batches. Callers may inspect them, but not read or write."""

@@ -20,7 +20,7 @@ from tunnel.wire import MAGIC, Buffer, wrap_form
 __all__ = ["HttpExchanger"]
 
 _MOVES_MAX = 4  # of one request
-_REFUSED = (403, 429, 503)  # statuses with which intermediaries answer on a connection too many
+_REFUSED = (403, 429, 503)  # statuses with which intermediaries answer on one connection too many
 _TAIL_S = 2.0  # from the last envelope of a streamed answer to the end of its body
 _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the answer limit
 
@@ -179,7 +179,7 @@ class HttpExchanger:
         is_coded = coding.lower() != "identity"
         try:
             if request.stream and response.status == 200:
-                if is_coded:  # 7.20: it would come when the stream is over, if at all
+                if is_coded:  # 7.20: a device that compresses may pass the answer on only when the stream is over
                     return response.status, f"a device on the path compresses answers ({coding:.20})".encode(), 0
                 complete = await self._pass_on(sent, response.content)
                 return response.status, b"", 0
@@ -188,7 +188,7 @@ class HttpExchanger:
             if is_coded:
                 body = f"a device on the path compresses answers ({coding:.20}) although they say no-transform".encode()
             elif 300 <= response.status < 400 and "Location" in response.headers:
-                body = f"it leads to {response.headers['Location']}".encode("utf-8", "replace")  # no relay does
+                body = f"it leads to {response.headers['Location']}".encode("utf-8", "replace")  # no relay redirects
             return response.status, body, retry_after_us(response.headers)
         finally:
             if complete:

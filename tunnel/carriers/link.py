@@ -59,7 +59,7 @@ class LinkCarrier(ExchangingCarrier):
     """The carrier that uses lanes and the roads "link" (TCP connections after an upgrade) and "websocket".
 
     `roads`: those that may be used, the best first. `remembered`: the road that carried here earlier, or "poll".
-    `learned` is called whenever that would be another one now, with the state of each road.
+    `learned` is called when the road to remember changes, with its name and the state of each road.
 
     `eager`: `prepared` waits for the first try of the best road, and tries follow every second even if none has ever
     worked.
@@ -106,10 +106,10 @@ class LinkCarrier(ExchangingCarrier):
         self._is_stale = False  # it belongs to a generation that has ended
         self._learned = learned
         self._noted = ""
-        self._next_road = ""  # to be opened for the ladder after that
+        self._next_road = ""  # to be opened for the ladder after the present opening
         self._spare_at_us = 0
         self._spare_us = _SPARE_US_MIN
-        self._narrow_until_us = 0  # an exchange had to wait for a try
+        self._narrow_until_us = 0  # the path counts as narrow until then: an exchange had to wait for a try
         self._waiting_road = ""  # to be tried when no pull is held
         self._opening_road = ""
         self._tried_us: int | None = None  # when the present try began, while exchanges may have to wait for it

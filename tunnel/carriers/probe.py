@@ -58,7 +58,7 @@ _ONE_ANSWER_BYTES = 512  # room for one answer to a question, whole: a packet in
 _NAME_BYTES = 200  # of the service names in questions
 _QUESTION_BYTES = HEADER_SIZE + 8 + _NAME_BYTES  # type, version, state and backlog of LISTEN_STATE, and the name
 _PACKETS_MAX = 1024  # in a body, where the relay does not announce its limit (PROTOCOL 4.13)
-_BIG_HEAD_BYTES = 100_000  # more than nginx, Apache, haproxy, lighttpd and Squid accept, but for all headers together
+_BIG_HEAD_BYTES = 100_000  # more than nginx, Apache, haproxy, lighttpd and Squid accept for all headers together
 
 
 class ProbeError(Exception):

@@ -20,11 +20,12 @@ class EndpointConfig:
     """Largest receive window: 10 MB/s at a round trip of 1.6 s. Windows grow to it by doubling, while the reader keeps
     up and the budget grants it."""
     budget_bytes: int = 256 * 1024 * 1024
-    """Receive windows of all connections together, beyond the minimum of each, and send buffers beyond
-    `send_buffer_bytes_max`. The connections of one user who opened them here get at most half of what is free."""
+    """Bytes that all connections may take together for receive windows beyond `window_bytes_min` each and for send
+    buffers beyond `send_buffer_bytes_max` each. All connections that one user has opened to this endpoint get at most
+    half of what the others leave free."""
     send_buffer_bytes_max: int = 4 * 1024 * 1024
-    """Bytes per connection that may be written and not yet acknowledged before `write` takes no more. A larger window
-    of the peer raises this limit, as far as the budget grants it."""
+    """Bytes of a connection that may be written and not yet acknowledged; at this number `write` takes no more. A
+    larger window of the peer raises the limit, as far as the budget grants it."""
     packet_bytes_max: int = 512 * 1024
     """Largest packet that this endpoint accepts, including the header."""
     keepalive_us: int = 60 * SECOND_US

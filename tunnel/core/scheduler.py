@@ -88,7 +88,7 @@ class Scheduler:
                 return
             self._unowned_answers += 1
         if packet.type in _REPEATED:
-            if packet not in self.strays:  # repeats come also while no batch leaves
+            if packet not in self.strays:  # repeats are added even while no batch leaves
                 self.strays.append(packet)
         elif len(self.strays) < STRAYS_MAX:
             self.strays.append(packet)

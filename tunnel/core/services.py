@@ -98,11 +98,11 @@ class _Service(msgspec.Struct):
     backlog: int
     version: int
     public: PublicPlace | None = None
-    refused: bool = False  # the relay does not let this endpoint listen under the name, or no longer
+    refused: bool = False  # the relay does not, or no longer, let this endpoint listen under the name
 
 
 class Services:
-    """The services that are up. The relay keeps to their backlogs."""
+    """The services that are up. The relay enforces their backlogs."""
 
     def __init__(self, send: Callable[[Packet], None]) -> None:
         self._services: dict[str, _Service] = {}
@@ -134,9 +134,10 @@ class Services:
         return service is not None and service.refused
 
     def poll_refusal(self) -> tuple[str, str] | None:
-        """Return a name that the relay has refused since it was last asked for, or allowed until now, and its reason.
+        """Return the name and the reason of a new refusal by the relay; None if there is none.
 
-        Return None if there is none. The reason is empty if the rules do not allow the name.
+        A refusal is new if the name was allowed before, or if it is the first since the last call of `listen` for the
+        name. The reason is empty if the rules do not allow the name.
         """
         while self._refusals:
             name, text = self._refusals.popitem()

@@ -72,7 +72,7 @@ class EncryptedConnection:
         self._write_refused = False
         self._finishing = self._closing = False  # as the application has asked
         self._tls_ended = self._end_passed = False  # how far that has come
-        self._held: list[Event] = []  # ends of which the reader must not learn before it has read everything
+        self._held: list[Event] = []  # events of an end, which the reader must not see before it has read everything
 
     # starting
 
@@ -321,12 +321,12 @@ class EncryptedConnection:
         """Write the ciphertext that waits. Return whether the connection has taken it all."""
         self._collect()
         if self._end_passed:
-            self._pending = b""  # an answer to a key update, which no reader waits for
+            self._pending = b""  # an answer to a key update; no reader waits for it
         elif len(self._pending):
             try:
                 taken = self._connection.write(self._pending, now)
             except PeerClosedError:
-                self._pending = b""  # PeerClosed says what that means
+                self._pending = b""  # the event PeerClosed says what was lost
                 return True
             self._pending = memoryview(self._pending)[taken:]
         return not len(self._pending)

@@ -34,7 +34,7 @@ class KeyFile:
         if make and not path.exists():
             make_key_file(path)
         self.path = path
-        self.trouble = ""  # why the file, as it is now, cannot be used; the key before it stays in use
+        self.trouble = ""  # why the file, as it is now, cannot be used; the previous key stays in use
         self._state = self._look()
         self._context, self._fingerprint = _load(path)
 

@@ -81,7 +81,7 @@ class KnownPeers:
             if entry is None:
                 continue
             first = found.setdefault((entry.relay, entry.peer), entry)
-            if first is not entry:  # which of the two counts is for a person to say
+            if first is not entry:  # a person must decide which of the two counts
                 raise ValueError(
                     f"{self.path}, line {number} names the same relay and peer as line {first.line}: put all keys of a "
                     "peer on one line, and remove the other"

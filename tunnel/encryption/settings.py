@@ -61,10 +61,10 @@ class Encryption:
         return Offer(tls, client_hello, PeerTrust(self.trust, target))
 
     def take_up(self, offer: bytes, user: str) -> HandshakeSlot | None:
-        """Return the handshake to do, of a CONNECT that has come with this offer; None: accept it in clear.
+        """Return the handshake for a CONNECT that has come with this offer; None: accept the connection in clear.
 
-        The caller calls `leave` when it has ended, or if it does not accept the connection. Raise RefusedError, with
-        the reason for REJECTED, if it must not accept it.
+        The caller calls `leave` when the handshake has ended, or if it does not accept the connection. Raise
+        RefusedError, with the reason for REJECTED, if the connection must not be accepted.
         """
         decision = ACCEPTING[self.mode, bool(offer)]
         if self.key is None:

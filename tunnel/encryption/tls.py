@@ -27,8 +27,8 @@ RECORD_BYTES = 16 * 1024  # the largest plaintext of a record (RFC 8446, 5.1)
 _HEADER_BYTES = 5
 _GROUP_RECORDS = 16  # decrypted before those without data are counted
 _WITHOUT_DATA_MAX = 16
-"""Records after the handshake that may carry no data, such as KeyUpdate, which `ssl` never sends. Each costs 0.1 ms and
-may make an answer that the peer need not read, so that a peer could keep us busy, and fill our memory."""
+"""Largest number of records after the handshake that carry no data, such as KeyUpdate, which `ssl` never sends. Each
+costs 0.1 ms and may make an answer; a peer that reads none of them could keep us busy and fill our memory."""
 
 
 class TlsFault(Exception):
@@ -92,8 +92,8 @@ class TlsSession:
     def receive(self, data: Buffer) -> bytes:
         """Take bytes of the peer, and return all plaintext that they complete.
 
-        So no whole record ever waits inside, which `end` would lose. Raise TlsFault if a byte is not as the peer sent
-        it, if bytes follow the peer's end, and if too many records carry no data.
+        So no whole record ever waits inside; `end` would lose it. Raise TlsFault if a byte is not as the peer sent it,
+        if bytes follow the peer's end, or if too many records carry no data.
         """
         view = memoryview(data)
         parts: list[bytes] = []
@@ -134,7 +134,7 @@ class TlsSession:
         return position, records
 
     def write(self, data: Buffer) -> None:
-        """Encrypt plaintext. Only an established session does."""
+        """Encrypt plaintext. The session must be established."""
         view = memoryview(data)
         while len(view):
             view = view[self._tls.write(view) :]

@@ -13,7 +13,7 @@ HANDSHAKES_PER_USER_MAX = 1024
 """Unfinished handshakes that one user may have at an acceptor, about 20 KiB each: as many as the CONNECTs of a burst
 that a service takes at once."""
 HANDSHAKES_PER_ROUND = 4
-"""Handshakes that are answered in one round of the event loop, about 0.5 ms each; what else waits has its turn then."""
+"""Handshakes that are answered in one round of the event loop, about 0.5 ms each; other work has its turn then."""
 
 
 class HandshakeSlot:
@@ -79,5 +79,5 @@ class HandshakeTurns:
             answer = queue.popleft()
             del self._waiting[user]
             if queue:
-                self._waiting[user] = queue  # behind the other users
+                self._waiting[user] = queue  # after the other users
             self._answer(answer)

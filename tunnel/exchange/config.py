@@ -30,7 +30,7 @@ class LaneConfig:
     body_bytes_start: int = 64 * KIB
     """First limit of a request or response body. A slow path (1 MB/s) carries that much in less than 100 ms."""
     body_bytes_min: int = 16 * KIB
-    """Body limits do not shrink below this because the path is slow; refusals of large bodies lower them further."""
+    """A slow path lowers body limits no further than to this; only refusals of large bodies do."""
     body_bytes_max: int = MIB
     """Largest request body: the default limit of nginx and of aiohttp servers."""
     answer_bytes_max: int = MIB

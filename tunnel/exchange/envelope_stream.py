@@ -10,10 +10,11 @@ _unpack_length = struct.Struct("!8xI").unpack_from  # of an envelope (7.1)
 
 
 class EnvelopeStream:
-    """The body of one response. It holds at most one envelope and the piece that came last.
+    """Splits the body of one response. It keeps at most one incomplete envelope and the newest piece in memory.
 
-    A body that does not begin with an envelope is `broken`, and so is one in which anything else follows an envelope,
-    or an envelope larger than the limit. A broken body yields nothing more; its first bytes are kept for an error text.
+    `is_broken` becomes true when anything but an envelope comes, at the start or after an envelope, or when an envelope
+    is larger than the limit. A broken body yields nothing more. The bytes from the place where it broke are kept for an
+    error text, up to the limit and one piece.
     """
 
     __slots__ = ("_limit_bytes", "_pieces", "_size", "_wanted_bytes", "is_broken")
@@ -32,7 +33,7 @@ class EnvelopeStream:
 
     @property
     def rest(self) -> bytes:
-        """These bytes."""
+        """The bytes that belong to no whole envelope."""
         return b"".join(self._pieces)
 
     def feed(self, piece: Buffer) -> list[Buffer]:

@@ -25,8 +25,8 @@ _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9
 # twice this age, and so on up to the maximum.
 _ELDER_US_MIN = 8 * SECOND_US
 _ELDER_US_MAX = 30 * SECOND_US  # the longest deadline (7.8)
-# A path that is full takes each repeat in behind those before it, and a body that is repeated faster than the path can
-# carry it never arrives. So the time between repeats grows up to this much for each byte of the body: 64 kbit/s.
+# A full path queues each repeat after the earlier ones, and a body that is repeated faster than the path can carry it
+# never arrives. So the time between repeats grows up to this much for each byte of the body: 64 kbit/s.
 _BYTE_US = 125
 
 
@@ -82,8 +82,8 @@ class Flight:
         self.sent = 0
         self.failures = 0
         self.last = ""  # the latest failure, in words
-        self.proven = False  # the first repeat leaves before the deadline
-        self.is_answer_lost = False  # because the relay has answered, and the answer did not come
+        self.proven = False  # `prove` was called: the first repeat leaves before the deadline
+        self.is_answer_lost = False  # the relay has answered, and the answer did not come
         self.silent = False  # an attempt got no answer in time
         self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
         self.foreign = 0  # attempts that an intermediary refused
@@ -91,7 +91,7 @@ class Flight:
         self.passed_between = 0  # unexplained failures after a smaller body had passed
         self.smaller_passed = False  # a smaller body has passed since the last unexplained failure
         self.first_sent_us = now
-        self.answer_bytes_full = self.answer_bytes_max  # of the first attempt
+        self.answer_bytes_full = self.answer_bytes_max  # the limit that the first attempt asks for
         self.first_failure_us = 0  # age of the first attempt when it failed
         self.attempts: list[Attempt] = []  # open attempts, oldest first
         self._failed_us = 0  # time of the last unexplained failure
@@ -134,7 +134,7 @@ class Flight:
         return request, evicted
 
     def fail(self, request_id: int, text: str, retry_after_us: int, now: int, *, explained: bool = False) -> None:
-        """Record that an open attempt was reported as failed; `explained`, if its size cannot be the reason.
+        """Record that an open attempt was reported as failed. `explained`: its size cannot be the reason.
 
         The repeat leaves at once after the first such failure, and soon after later ones (7.8).
         """
@@ -150,7 +150,8 @@ class Flight:
         self.next_us = max(self.next_us, self._not_before_us)
 
     def ask_for(self, size_bytes: int) -> None:
-        """Ask for at most this many bytes in the next repeats. The relay answers with as many of the same packets."""
+        """Ask for at most this many bytes in the next repeats. The relay answers with as many of the same packets as
+        fit."""
         if isinstance(self._message, Exchange) and size_bytes != self.answer_bytes_max:
             self._message = msgspec.structs.replace(self._message, answer_bytes_max=size_bytes)
             self._body = encode_envelope(self._message)

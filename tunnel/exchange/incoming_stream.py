@@ -1,4 +1,4 @@
-"""The endpoint's half of one streamed answer: what came, what is owed for it, and when it counts as cut.
+"""The endpoint's half of one streamed answer: what came, which confirmation is owed, and when it counts as cut.
 
 Clause 7.20 of docs/PROTOCOL.md.
 """
@@ -21,8 +21,8 @@ _ENVELOPE_US_MAX = 10 * SECOND_US  # from the first byte of an envelope to its l
 class IncomingStream:
     """A stream whose first envelope came. `body` splits what follows.
 
-    It is *proven* when the relay has heard that the first envelope came; then packets come on it. When it is *over*,
-    nothing more is taken from it, but the relay may still have to hear what came.
+    It is *proven* when the relay has heard that the first envelope came; from then on, packets come on it. When it is
+    *over*, nothing more is taken from it, but a confirmation may still be *owed*: the relay must hear what came.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class IncomingStream:
 
     @property
     def overdue_us(self) -> int:
-        """By when it must leave even on the last free lane."""
+        """By when an owed confirmation must leave, even if only one lane is free."""
         return self._overdue_us
 
     def is_urgent(self, now: int) -> bool:

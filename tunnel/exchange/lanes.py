@@ -35,7 +35,7 @@ from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, enc
 
 __all__ = ["Lanes"]
 
-# An exchange that takes longer waits for its turn. The least round trip decides: a smoothed one grows with such waits.
+# An exchange that takes longer than this and 4 least round trips waits for its turn. (SRTT would grow with the wait.)
 _WAITS_US_MIN = 500 * MILLISECOND_US
 
 

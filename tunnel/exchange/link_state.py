@@ -18,7 +18,7 @@ __all__ = ["LinkInput", "LinkState"]
 _RECEIPT_US = 25 * MILLISECOND_US  # 8.2
 _RECEIPT_BYTES = 256 * KIB  # after this many bytes a receipt leaves at once: a fast link must not wait for receipts
 _NUMBER_MAX = 2**32 - 1  # 8.1
-_SILENCE_US = 10_000 * MILLISECOND_US  # half of the longest silence of an open link (8.4): it is looked for this often
+_SILENCE_US = 10_000 * MILLISECOND_US  # half of the longest silence of an open link (8.4); also the interval of checks
 
 
 class LinkInput(msgspec.Struct):
@@ -42,8 +42,8 @@ class LinkState:
         self._received = 0  # number of the newest batch received completely
         self._waiting: deque[tuple[int, int]] = deque()  # token and size of each unreceipted batch
         self._receipt_at_us: int | None = None
-        self._silence_at_us: int | None = None  # when to look whether this half was silent; None before `opened`
-        self._has_spoken = False  # since that was looked for last
+        self._silence_at_us: int | None = None  # when to check whether this half was silent; None before `opened`
+        self._has_spoken = False  # this half has sent a header since the last check
         self._unreceipted_input_bytes = 0
         self._header: LinkHeader | None = None  # of the batch whose packets are coming
         self._intake = LinkReader(buffers or BufferPool())

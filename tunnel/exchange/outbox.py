@@ -20,7 +20,7 @@ class Outbox(Protocol):
         ...
 
     def put_back(self, frames: list[Frame]) -> None:
-        """Put the frames that were taken last back to the front, in this order. They must not be refused."""
+        """Put the frames that were taken last back to the front, in this order. An outbox must not refuse them."""
         ...
 
     def confirmed(self, frames: list[Frame]) -> None:

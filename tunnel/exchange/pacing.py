@@ -225,8 +225,9 @@ class LaneCount:
 class HoldLimit:
     """The longest time for which the path lets a response wait.
 
-    Proxies and NATs that cut idle exchanges cut each of them at the same age. A hold that has grown is a trial until a
-    response has waited for so long: if it is cut instead, the hold before it returns, and the next trial comes later.
+    Proxies and NATs that cut idle exchanges cut each of them at the same age. A hold that has grown is on trial until a
+    response has waited for three quarters of it. If a response is cut first, the previous hold is used again, and the
+    next trial comes later.
     """
 
     def __init__(self, hold_us_max: int, hold_us_min: int, hold_us_start: int | None = None) -> None:

@@ -94,7 +94,7 @@ class PathModel:
         )
 
     def passed(self, attempt: Attempt) -> None:
-        """An attempt was answered: use its format for the next bodies (7.19)."""
+        """Use the format of this attempt, which was answered, for the next bodies (7.19)."""
         self.as_form = attempt.as_form
 
     def streamed(self, attempt: Attempt, now: int) -> None:

@@ -18,7 +18,7 @@ __all__ = ["Refusals"]
 
 _FOREIGN_MAX = 8  # 7.9: answers of an intermediary after which a batch is given up, about 2 s after the first of them
 _UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passed in between
-_PASSED_BETWEEN = 2  # of these failures, the number that came after a smaller body had passed
+_PASSED_BETWEEN = 2  # at least this number of these failures must have come after a smaller body had passed
 _LOWER_FAILURES = 4  # 7.16: from this failure on, the repeats ask for the smallest answer
 _ANSWER_BYTES_MIN = 4 * KIB
 

@@ -6,9 +6,9 @@ from tunnel.wire import VERSION, Attach, Attached, attachment_id
 __all__ = ["Registration"]
 
 _GENERATION_MAX = 2**32 - 1  # 7.11
-_RETURNS_MAX = 10  # more often in quick succession only if several relays take turns, which is about once a second
+_RETURNS_MAX = 10  # returns to known epochs in quick succession; with one relay, there are always fewer
 _RETURN_GAP_US = 10 * SECOND_US
-_EPOCHS_MAX = 64  # that are remembered
+_EPOCHS_MAX = 64  # number of epochs that are remembered
 
 
 class Registration:

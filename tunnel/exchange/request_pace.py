@@ -42,7 +42,7 @@ class RequestPace:
         self._found_us = _LONG_US_MIN
         self._near_blocks = 0
         self._ignored_us = _LONG_US_MIN
-        self._ignored_until_us = 0  # refusals are known to have another cause
+        self._ignored_until_us = 0  # until then, refusals are ignored: they are known to have another cause
         self._answered_us = 0  # when the newest request that was answered was sent
         self._passed = 0  # requests of the present block that were answered
         self._refused = 0  # requests of the present block that were refused

@@ -52,7 +52,7 @@ class ServedLimits(msgspec.Struct):
     answer_bytes_max: int = 2**20  # of a response body, including the envelope; requests may ask for less
     hold_us_max: int = 15_000_000
     streams: bool = False  # pulls may be answered with streams
-    stream_packets_max: int = PACKETS_ANY  # of a stream that are unconfirmed
+    stream_packets_max: int = PACKETS_ANY  # unconfirmed packets of a stream
 
 
 class Reply(msgspec.Struct):
@@ -272,7 +272,7 @@ class ServedLane:
         if now >= stream.ends_us or stream.left_bytes < 2 * fixed_bytes + HEADER_SIZE:
             return self.finish_stream(now)
         frames: list[Frame] = []
-        # Before the pace, whose window must not grow because many packets are small.
+        # Check the room first: if it is used up by many small packets, the window of the pace must not grow.
         room = self._limits.stream_packets_max - self._ledger.held_packets
         if stream.is_proven and room > 0 and self._outbox.waits() and self._pace.allows(self._ledger.held_bytes):
             frames = self._outbox.take(self._envelope_bytes(stream), room)
@@ -380,9 +380,10 @@ class ServedLane:
         return replies
 
     def _fit(self, limit_bytes: int) -> None:
-        """Put back to the front of the outbox what a smaller answer cannot hold.
+        """Put packets that a smaller answer cannot hold back to the front of the outbox.
 
-        If a piece does not fit, its whole packet is put back: whichever answer the endpoint took, offset 0 is right.
+        If a piece does not fit, its whole packet is put back and will start from offset 0 again: that is right whether
+        the endpoint has the piece or not.
         """
         if self._piece_bytes > limit_bytes and self._outgoing is not None:
             self._outbox.put_back([self._outgoing])

@@ -30,7 +30,7 @@ class ServedStream:
 
     @property
     def beat_us(self) -> int:
-        """When an empty envelope is due, if no other leaves before."""
+        """When an empty envelope is due, if no other leaves first."""
         return self._sent_us + beat_after_us(self._empty)
 
     @property

@@ -9,7 +9,7 @@ from tunnel.exchange.roundtrip import RoundTrip
 
 __all__ = ["OWED_US", "StreamPace", "beat_after_us"]
 
-OWED_US = 300 * MILLISECOND_US  # 7.20: a confirmation may wait so long for a request that carries it
+OWED_US = 300 * MILLISECOND_US  # 7.20: a confirmation may wait this long for a request that carries it
 _BEATS_US = tuple(seconds * SECOND_US for seconds in (1, 2, 4, 8, 15))  # 7.20
 _WINDOW_BYTES_START = 64 * KIB  # what is risked on a road that has carried nothing yet
 _WINDOW_BYTES_MIN = 64 * KIB

@@ -14,11 +14,11 @@ from tunnel.exchange.config import KIB, SECOND_US
 
 __all__ = ["RoadEvent", "RoadState", "StreamRoad"]
 
-_MOVED_BYTES = 256 * KIB  # an attachment that has moved so much is worth a try at once
+_MOVED_BYTES = 256 * KIB  # an attachment that has moved this much is worth a try at once
 _REST_US_MIN = SECOND_US  # doubles each time, up to the maximum
 _REST_US_MAX = 600 * SECOND_US
-_RELIABLE_US = 60 * SECOND_US  # of use, after which earlier failures are forgotten
-_FAILURES_MAX = 3  # of streams in use, with less than that between them: then the road rests
+_RELIABLE_US = 60 * SECOND_US  # after this time in use, earlier failures are forgotten
+_FAILURES_MAX = 3  # the road rests after this many failures in use, none of them forgotten
 
 
 class RoadState(enum.Enum):
@@ -37,13 +37,13 @@ class RoadEvent(enum.Enum):
 
     TRIED = enum.auto()
     PASSED = enum.auto()  # the first envelope of a stream came at once
-    CONFIRMED = enum.auto()  # the relay has heard so
+    CONFIRMED = enum.auto()  # the relay has heard that the first envelope came
     FAILED = enum.auto()  # no envelope came, or a stream was cut
     RESTED = enum.auto()
 
 
 _S, _E = RoadState, RoadEvent
-# Whatever is not listed changes nothing.
+# An event that is not listed changes nothing.
 _TRANSITIONS: dict[tuple[RoadState, RoadEvent], RoadState] = {
     (_S.UNKNOWN, _E.TRIED): _S.TRYING,
     (_S.TRYING, _E.PASSED): _S.READY,

@@ -167,7 +167,7 @@ class StreamingLanes(Lanes):
     def _start(self, lane: Lane, exchange: Exchange, now: int) -> None:
         for own in self._unheard:
             if own.lane is lane:
-                own.said()  # by the serial received
+                own.said()  # this request confirms with its serial received
         stream = self._first_owed() or next((stream for stream in self._unheard if stream.unheard), None)
         if stream is not None and stream.lane is not lane:
             exchange.confirms = stream.lane.index, stream.said()
@@ -228,7 +228,7 @@ class StreamingLanes(Lanes):
     def _accept(self, flight: Flight, attempt: Attempt, answer: Answer, body_bytes: int, now: int) -> None:
         self._road.moved(body_bytes + flight.body_bytes)
         if flight.stream:
-            # The relay answers only a repeat completely: the first envelope had not come.
+            # The relay answers only a repeat with a complete answer, so no first envelope had come in time.
             self._road.happened(RoadEvent.FAILED, now)
         self._relay_heard(flight, now)
         super()._accept(flight, attempt, answer, body_bytes, now)
@@ -240,7 +240,7 @@ class StreamingLanes(Lanes):
             if flight.confirms is not None and flight.confirms[0] == stream.lane.index:
                 serial = flight.confirms[1]
             elif stream.is_over and flight.lane == stream.lane.index:
-                serial = stream.serial  # its serial received
+                serial = stream.serial  # the request's serial received
             if stream.known(serial, now):
                 self._road.happened(RoadEvent.CONFIRMED, now)
                 self._tell_lanes()

@@ -67,7 +67,7 @@ class Owner:
         raise NotImplementedError
 
     def send(self, packet: Packet) -> None:
-        """Queue a packet that is sent even if its connection ends before."""
+        """Queue a packet that is sent even if its connection ends first."""
         raise NotImplementedError
 
     def send_abort(self, own_id: int, peer_id: int) -> None:
@@ -97,13 +97,13 @@ class ConnectionBase:
     def round_trip_us(self) -> int:
         """Return an estimate of the time from this endpoint to the peer and back; 0: unknown.
 
-        SRTT counts from receipts (4.5), so it lacks the way to the relay and back, which the carrier measures.
+        SRTT counts from receipts (4.5), so it lacks the round trip to the relay, which the carrier measures.
         """
         return self._carrier.round_trip_us + self.sender.rtt.srtt_us
 
     @property
     def complete(self) -> bool:
-        """Whether the peer's whole stream has arrived, the peer has closed, and only the reader is not done.
+        """Whether the peer's whole stream and its CLOSE have arrived, and only the reader has not reached the end.
 
         From then on, no fault of the path or the peer can lose a byte (4.2, 5.5).
         """

@@ -79,7 +79,7 @@ class Closing:
     # reports
 
     def junked(self, junked_bytes: int) -> None:
-        """Record that the peer closed before it had acknowledged `junked_bytes` of ours; if any, that is an error."""
+        """Record that the peer closed with `junked_bytes` of ours unacknowledged; more than 0 are an error."""
         if junked_bytes:
             self.loss = (LostReason.PEER_CLOSED, f"{junked_bytes} bytes were not acknowledged")
 
@@ -95,8 +95,8 @@ class Closing:
         """End the connection with an error.
 
         The application gets `reason`, and the peer gets ABORT with `tell` if that is given. When everything has been
-        received (`complete`), only an abort by our own application ends the connection; any other error stops the
-        open, keepalive and user-timeout timers.
+        received (`complete`), only an abort by our own application ends the connection; any other error only stops
+        the open, keepalive and user-timeout timers.
         """
         connection = self._connection
         if connection.state is State.CLOSED:
@@ -114,14 +114,14 @@ class Closing:
     # SHUTDOWN
 
     def release(self, now: int) -> None:
-        """Release the route: send SHUTDOWN, and repeat it until the peer answers."""
+        """Release the route: send SHUTDOWN, and repeat it until the peer answers. Without the peer's id, do nothing."""
         if self._connection.identity.peer_id:
             self._send_shutdown(0, now)
 
     def _repeat_shutdown(self, now: int) -> None:
         """Send SHUTDOWN: again if it was not answered, or for the first time if the CLOSEs crossed (5.7).
 
-        While the route is lost it is not sent, since it could not arrive.
+        While the route is lost, send nothing, since it could not arrive.
         """
         if self._handshake.suspended_since_us == NEVER_US:
             self._send_shutdown(self._shutdowns_sent, now)

@@ -226,7 +226,7 @@ class Connection(ConnectionBase):
         return True
 
     def _fit_send_buffer(self, peer_window_bytes: int) -> None:
-        """Let the send buffer follow the peer's window once it was full, as far as the budget grants it.
+        """Let a send buffer that was full grow with the peer's window, as far as the budget grants it.
 
         The budget decides because a peer may claim any window.
         """

@@ -93,7 +93,7 @@ class Handshake:
         self.peer_packet_bytes_max = owner.config.packet_bytes_max
         self._answer_resumed = False
         self._opens = 0  # number of CONNECTs sent
-        self._backoff = 0  # doublings of the CONNECT interval; negative: repeats at FAST_OPEN_INTERVAL_US that remain
+        self._backoff = 0  # doublings of the CONNECT interval; -n: n repeats at FAST_OPEN_INTERVAL_US come first
         self._answers = 0
         self._held: list[Packet] = []
         self._held_bytes = 0
@@ -235,7 +235,7 @@ class Handshake:
             # Early data may still be in flight: it is not lost, and it still counts against the edge.
             sender.suspended = False
             sender.window.edge_bytes = initial_edge_bytes
-            sender.rtt.progressed()  # the peer could not acknowledge early data, so that silence was no failure
+            sender.rtt.progressed()  # the peer could not acknowledge early data, so its silence was no failure
             sender.arm(now)
             self._owner.emit(Connected(connection.id))
         else:
@@ -308,7 +308,7 @@ class Handshake:
     def pull_interval_changed(self, now: int) -> None:
         """Use the carrier's new pull interval, and announce it to the peer, whose timers depend on it (2.7, 4.6)."""
         self._add_pull_intervals()
-        if self._connection.state in (State.ACCEPTED, State.OPEN):  # later CLOSE may be queued; nothing may follow it
+        if self._connection.state in (State.ACCEPTED, State.OPEN):  # later, nothing may follow a queued CLOSE
             self._option_sent += 1
             options = Options(pull_interval_ms=self._owner.carrier.pull_interval_us // 1000)
             payload = encode_option(Option(self._option_sent, options))

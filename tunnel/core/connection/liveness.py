@@ -12,7 +12,7 @@ class Liveness:
     """Keepalive and user timeout of one connection.
 
     Both timers are lazy: they check the state only when they fire. The user timeout runs from the creation of the
-    connection, so no wait has to start it. It fires no later than any wait can expire, and is then set again.
+    connection, so no wait has to start it. It never fires later than a wait can expire, and is set again when it fires.
     """
 
     __slots__ = (

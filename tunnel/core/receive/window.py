@@ -18,7 +18,7 @@ from tunnel.wire import RANGES_MAX, Buffer, End, PacketType
 __all__ = ["Arrival", "ReceiveWindow"]
 
 COPY_BYTES = 64 * 1024  # slices below this are copied out of their body, so that they do not pin it
-PINNED_SHARE = 4  # so is the first kept slice of a body if it is below a quarter of it, unless the whole body fits
+PINNED_SHARE = 4  # a slice below 1/4 of its body is copied, too, if the pinned bytes would exceed half of the window
 JOIN_BYTES = 4 * 1024  # in-order slices below this are gathered into one chunk
 CHUNK_BYTES = 64 * 1024  # largest size of such a chunk
 UPDATE_SHARE = 4  # 4.12: a window update leaves when a quarter of the window has opened

@@ -342,7 +342,7 @@ class SendWindow:
         return False
 
     def _may_resend(self, segment: Segment) -> bool:
-        # The oldest segment passes whatever the edge is: the others may wait for it, and no timer runs for them.
+        # The oldest segment may leave whatever the edge is: the others may wait for it, and no timer runs for them.
         return self.edge_used + segment.size <= self.edge_bytes or segment.sequence == self.oldest
 
     def _cut_size(self, size_max: int) -> int:
