@@ -212,7 +212,7 @@ class Attachment(RenewableSecrets):
         offer: Offer | None = None,
         slot: HandshakeSlot | None = None,
     ) -> Transport:
-        """Return the transport of a connection. `offer`: ours, to encrypt it; `slot`: of the handshake that we answer."""
+        """Return the transport of a connection. `offer`: of encryption, by us; `slot`: to answer the peer's offer."""
 
         def forget(transport: Transport) -> None:
             self._transports.pop(transport, None)

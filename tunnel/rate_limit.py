@@ -33,7 +33,7 @@ class RateLimit:
 
     @classmethod
     def parsed(cls, text: str, within: RateLimit | None = None) -> RateLimit | None:
-        """Return the limit for a rate such as 20 MiB/s; `within` if the text is empty. Raise ValueError if it is no rate.
+        """Return the limit for a rate such as 20 MiB/s; `within` if the text is empty. Raise ValueError for any other.
 
         `within` is also a part of the limit that is returned.
         """

@@ -9,14 +9,14 @@ from tunnel.traces.record import TraceEvent
 
 __all__ = ["aligned", "delays_of"]
 
-_ENOUGH = 100_000  # events of which all packets are compared; of more events, a sample of as many
+_ENOUGH = 100_000  # number of events up to which all packets are compared; of more, a sample of about this number
 
 
 def delays_of(events: DataFrame, count: int) -> DataFrame:
-    """Return the shortest time from sending to arrival by the clocks of both, for each two writers (`begin`, `end`).
+    """Return the shortest time from sending at one writer (`begin`) to arrival at another (`end`), by their own clocks.
 
-    `count` is the number of events. Of many, only a part of the packets with data is compared, and all others that have
-    numbers.
+    `count` is the number of events. If there are many, only a sample of the DATA packets is compared, but every other
+    numbered packet.
     """
     kind = F.col("packet_type")
     is_chosen = (kind != DATA) | (F.pmod(F.xxhash64("sequence"), F.lit(1 + count // _ENOUGH)) == 0)

@@ -21,7 +21,7 @@ WORST_LISTED = 20
 STALLS_LISTED = 30
 _SHORT_BUCKETS_US = (100_000, 1_000_000)
 _LONG_BUCKETS_US = (counts.BUCKET_US, 60_000_000, 600_000_000, 3_600_000_000, 86_400_000_000)
-_BUCKETS = 1_000  # at most, unless a trace is of years
+_BUCKETS = 1_000  # largest number of time buckets, except for a trace of years
 
 Progress = Callable[[str], None]
 

@@ -36,7 +36,7 @@ class Trouble(NamedTuple):
     requests: int
     failed: int
     statuses: dict[int, int]
-    """How often which status answered, other than 200; 0: no answer."""
+    """The number of exchanges that ended with each HTTP status other than 200; status 0: no answer."""
     absences: int
     broken: int
     """The requests whose connection failed."""
@@ -102,7 +102,7 @@ def _explained(of: Analysis, family: str) -> str:
 def _writes_slowly(of: Analysis) -> bool:
     """Whether the application wrote at its own pace: while bytes were in flight, or after a pause.
 
-    One that waits until everything is acknowledged writes right after that; then it is the path that is slow.
+    An application that waits until everything is acknowledged writes right after that; then the path is slow, not it.
     """
     paced = (of.limits.get("idle") or 0) + (of.limits.get("all_sent") or 0)
     return bool(2 * paced >= of.limits.get("awaiting", 0))

@@ -7,7 +7,7 @@ from tunnel.analysis.flow import ACKED, RECEIVED, SENT, unwrapped
 
 __all__ = ["COLUMNS", "ROWS", "points_of"]
 
-COLUMNS, ROWS = 480, 240  # of cells in a graph; a point covers about as much
+COLUMNS, ROWS = 480, 240  # of cells in a graph; a drawn point covers about one cell
 
 
 def points_of(flow: DataFrame, streams: list[int]) -> DataFrame:

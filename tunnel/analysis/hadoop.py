@@ -21,7 +21,7 @@ _LOCK = "lock"
 _REASON_LETTERS = 300
 _MISSING = ("FileNotFoundException", "NoSuchFileException")
 _EXISTS = ("FileAlreadyExistsException", "AlreadyBeingCreatedException")
-# Stores whose files appear when they are complete, such as S3: the capability says that a file can be abandoned before.
+# Stores such as S3, whose files appear when they are complete. The capability says that a file can be abandoned first.
 _APPEARS_COMPLETE = "fs.capability.outputstream.abortable"
 
 
@@ -31,7 +31,7 @@ def _java_of(session: SparkSession) -> Any:
 
 
 def spark_name_of(session: SparkSession, uri: str) -> str:
-    """Return how Spark calls a file in `_metadata.file_path`."""
+    """Return the name that Spark gives a file in `_metadata.file_path`."""
     path = _java_of(session)._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001
     return str(path(uri).toUri().toString())
 
@@ -147,7 +147,7 @@ class HadoopFolder:
             names.rename(self._path(name), self._path(to), self._no_options)
 
     def sync(self, name: str) -> None:
-        """Do nothing: these file systems answer for a file once it is closed."""
+        """Do nothing: these file systems guarantee that a closed file survives a crash."""
 
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError), self._errors():

@@ -43,7 +43,7 @@ def holes_of(events: DataFrame, writers: list[str]) -> DataFrame:
 
 
 def merged(rows: Rows) -> dict[str, list[tuple[int, int]]]:
-    """Return the holes of each writer in order, with a slack, as few as possible."""
+    """Return the holes of each writer in order, each widened by a slack; those that then overlap are joined."""
     found: dict[str, list[tuple[int, int]]] = {}
     for row in sorted(rows, key=lambda row: (row["writer"], row["begin"])):
         begin, end = row["begin"] - _SLACK_US, row["end"] + _SLACK_US

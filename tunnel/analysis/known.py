@@ -73,7 +73,7 @@ class Known:
             first = _first_line(content, begin)
 
     def _owner_of_cut(self, part: Part, content: bytes) -> str:
-        """Return a file that has lines beyond these, and these before them, or an empty text."""
+        """Return the name of a file in which more lines follow these; empty if there is none."""
         longer = [each for each in self._beginnings.get(part.first, ()) if each.size_bytes > part.size_bytes]
         owners = (self._owners[each.digest] for each in longer)
         return next((owner for owner in owners if self._contains(owner, content)), "")

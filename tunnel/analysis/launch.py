@@ -49,7 +49,7 @@ def running_spark(master: str, memory: str, *, brief: bool, show_log: bool = Fal
     try:
         yield session
     finally:
-        with suppress(Exception):  # a Java that has died is not to hide the error that tells why
+        with suppress(Exception):  # an error of stopping a Java that has died must not hide the first error
             session.stop()
 
 

@@ -127,7 +127,7 @@ _WHOSE = ("lag", "peer_lag", "relay_lag")
 
 
 def _lags_meanwhile(stalls: DataFrame, flow: DataFrame, streams: DataFrame, events: DataFrame) -> DataFrame:
-    """Return for how long of each stall the event loop of its sender was late, of its peer, and of their relay.
+    """Return for how long of each stall the event loops of its sender, of the peer and of their relay were late.
 
     A lag is a time, from the moment at which the loop should have run until it did. The loop often handles what came
     meanwhile before it records its lag, so the record alone would lie after the stall. Several nodes of one process
@@ -182,7 +182,7 @@ def _clocks(flow: DataFrame, streams: DataFrame) -> DataFrame:
     `receiver` is the writer at the other end, `relay` a writer that bound the route. Clocks by which nothing arrives
     before it was sent are taken for one clock, as on one machine. Otherwise the shortest times there and back differ by
     twice the difference of the clocks, if the path is as long both ways; where nothing came back, half a round trip
-    serves. The route was bound at about the time of the answer to CONNECT.
+    is used. The route was bound at about the time of the answer to CONNECT.
     """
     back = streams.select(F.col("stream").alias("other"), F.col("delay_us").alias("back_us"))
     ends = streams.select("stream", "other", "receiver", "delay_us", "trip_us_p50", "trip_us_p99")

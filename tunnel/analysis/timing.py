@@ -19,7 +19,7 @@ __all__ = [
 _SHARES = (0.5, 0.95, 0.99)
 STALL_MIN_US = 1_000
 BUCKET_US = 10_000_000
-PATIENCE_US = 500_000  # with the answer to a CONNECT, before a round trip is known
+PATIENCE_US = 500_000  # allowed for the answer to a CONNECT while no round trip is known
 ACK_DELAY_US = 25_000  # PROTOCOL 4.3: the longest time for which a receiver delays an acknowledgement
 
 

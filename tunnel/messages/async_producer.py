@@ -92,7 +92,7 @@ class DefaultEventHandler:
     async def handle(self, items: Sequence[QueueItem], producer: Producer) -> Sequence[tuple[QueueItem, Exception]]:
         groups: dict[tuple[str, int], list[bytes]] = {}
         group: list[bytes] = []
-        topic, partition = None, 0  # of the group: most items belong where the one before belongs
+        topic, partition = None, 0  # of the group: most items belong to the same one as the previous item
         failed: list[tuple[QueueItem, Exception]] = []
         encode = producer.encoder.encode
         size_max = producer.message_bytes_max

@@ -127,9 +127,10 @@ class MemoryBacklog:
         return next(iter(self._items), self._count)
 
     def peek(self, number: int, size_max: int) -> tuple[int, list[bytes]]:
-        """Return messages with consecutive numbers, and the first number: the next from `number` on that is left.
+        """Return messages with consecutive numbers, about `size_max` bytes of them, and the number of the first.
 
-        They have about `size_max` bytes. Without any, the number is `next_number`. Expired messages are discarded.
+        The first is the oldest that is left from `number` on; if none is, the number is `next_number`. Expired messages
+        are discarded.
         """
         now = self._clock()
         found: list[bytes] = []

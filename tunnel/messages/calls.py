@@ -128,7 +128,7 @@ class CallChannel(Startable):
         await self._frames.room(size_max)
 
     async def wait_handled(self) -> None:
-        """Wait until the handlers of all requests have returned that need no answer."""
+        """Wait until the handlers of all requests that need no answer have returned."""
         while self._one_way:
             await asyncio.wait(self._one_way)
 
@@ -280,8 +280,8 @@ class CallChannel(Startable):
         else:
             self._handling[header.opaque] = task
         task.add_done_callback(lambda task: self._handled(header, len(body), task))
-        # A task that is cancelled before its first step never awaits what the handler has returned, so that is ended
-        # here. It has no effect on what has ended already.
+        # A task that is cancelled before its first step never awaits the coroutine or future that the handler has
+        # returned. These callbacks end it; they have no effect if it has ended already.
         if asyncio.iscoroutine(outcome):
             task.add_done_callback(lambda _: outcome.close())
         elif asyncio.isfuture(outcome):

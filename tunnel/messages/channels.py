@@ -13,7 +13,7 @@ from tunnel.messages.errors import ChannelClosedError
 
 __all__ = ["CONNECT_TIMEOUT_S", "SILENT_S", "ChannelTable", "ChannelWrapper", "Dial", "split_address"]
 
-SILENT_S = 5.0  # a shorter call that fails says little about the connection
+SILENT_S = 5.0  # the timeout of a shorter call says little about the connection
 CONNECT_TIMEOUT_S = 3.0  # connectTimeoutMillis of the document
 
 Dial: TypeAlias = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -119,9 +119,9 @@ class ChannelTable:
     ) -> Response:
         """Send a request to an address and return its response, as CallChannel.call does.
 
-        The time to connect does not count towards `timeout`. When it has passed, and the peer has sent nothing at all
-        for SILENT_S or longer, the channel is closed, so that the next call dials again: a tunnel keeps a connection
-        open whose other end has gone, until its user timeout.
+        The time to connect does not count towards `timeout`. If `timeout` passes, at least SILENT_S long, and the peer
+        has sent nothing at all meanwhile, the channel is closed, so that the next call dials again: a tunnel keeps a
+        connection open until its user timeout, even if the other end has gone.
         """
         channel = await self.channel(address)
         reads, start = channel.reads, time.monotonic()

@@ -83,7 +83,7 @@ class FrameWriter:
         self._out = []
 
     def close(self) -> None:
-        """Write what is in memory and not behind a file, and accept nothing more."""
+        """Write the queued buffers before the first file, drop everything after them, and accept nothing more."""
         self.flush()
         self._closed = True
         self._files.clear()

@@ -99,7 +99,7 @@ class Inbox(Closeable):
 
     def close(self) -> None:
         """Flush the inbox, and release it for other processes."""
-        with self._noting:  # a checkpoint that is being written; a later one would replace those of the next owner
+        with self._noting:  # wait for a checkpoint in progress: if it ended later, it would replace the next owner's
             self._is_closed = True
         self.log.close()
 

@@ -123,8 +123,8 @@ class TimeWindow:
                 self._ramp_bytes = None
         elif self._probe_due_us is not None and now >= self._probe_due_us:
             self._probing = True
-            # Send less by the part of the window that should be waiting, and by a quarter more. If the estimate of the
-            # path is about right, nothing waits then.
+            # Send only the part of the window that should not be waiting, less a quarter. If the estimate of the path
+            # is about right, nothing waits then.
             share = _PROBE_SHARE * (self.base_us or took_us) / took_us
             self._probe_bytes = round(self.window_bytes * min(_PROBE_SHARE, max(_PROBE_SHARE_MIN, share)))
         else:

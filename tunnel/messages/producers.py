@@ -94,7 +94,7 @@ class RequestMaker:
 
 
 class Producer(RequestMaker):
-    """A request maker that sends. `AsyncProducer` takes any."""
+    """A request maker that also sends. `AsyncProducer` works with any of its subclasses."""
 
     async def send_requests(self, requests: Sequence[ProduceRequest]) -> None:
         """Send encoded requests."""

@@ -89,7 +89,7 @@ class SegmentSet(FileMessageSet):
 
     keeps: _Descriptor
     next_offset: int | None = None
-    """The offset of the first message after it; None if it ends within a message, or that is not known."""
+    """The offset of the first message after the set; None if the set ends within a message or the offset is unknown."""
 
 
 class Segment:
@@ -189,7 +189,7 @@ class Segment:
         return descriptor
 
     def remember_end(self) -> None:
-        """Note the present end: a reader that follows the segment goes on there, and need not look for the position."""
+        """Note the present end: a reader that has read up to it finds the position to go on from without a search."""
         self._ends[self.count] = self.size
         if len(self._ends) > _ENDS_MAX:
             del self._ends[next(iter(self._ends))]
@@ -235,7 +235,7 @@ class Segment:
         return part
 
     def position(self, offset: int) -> int:
-        """Return the position of the message with this offset, which must be in this segment or the next to come."""
+        """Return the position of the message with this offset. It must be in this segment, or the next to be added."""
         wanted = offset - self.base
         if wanted == self.count:
             return self.size
@@ -249,7 +249,8 @@ class Segment:
     def read(self, offset: int, size_max: int) -> SegmentSet:
         """Return messages from this offset on: about `size_max` bytes, which may end within any but the first.
 
-        It ends at an entry of the index, or at the end of the segment, if there is one: then `next_offset` is known.
+        If the end of the segment or an entry of the index lies within `size_max`, the set ends there, and `next_offset`
+        is known.
         """
         count, size = self.count, self.size
         start = self.position(offset)

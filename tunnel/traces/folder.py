@@ -45,7 +45,7 @@ class TraceFolder:
         self.bytes_max = bytes_max
         self._tell = tell
         self._has_told = False
-        self._held_bytes = 0  # in all trace files, when we looked, and what was written since then
+        self._held_bytes = 0  # in all trace files at the last look, plus the bytes written since then
 
     def create(self, name: str) -> BinaryIO:
         """Create a file. Raise OSError if that fails."""

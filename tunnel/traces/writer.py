@@ -30,8 +30,8 @@ FLUSH_RECORDS = 4096
 FLUSH_S = 0.25
 FILE_BYTES = 64 * 1024 * 1024  # of JSON lines, before compression
 FILE_S = 60.0
-_FILES_MIN = 8  # in a full folder: the oldest can be removed before it takes most of the trace with it
-_CLOSE_S = 10.0  # for the records that wait at the end, on a disk that hangs
+_FILES_MIN = 8  # a file is at most 1/8 of the folder: its removal takes only a small part of the trace with it
+_CLOSE_S = 10.0  # how long `close` waits for the last records to be written, if the disk hangs
 QUEUE_RECORDS = 64 * FLUSH_RECORDS  # about one second of the fastest transport; further records are dropped
 _LEVEL = 1  # zstd level: a tenth of the size, at more than 1 GB/s
 

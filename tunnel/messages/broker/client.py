@@ -77,7 +77,7 @@ class BrokerProducer(Producer):
             await self._call(encode_requests(requests), {})
 
     async def send_at(self, offset: int, topic: str, *values: Any, partition: int = 0) -> None:
-        """Send values that must get the offsets from `offset` on. A partition's only producer sends each set once so.
+        """Send values that must get the offsets from `offset` on. So a partition's only producer stores no set twice.
 
         RemoteCallError with the code CONFLICT if the partition goes on with another offset: then this set, or a part of
         it, was stored before, or another producer sends to the partition.

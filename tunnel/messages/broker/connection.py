@@ -49,7 +49,7 @@ _READ_BYTES = 256 * 1024
 _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one for each of its partitions
 _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # of their bodies: one of the largest frames, and some small ones
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that a client does not read; further ones are made when it does
-_UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included, at which a client that asks on is cut off
+_UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included; then a client that goes on asking is cut off
 _FAR_READS_MAX = 1  # reads from the disk of one connection at once: they take threads from others
 _JOINED_MAX = 1_000  # memberships of one connection
 _WAIT_MS_MAX = 60_000
@@ -131,7 +131,7 @@ class CallConnection:
         self._joined: set[tuple[str, str, str]] = set()
         self._storing = asyncio.Lock()  # requests of one connection are stored in their order
         self._far_reads = asyncio.Semaphore(_FAR_READS_MAX)
-        self._listing = asyncio.Lock()  # one connection waits once for the lists of all positions
+        self._listing = asyncio.Lock()  # one call of a connection at a time waits for `shared.listing`
         self._channel = CallChannel(
             reader,
             writer,

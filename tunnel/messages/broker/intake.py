@@ -24,9 +24,9 @@ FIRST_BYTES = 9  # with them a call and a produce request are distinct
 def is_call(first: bytes) -> bool:
     """Whether a connection that begins with these bytes carries calls, and not produce requests.
 
-    A call begins with two lengths of 4 bytes, the second below 2^24, and a JSON object. A produce request has the first
-    letter of the topic in the place of the second length; a multi-produce request has a letter, the partition or the
-    size of the set in the place of the object's brace, none of which is a brace.
+    A call begins with two lengths of 4 bytes, the second below 2^24, and a JSON object. In a produce request, byte 4 is
+    the first letter of the topic. In a multi-produce request, byte 8 is a letter of the topic or a byte of the
+    partition, but never a brace.
     """
     return first[4] == 0 and first[8:9] == b"{"
 
@@ -65,7 +65,7 @@ class MeteredReader(asyncio.StreamReader):
         elif not self._has_slot:
             await self._slots.acquire()
             self._has_slot = True
-            self._began = None  # the time in the queue is not the peer's
+            self._began = None  # the peer is not to blame for the time in the queue
         if not size:
             self._began = None
             return await self._source.read(n)

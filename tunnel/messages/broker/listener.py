@@ -259,9 +259,9 @@ class MessageListener(Startable):
     async def settle(
         self, message: DeliveredMessage, begun: Awaitable[RetryLater | None] | RetryLater | None = None
     ) -> None:
-        """Handle a message until that has succeeded, or it is in the dead-letter topic.
+        """Handle a message until the handler has succeeded, or the message is in the dead-letter topic.
 
-        `begun` is what `begin` has returned for the first attempt; without it, that is made here.
+        `begun` is the result of `begin` for the first attempt; without it, this method makes the first attempt, too.
         """
         config = self.consumer.config
         while True:
@@ -278,7 +278,7 @@ class MessageListener(Startable):
     async def _attempt(
         self, message: DeliveredMessage, begun: Awaitable[RetryLater | None] | RetryLater | None
     ) -> float | None:
-        """Call the handler, unless it was. Return None if it has succeeded, else the delay before the next attempt."""
+        """Make an attempt, or end the one that has `begun`. Return None on success, else the delay before the next."""
         if not self._is_ordered:
             await self._slots.acquire()
         try:
@@ -327,7 +327,7 @@ class MessageListener(Startable):
         return True
 
     def start_fetching(self, topic: str, number: int, offset: int) -> Consumer:
-        """Return the consumer of a partition that this member has got."""
+        """Return a consumer of a partition that belongs to this member, which fetches from `offset` on."""
         return self.consumer.client.consumer(topic, number, offset, fetch_bytes=self.consumer.config.fetch_bytes)
 
     @property

@@ -57,7 +57,7 @@ class Partition:
         return True
 
     async def readable(self) -> None:
-        """Wait until the partition can be read, which a partition that refuses messages can, too."""
+        """Wait until the partition can be read. It may refuse new messages all the same."""
 
     @property
     def is_failed(self) -> bool:
@@ -335,7 +335,7 @@ class MemoryPartition(Partition):
             first, found = self._backlog.peek(wanted, size_max)
         fields = {"max": str(self.end_offset), "first": str(self.first_offset)}
         if wanted <= self.end_offset:
-            # The reader may go on from there: whatever it asked for before is discarded.
+            # The reader may go on from `wanted`, even if the messages from there to `offset` are discarded.
             fields |= {"offset": str(first), "first": str(min(wanted, self.first_offset))}
         return Response(b"".join(found), fields)
 

@@ -17,7 +17,7 @@ from tunnel.messages.requests import ProduceRequest
 
 __all__ = ["Allowance", "Stored", "Storing", "check_set"]
 
-_SLICE_BYTES = 64 * 1024  # checked at once: about 5 ms for the smallest messages, and other clients wait so long
+_SLICE_BYTES = 64 * 1024  # checked at once: about 5 ms for the smallest messages, for which other clients wait
 
 
 @dataclass(slots=True)

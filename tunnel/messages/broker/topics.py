@@ -34,7 +34,7 @@ class Topic:
         self._turn = 0
 
     def choose(self) -> int:
-        """Return the partition for messages that leave the choice to the broker: each in turn, failed ones never."""
+        """Return the partition for messages without one: each in turn, failed ones only if all have failed."""
         count = len(self.partitions)
         for step in range(count):
             number = (self._turn + step) % count
