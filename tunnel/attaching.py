@@ -143,7 +143,7 @@ def _maker(
         return made[-1]
 
     def renew(token: str | None, headers: Mapping[str, str], proxy: str | None, refused: Callable[[int], None]) -> None:
-        found = [each.other_secrets(token, headers, proxy) for each in dialings]  # before any is in use
+        found = [each.other_secrets(token, headers, proxy) for each in dialings]  # checked before any of them is used
         for each, secrets in zip(dialings, found, strict=True):
             each.renew(secrets, refused)
         for one in made:

@@ -58,7 +58,7 @@ class Attachment(RenewableSecrets):
         encryption: Encryption | None = None,
         rate_limit: RateLimit | None = None,
     ) -> None:
-        self.rate_limit = rate_limit  # of all connections together
+        self.rate_limit = rate_limit  # the limit of all connections together
         self._make_carrier = make_carrier
         self._encryption = encryption or Encryption()
         self._config = config

@@ -29,7 +29,7 @@ __all__ = [
     "writes_events",
 ]
 
-_QUOTE_LETTERS = 300  # of an unexpected error, which may quote a page
+_QUOTE_LETTERS = 300  # an unexpected error may quote a page: print this much of its text
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline

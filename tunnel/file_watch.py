@@ -10,7 +10,7 @@ __all__ = ["FileWatch"]
 _LOOK_S = 0.5  # interval between two checks
 _AGAIN_LOOKS = 10  # checks until files that could not be used are tried again: they may be readable by then
 _Signature: TypeAlias = tuple[int, int, int] | None  # inode, time of the last change, size; None without a file
-_NEVER: _Signature = (-1, -1, -1)  # of a file that was never used; no file has it
+_NEVER: _Signature = (-1, -1, -1)  # stands for a file that was never used; no file has this signature
 
 
 class FileWatch:
@@ -27,7 +27,7 @@ class FileWatch:
         self._changed = changed
         self._again = again or changed
         self._used = self._seen = self._sign()
-        self._looks_left = 0  # until the files are tried again; 0: they need not be
+        self._looks_left = 0  # checks until the files are tried again; 0: they need not be tried again
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ _UNAUTHORISED = 401
 def refusal_error(event: AttachRefused) -> TunnelError:
     """Return the error, which says what to do next."""
     if event.status == _PROXY_AUTH_REQUIRED:
-        return ProxyPasswordError(event.text)  # which already says what to do
+        return ProxyPasswordError(event.text)  # its text already says what to do
     if event.status == _UNAUTHORISED or event.code == StatusCode.NOT_AUTHORISED:
         return NotAuthenticatedError(f"{event.text}: check the token")  # a relay does not say what is wrong with it
     if event.status in _DENIALS or event.code == StatusCode.DENIED:

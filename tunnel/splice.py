@@ -119,7 +119,7 @@ class Side(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.pause_reading()  # until there is another side to write to
+        self._transport.pause_reading()  # stays paused until there is another side to write to
         if self._made is not None:
             self._made(self)
 

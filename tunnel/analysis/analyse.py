@@ -80,7 +80,7 @@ def analyse(
     events = _aligned(result, events)
     missing = _holes(result, session, events)
     progress("joining both ends of the streams")
-    with ThreadPoolExecutor(1) as beside:  # so that one query is planned, on one core, while another one runs
+    with ThreadPoolExecutor(1) as beside:  # one query is planned, on one core, while another one runs
         counted = beside.submit(_counts, result, session, events)
         _streams(result, events, missing, relay_dropped, progress)
         counted.result()

@@ -12,9 +12,9 @@ from tunnel.analysis.limits import LIMITS
 
 __all__ = ["Blame", "Trouble", "blames", "lived_us", "trouble_of"]
 
-_TROUBLE_OF_NOTE = 0.02  # of all requests
+_TROUBLE_OF_NOTE = 0.02  # least share of all requests that must fail, or be repeated, to count
 _TOO_LARGE = 413
-_LOSS_OF_NOTE = 0.01  # of all transmissions
+_LOSS_OF_NOTE = 0.01  # least share of all transmissions that must be lost, or repeated, to count
 _LOSSES_OF_NOTE = 5  # fewer may be an accident
 _FAR_US = 50_000  # a shorter round trip rarely limits a stream
 _QUEUE_US = 500_000  # the shortest deadline of a request (PROTOCOL 7.7)

@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["Clock", "are_one", "clocks_of"]
 
 _SAME_US = 50_000  # wall clocks that are set by NTP, and read on one machine, differ by less
-_LATE_US = 10_000_000  # of all packets between two processes, the fastest takes less
+_LATE_US = 10_000_000  # the fastest of all packets between two processes takes less than this
 
 Rows = list[dict[str, Any]]
 

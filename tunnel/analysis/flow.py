@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 SENT, RECEIVED, ACKED, RECOVERED, SPURIOUS = range(1, 6)
-ASKED, ANSWERED, ENDED, ROUTED = range(6, 10)  # of the connection as a whole, so without a number of a packet
+ASKED, ANSWERED, ENDED, ROUTED = range(6, 10)  # events of a whole connection; their rows have no packet number
 
 _KINDS = {
     TraceEvent.PACKET_SENT: SENT,
@@ -169,7 +169,7 @@ def _placed(packets: DataFrame) -> DataFrame:
     """Order the packets of each stream, and add what is known of the stream as a whole."""
     stream = Window.partitionBy("stream")
     base = F.min_by("sequence", F.coalesce("sent_us", "received_us")).over(stream)
-    delay = F.col("received_us") - F.col("sent_us")  # by two clocks: only its changes mean something
+    delay = F.col("received_us") - F.col("sent_us")  # measured by two clocks, so only its changes mean something
     packets = packets.withColumn("position", unwrapped(F.col("sequence"), base)).withColumns(
         {
             "acked_position": F.max(F.when(F.col("acked_us").isNotNull(), F.col("position"))).over(stream),

@@ -107,7 +107,7 @@ def local_path(place: str) -> Path | None:
         return Path(place)
     if scheme[1].lower() != "file":
         return None
-    return Path("/" + place[len("file:") :].lstrip("/"))  # as Hadoop reads it: it does not know %-escapes
+    return Path("/" + place[len("file:") :].lstrip("/"))  # as Hadoop reads it, which does not decode %-escapes
 
 
 def is_hidden(name: str) -> bool:

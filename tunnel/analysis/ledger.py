@@ -24,7 +24,7 @@ _STAGED = "staged"
 _OURS = re.compile(r"\d{8}-[0-9a-f]{8}")  # folders of data and of staged files
 _RECORD = re.compile(r"\d{8,}\.json")
 _WRITTEN = re.compile(r"\.\d{8}\.json-[0-9a-f]{8}")  # a record that has no name yet
-_OLD = "intake.json"  # of tables that were written before there was a ledger
+_OLD = "intake.json"  # a file of tables that were written before there was a ledger
 _FORMAT = 2
 
 

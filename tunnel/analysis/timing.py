@@ -93,7 +93,7 @@ def steps_of(flow: DataFrame, streams: DataFrame) -> DataFrame:
 
 def busy_us(steps: DataFrame) -> DataFrame:
     """Return one row with the time in which at least one sender was busy (`us`)."""
-    order = Window.orderBy("t")  # of few rows: the beginnings and ends of busy times, added up for each time
+    order = Window.orderBy("t")  # few rows: the beginnings and ends of busy times, added up for each time
     turns = steps.where("turn != 0").groupBy("t").agg(F.sum("turn").alias("turn"))
     marks = turns.select(
         F.sum("turn").over(order.rowsBetween(Window.unboundedPreceding, Window.currentRow)).alias("busy"),

@@ -9,8 +9,8 @@ from tunnel.analysis.words import CAUSES, count, duration, percent, size
 
 __all__ = ["unknowns", "verdict"]
 
-_SHARE_OF_NOTE = 0.05  # of the senders' time
-_RATE_OF_NOTE = 0.001  # of the transmissions; fewer repeats are not reported
+_SHARE_OF_NOTE = 0.05  # share of the senders' time
+_RATE_OF_NOTE = 0.001  # share of the transmissions; a smaller share of repeats is not reported
 _NO_PACKETS = "The trace has no packets: record with --trace-level packet, or for longer."
 _ADVICE = {
     0: "Requests had no answer: look at whether the relay ran, and at what drops requests or answers on the way to it; "

@@ -24,10 +24,10 @@ _ANSWERS_MIN = 5  # answers on other connections during the silence of a new one
 _LIMIT_S_MIN = 60.0  # time for which a limit is kept; doubles up to the maximum
 _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
-_RECENT_S = 1.0  # after the relay's last answer, the time in which refusals may have this reason; else it may be away
-_DOUBT_S = 5.0  # after such a refusal, time for which no connection is opened
+_RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
+_DOUBT_S = 5.0  # after such a refusal, no connection is opened for this long
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
-PAUSE_S = 0.2  # after such a refusal, time in which the path notices that the connection was closed
+PAUSE_S = 0.2  # after such a refusal, the path needs this long to notice that the connection was closed
 
 
 def reset_on_close(sockets: Iterable[socket.socket]) -> None:
@@ -47,7 +47,7 @@ class Connection:
         self.has_answer = False
         self.works = False  # the relay has answered on it
         self.is_retired = False
-        self.answers_before = answers_before  # on all connections, when this one was made
+        self.answers_before = answers_before  # number of answers on all connections when this one was made
 
     def reset_on_close(self) -> None:
         """Close with a reset, which takes effect even if the other side does not read the rest of a request.
@@ -76,7 +76,7 @@ class Connections:
         self._most: int | None = None
         self._limit_s = _LIMIT_S_MIN
         self._limited_until_s = 0.0
-        self._refusals = 0  # in succession
+        self._refusals = 0  # number of refusals in succession
         self._pause_until_s = 0.0
         self._relay_answered_s = -_RECENT_S
         self._doubted = False

@@ -44,7 +44,7 @@ class SecretsInUse:
     def renew(self, secrets: DialSecrets, refused: Callable[[int], None]) -> None:
         """Use these from the next request on. `refused` is called, once, with the HTTP status that refuses them."""
         if self._other is None or self.now is not self._newest:
-            self._other = self.now  # else `now` was never answered
+            self._other = self.now  # otherwise, `now` is untried: keep the older ones
         self.now = self._newest = secrets
         self._is_other_refused = self._is_other_unknown = False
         self._tell = refused

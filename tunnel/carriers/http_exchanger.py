@@ -19,9 +19,9 @@ from tunnel.wire import MAGIC, Buffer, wrap_form
 
 __all__ = ["HttpExchanger"]
 
-_MOVES_MAX = 4  # of one request
+_MOVES_MAX = 4  # how often one request may wait for another connection
 _REFUSED = (403, 429, 503)  # statuses with which intermediaries answer on one connection too many
-_TAIL_S = 2.0  # from the last envelope of a streamed answer to the end of its body
+_TAIL_S = 2.0  # longest time from the last envelope of a streamed answer to the end of its body
 _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the answer limit
 
 
@@ -34,7 +34,7 @@ class HttpExchanger:
         self._url = dialing.url("exchange")
         self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
         self._has_answer = False
-        self._waiting: deque[Request] = deque()  # for a connection
+        self._waiting: deque[Request] = deque()  # requests that wait for a connection
         self._moves: dict[int, int] = {}  # by request id: how often a waiting request was moved
         self._sent: dict[int, _Sent] = {}  # by request id
         self._ending = KeptTasks()
@@ -79,7 +79,7 @@ class HttpExchanger:
             sent = _Sent(request, connection, self._moves.pop(request.id, 0), self._dialing.secrets)
             self._sent[request.id] = sent
             sent.task = loop.create_task(self._exchange(sent))
-            sent.task.add_done_callback(functools.partial(self._ended, sent))  # also if cancelled before it starts
+            sent.task.add_done_callback(functools.partial(self._ended, sent))  # even if cancelled before it starts
 
     def _release(self, sent: "_Sent") -> None:
         if sent.holds:
@@ -234,7 +234,7 @@ class _Sent:
         self.secrets = secrets
         self.connection = connection
         self.moves = moves  # how often it was refused because too many connections may have been open
-        self.holds = True  # the connection
+        self.holds = True  # it has not given its connection back
         self.is_streamed = False  # the answer is passed on piece by piece
         self.task: asyncio.Task[None]
 

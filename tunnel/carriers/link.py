@@ -49,8 +49,8 @@ __all__ = ["LinkCarrier"]
 
 SECOND = 1_000_000  # us
 
-_OPEN_S = 10.0  # for the upgrade
-_SPARE_US_MIN = SECOND // 10  # before the next try of a spare link; doubles up to the maximum
+_OPEN_S = 10.0  # longest time that the upgrade may take
+_SPARE_US_MIN = SECOND // 10  # wait before the next try of a spare link; doubles up to the maximum
 _SPARE_US_MAX = 60 * SECOND
 _DRAIN_US = SECOND  # for a link that another one has replaced: batches and receipts may still be on their way
 
@@ -102,15 +102,15 @@ class LinkCarrier(ExchangingCarrier):
         self._greeting: Greeting | None = None
         self._closing = KeptTasks()
         self._attached = False
-        self._is_spare = False  # what is being opened; else it is for the ladder
-        self._is_stale = False  # it belongs to a generation that has ended
+        self._is_spare = False  # the link that is being opened is a spare; otherwise, it is for the ladder
+        self._is_stale = False  # the link that is being opened belongs to a generation that has ended
         self._learned = learned
         self._noted = ""
         self._next_road = ""  # to be opened for the ladder after the present opening
         self._spare_at_us = 0
         self._spare_us = _SPARE_US_MIN
         self._narrow_until_us = 0  # the path counts as narrow until then: an exchange had to wait for a try
-        self._waiting_road = ""  # to be tried when no pull is held
+        self._waiting_road = ""  # a road to be tried when no pull is held
         self._opening_road = ""
         self._tried_us: int | None = None  # when the present try began, while exchanges may have to wait for it
 

@@ -12,7 +12,7 @@ from tunnel.exchange import LinkInput
 __all__ = ["MADE_WAY", "NARROW_US", "Greeting"]
 
 MADE_WAY = "other requests had to wait for the try's turn: the path carries only a few requests at once"
-NARROW_US = 600_000_000  # for which a path counts as one that carries only a few requests at once
+NARROW_US = 600_000_000  # how long a path counts as one that carries only a few requests at once
 
 
 class _Carrier(Protocol):

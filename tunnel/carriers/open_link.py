@@ -13,7 +13,7 @@ class OpenLink:
     def __init__(self, link: DialedLink, road: str) -> None:
         self.link = link
         self.road = road
-        self.waiting_bytes = 0  # of batches that have neither a receipt nor been given up
+        self.waiting_bytes = 0  # size of the batches that have no receipt and were not given up
         self._pace = LinkPace()
         self._unreceipted_bytes = 0
         self._given_up = 0  # number of batches

@@ -51,13 +51,13 @@ OCTETS = "application/octet-stream"
 MULTIPART = FORM_TYPE
 _READ_BYTES_MAX = 2 << 20
 _QUOTE_LETTERS = 100
-_PAGE_BYTES = 4096  # of a foreign answer that are kept: enough for every error page that products are known by
+_PAGE_BYTES = 4096  # bytes kept of a foreign answer: enough of every error page that identifies a product
 _ANY_HEADER = 47  # tells zlib to accept what gzip and deflate send
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
 _ONE_ANSWER_BYTES = 512  # room for one answer to a question, whole: a packet in pieces would need further requests
-_NAME_BYTES = 200  # of the service names in questions
+_NAME_BYTES = 200  # length of the service names in questions
 _QUESTION_BYTES = HEADER_SIZE + 8 + _NAME_BYTES  # type, version, state and backlog of LISTEN_STATE, and the name
-_PACKETS_MAX = 1024  # in a body, where the relay does not announce its limit (PROTOCOL 4.13)
+_PACKETS_MAX = 1024  # packets in a body, if the relay does not announce its limit (PROTOCOL 4.13)
 _BIG_HEAD_BYTES = 100_000  # more than nginx, Apache, haproxy, lighttpd and Squid accept for all headers together
 
 

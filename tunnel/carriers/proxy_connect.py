@@ -18,7 +18,7 @@ __all__ = ["ConnectConnector", "ProxyConnection", "introduce"]
 
 _TRIES = 4  # the first request, the answer to the challenge, and two more for stale nonces
 _HEAD_BYTES_MAX = 64 * 1024
-_BODY_BYTES_MAX = 1024 * 1024  # of a refusal; after a longer body the connection is not used again
+_BODY_BYTES_MAX = 1024 * 1024  # after a refusal with a longer body, the connection is not used again
 _HEADER = "Proxy-Authorization"
 _STATUS = re.compile("[1-9][0-9][0-9]")
 _LENGTH = re.compile("[0-9]{1,9}")  # int() refuses thousands of digits

@@ -36,7 +36,7 @@ TOO_BIG = 1009
 STATUS_CLOSE = 4000  # plus the code of a STATUS
 
 CLOSE_S = 1.0  # time for the other side to answer the end of a websocket
-_REASON_BYTES = 123  # of a control frame's 125 bytes, two are the close code
+_REASON_BYTES = 123  # a control frame has 125 bytes, of which two are the close code
 _HIGH_BYTES = 64 * 1024
 _Types = aiohttp.WSMsgType
 
@@ -60,7 +60,7 @@ class WebSocketTransport(asyncio.Transport):
         self._is_sending = False
         self._closing: asyncio.Task[None] | None = None
         self._waiting: deque[Buffer] = deque()
-        self._waiting_bytes = 0  # those that are being sent included
+        self._waiting_bytes = 0  # written and not yet sent, or being sent
         self._is_paused = False
         self._high_bytes = _HIGH_BYTES
         self._readable = asyncio.Event()

@@ -282,7 +282,7 @@ class Endpoint(AdmittingOwner):
         self._scheduler.add_unowned(Packet(PacketType.ABORT, own_id, peer_id, 0, payload), is_answer=True)
 
     def forget(self, connection: Connection, now: int) -> None:
-        """Forget a connection that has ended. A tombstone keeps its id and route key for a while."""
+        """Forget a connection that has ended. A tombstone keeps its id and, at the acceptor, its answer for a while."""
         del self.connections[connection.id]
         if self.tracer is not None:
             self.tracer.ended(connection, now)

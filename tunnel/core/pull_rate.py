@@ -24,7 +24,7 @@ class PullRate:
         self._version = 0
         self._wanted_ms = 0
         self._packet: Packet | None = None  # the newest OPTION, until it is answered
-        self._interval_us = SECOND_US  # until the next repeat
+        self._interval_us = SECOND_US  # from the last sending to the next repeat
         self._settled: SettledInterval | None = None
 
     @property

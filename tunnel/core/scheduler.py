@@ -20,7 +20,7 @@ CONTROL_PACKETS = 16  # the most control packets of one connection, which leave 
 ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further packet is added
 
 _ABORT = int(PacketType.ABORT)
-_REPEATED = frozenset({int(PacketType.LISTEN_STATE), int(PacketType.OPTION)})  # until the relay answers them
+_REPEATED = frozenset({int(PacketType.LISTEN_STATE), int(PacketType.OPTION)})  # repeated until the relay answers
 
 
 class Batch(msgspec.Struct):

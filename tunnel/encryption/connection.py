@@ -38,7 +38,7 @@ __all__ = ["STREAM_BYTES_MAX", "EncryptedConnection", "JudgeKey"]
 STREAM_BYTES_MAX = 256 * 1024**3
 """Ciphertext in one direction. AES-GCM must not protect more than 2**24.5 whole records with one key (RFC 8446, 5.5),
 and `ssl` cannot change the key."""
-_CHUNK_BYTES = PACKET_PAYLOAD_MAX  # of plaintext that is encrypted at once, so that packets are full
+_CHUNK_BYTES = PACKET_PAYLOAD_MAX  # this much plaintext is encrypted at once, so that packets are full
 _ENDED = (State.PEER_CLOSED, State.DRAIN, State.CLOSED)
 _TRUNCATED = "the encrypted stream was cut before its end"
 
@@ -62,16 +62,16 @@ class EncryptedConnection:
         self._label = label  # for people, in errors
         identity: ConnectionIdentity = connection.identity
         binding = binding_of(identity.target, identity.route_key)
-        self._binding = binding  # what the initiator sends; what the acceptor still expects
-        self._awaited = VERDICT_SAME if judge is not None else binding  # what must come before the peer's plaintext
-        self._plain: Buffer = b""  # decrypted, not read
-        self._pending: Buffer = b""  # encrypted; the connection has not taken it
+        self._binding = binding  # the first bytes that the initiator sends
+        self._awaited = VERDICT_SAME if judge is not None else binding  # bytes that must still come first
+        self._plain: Buffer = b""  # decrypted bytes that were not read
+        self._pending: Buffer = b""  # encrypted bytes that the connection has not taken
         self._made_bytes = self._taken_bytes = 0  # of ciphertext: made, and read from the connection
         self._written_bytes = self._read_bytes = 0  # of plaintext, by the application
         self._data_end = 0  # where in the ciphertext the last plaintext of the application ends
         self._write_refused = False
-        self._finishing = self._closing = False  # as the application has asked
-        self._tls_ended = self._end_passed = False  # how far that has come
+        self._finishing = self._closing = False  # the application has called finish() or close()
+        self._tls_ended = self._end_passed = False  # the close_notify was made; the end was passed on to the connection
         self._held: list[Event] = []  # events of an end, which the reader must not see before it has read everything
 
     # starting

@@ -19,7 +19,7 @@ __all__ = [
     "offering_context",
 ]
 
-AHEAD_BYTES_MAX = 64 * 1024  # of plaintext that is decrypted before its reader wants it
+AHEAD_BYTES_MAX = 64 * 1024  # most plaintext that is decrypted before its reader wants it
 FEED_BYTES_MAX = 48 * 1024
 """The most ciphertext per call of `receive` beyond what the reader wants now. It completes at most AHEAD_BYTES_MAX of
 plaintext: three whole records, and one of which the first part was fed before."""
@@ -73,9 +73,9 @@ class TlsSession:
     def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
         self.is_established = False
         self.peer_ended = False  # the peer's close_notify has come: its plaintext is complete
-        self._header = b""  # of a record, until it is complete
+        self._header = b""  # the part that has come of a record's header
         self._record_rest = 0  # bytes of a record that are still to come
-        self._without_data = 0  # records after the handshake that had none
+        self._without_data = 0  # number of records after the handshake that carried no data
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)

@@ -43,7 +43,7 @@ class HandshakeTurns:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}  # unfinished handshakes, by user
         self._waiting: dict[str, deque[Callable[[], None]]] = {}  # those not yet answered, the next user first
-        self._answered = 0  # in this round of the loop
+        self._answered = 0  # handshakes answered in this round of the loop
 
     def enter(self, client_hello: bytes, user: str) -> HandshakeSlot | None:
         """Return the slot of a new handshake; None if the user has too many that are unfinished."""

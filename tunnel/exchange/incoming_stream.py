@@ -15,7 +15,7 @@ __all__ = ["IncomingStream"]
 _URGENT_BYTES = 256 * KIB
 _SAID_MAX = 2
 _GRACE_US_MIN = SECOND_US  # 7.20
-_ENVELOPE_US_MAX = 10 * SECOND_US  # from the first byte of an envelope to its last, in addition to the grace
+_ENVELOPE_US_MAX = 10 * SECOND_US  # longest time from the first byte of an envelope to its last, without the grace
 
 
 class IncomingStream:
@@ -43,13 +43,13 @@ class IncomingStream:
         self.is_proven = False
         self.is_over = False
         self.taken_bytes = 0
-        self.known_serial = 0  # the relay has heard of all up to this one
+        self.known_serial = 0  # the relay has heard that all envelopes up to this serial came
         self._body = body
         self._lasts_us = lasts_us
         self._limit_bytes = limit_bytes
         self._owed_us: int | None = now  # a confirmation must leave by then; None: nothing is owed
         self._overdue_us = now
-        self._owed_bytes = 0  # of packets, since the last confirmation left
+        self._owed_bytes = 0  # bytes of packets that came since the last confirmation left
         self._said: list[int] = []  # serials in confirmations of which the relay may not have heard
         self._packets_serial = first.serial  # of the newest envelope that is worth a confirmation
         self._empty = 0  # empty envelopes in succession

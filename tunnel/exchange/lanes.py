@@ -186,8 +186,8 @@ class Lanes:
     def attach_again(self, *, outbid: bool = False) -> None:
         """Give up all batches and attach under a higher generation.
 
-        The driver calls this when a link learns that the relay has lost the attachment. Set `outbid` if the relay
-        knows a higher generation than ours.
+        The lanes do this when the relay no longer knows the attachment, or a lane's numbers are used up. `outbid`: the
+        relay knows a higher generation than ours.
         """
         self._end()
         if not self._registration.renew(outbid=outbid):

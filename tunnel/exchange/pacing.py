@@ -204,7 +204,7 @@ class LaneCount:
         return True
 
     def add(self) -> bool:
-        """Add a lane for the pull that finds out whether small bodies pass (7.16). Return whether one was added."""
+        """Add a lane for a special request: a pull that probes (7.16), or one of 7.20. Return whether one was added."""
         if self.count >= self.most:
             return False
         self.count += 1

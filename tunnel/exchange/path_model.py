@@ -16,7 +16,7 @@ __all__ = ["AnswerSeen", "PathModel"]
 # The first hold after packets. If a pull is lost without an error, data waits for about this long.
 _HOLD_US_SHORT = SECOND_US
 
-_FORM_BYTES = 256  # of a form around a body
+_FORM_BYTES = 256  # at most this much is added by the form around a body
 _ATTEMPTS_MAX = 3  # attempts that may be open at once per lane: the newest two, and the oldest for slow paths
 _ATTACH_ATTEMPTS_MAX = 8  # the same for ATTACH, which is small: the round trip may be unknown, and long
 _BLIND_REPEAT_US_MAX = 8 * SECOND_US  # with one connection each attempt ends the previous one, so intervals must grow

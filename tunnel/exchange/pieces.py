@@ -24,7 +24,7 @@ class PieceAssembler:
     def __init__(self, packet_bytes_max: int) -> None:
         self.packet_bytes_max = packet_bytes_max
         self._held = bytearray()  # a copy: even a piece of one byte would otherwise keep a whole body in memory
-        self._size = 0  # of the whole packet; 0 while nothing is held
+        self._size = 0  # size of the whole packet; 0 while nothing is held
 
     @property
     def held_bytes(self) -> int:

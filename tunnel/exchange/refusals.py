@@ -75,7 +75,7 @@ class Refusals:
 
         Every second repeat of an exchange that fails often asks for the smallest answer: the answer may be too large.
         """
-        limited = self._path.pace.gap_us > 0  # then the number of requests is the more likely reason
+        limited = self._path.pace.gap_us > 0  # if so, the number of requests is the more likely reason
         lower = flight.unexplained >= _LOWER_FAILURES and flight.unexplained % 2 == 0 and not limited
         flight.ask_for(min(_ANSWER_BYTES_MIN, flight.answer_bytes_full) if lower else flight.answer_bytes_full)
         return (

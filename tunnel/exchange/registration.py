@@ -22,8 +22,8 @@ class Registration:
         self.generation = 1
         self.attached: Attached | None = None
         self.is_fresh = True  # the relay had no state of this attachment
-        self._epoch: int | None = None  # of the last attachment
-        self._epochs: set[int] = set()  # of all attachments
+        self._epoch: int | None = None  # epoch of the last attachment
+        self._epochs: set[int] = set()  # epochs of all attachments that are remembered
         self._returns = 0  # attachments in quick succession to a relay that had just not known this endpoint
         self._returned_us = 0
         self.pull_interval_us = config.pull_interval_us  # the interval that ATTACH asks for

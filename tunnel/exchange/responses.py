@@ -11,7 +11,7 @@ from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusC
 __all__ = ["Outcome", "Verdict", "judge"]
 
 _TOO_MANY_REQUESTS = 429
-_UNAVAILABLE = 503  # also what nginx answers, by default, to too many requests
+_UNAVAILABLE = 503  # nginx also answers this, by default, to too many requests
 _TOO_MANY_US = SECOND_US  # wait after a 429 of the relay without Retry-After
 _AWAY_US_MAX = 2 * SECOND_US  # 7.9: longest wait that an intermediary's answer asks for, unless it is a 429
 _QUOTE_BYTES = 120  # longest quotation, in an error text, of a body that is not the relay's
@@ -63,7 +63,7 @@ _NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these say nothing 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})<", re.IGNORECASE)
 _HTML = re.compile(rb"\s*(?:<!doctype html|<html|<head|<body)", re.IGNORECASE)
-_HEAD_BYTES = 4096  # of a page: its title is near its beginning
+_HEAD_BYTES = 4096  # bytes of a page that are searched for its title, which is near its beginning
 _LOGIN = "it may be a login or block page: open the relay's URL in a browser"
 _BEHIND = "a proxy cannot reach the relay"
 _REASONS = {

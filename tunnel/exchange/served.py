@@ -119,7 +119,7 @@ class ServedLane:
         self._first_serial = 0
         self._pace = pace or StreamPace()
         self._stream: ServedStream | None = None  # open, or over with packets that are not confirmed
-        self._outgoing: Frame | None = None  # a frame that leaves in pieces; it is not among `_unconfirmed`
+        self._outgoing: Frame | None = None  # a frame that leaves in pieces; it is not in the ledger
         self._outgoing_offset = 0  # bytes of that frame that are confirmed
         self._piece_bytes = 0  # bytes sent after that offset and not confirmed
         self._incoming = PieceAssembler(limits.packet_bytes_max)
@@ -135,7 +135,7 @@ class ServedLane:
     def held_bytes(self) -> int:
         """The number of bytes that the lane keeps: unconfirmed frames, and packets that leave or come in pieces.
 
-        It is at most one answer, or the window of a stream, and two packets.
+        It is at most one answer or the window of a stream, plus two packets.
         """
         outgoing = self._outgoing.size if self._outgoing is not None else 0
         return self._ledger.held_bytes + outgoing + self._incoming.held_bytes

@@ -24,7 +24,7 @@ class ServedStream:
         self.is_over = False
         self.left_bytes = limit_bytes  # of HTTP body
         self.ends_us = ends_us
-        self.progress_us = now  # since then packets have waited for a confirmation
+        self.progress_us = now  # the time since when packets have waited for a confirmation
         self._empty = 0  # empty envelopes in succession, but for the first
         self._sent_us = now
 

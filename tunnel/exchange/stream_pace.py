@@ -11,10 +11,10 @@ __all__ = ["OWED_US", "StreamPace", "beat_after_us"]
 
 OWED_US = 300 * MILLISECOND_US  # 7.20: a confirmation may wait this long for a request that carries it
 _BEATS_US = tuple(seconds * SECOND_US for seconds in (1, 2, 4, 8, 15))  # 7.20
-_WINDOW_BYTES_START = 64 * KIB  # what is risked on a road that has carried nothing yet
+_WINDOW_BYTES_START = 64 * KIB  # bytes at risk on a road that has carried nothing yet
 _WINDOW_BYTES_MIN = 64 * KIB
 _WINDOW_BYTES_MAX = 8 * MIB  # 50 MB/s with 160 ms from a packet to its confirmation
-_GROW_EXTRA_US = 100 * MILLISECOND_US  # as for bodies
+_GROW_EXTRA_US = 100 * MILLISECOND_US  # the same value as for bodies (pacing.py)
 _SHRINK_EXTRA_US = 500 * MILLISECOND_US
 # An envelope is at most an eighth of the window, so that confirmations come often, even on a slow path.
 _ENVELOPE_PART = 8
@@ -33,7 +33,7 @@ class StreamPace:
 
     def __init__(self) -> None:
         self.window_bytes = _WINDOW_BYTES_START
-        self._times = RoundTrip()  # from an envelope to its confirmation
+        self._times = RoundTrip()  # times from an envelope to its confirmation
         self._was_full = False
         self._confirmed_us = 0  # when the newest confirmation came
         self._changed_us = -1  # envelopes that were sent before this say nothing about the present window

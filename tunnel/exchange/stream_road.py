@@ -70,7 +70,7 @@ class StreamRoad:
         self._moved_bytes = 0
         self._not_before_us = 0
         self._rest_us = _REST_US_MIN
-        self._used_us = 0  # since when it is in use
+        self._used_us = 0  # when the road came into use
         self._failures = 0
 
     def attached(self, now: int, spread_us: int) -> None:

@@ -22,12 +22,12 @@ from tunnel.wire import Answer, Attached, Buffer, Exchange, StatusCode, decode_e
 
 __all__ = ["StreamingLanes"]
 
-_STREAM_BYTES = 64 * MIB  # of one streamed answer; the next stream takes over without a pause
+_STREAM_BYTES = 64 * MIB  # largest streamed answer; the next stream takes over without a pause
 _ENVELOPE_SLACK_BYTES = 64 * KIB  # for header and evidence
 _LANES_MIN = 3  # a stream is tried beside a pull, and a push must still find a lane
 _LANES_BUSY = 5  # the stream's own, and enough for confirmations to leave often on a long path
 _STREAMS_MAX = 2  # the older one until the newer one is proven
-_SPREAD_US = 2 * SECOND_US  # in which endpoints try again after their relay has returned
+_SPREAD_US = 2 * SECOND_US  # endpoints try again spread over this time after their relay has returned
 
 
 class StreamingLanes(Lanes):
@@ -50,7 +50,7 @@ class StreamingLanes(Lanes):
         self._now = 0
         self._bodies: dict[int, EnvelopeStream] = {}  # by request id, until the first envelope has come
         self._streams: dict[int, IncomingStream] = {}  # open ones by request id, the newest at the end
-        self._unheard: list[IncomingStream] = []  # also those that are over, until the relay has heard what came
+        self._unheard: list[IncomingStream] = []  # open streams, and ended ones until the relay has heard what came
 
     # getters
 

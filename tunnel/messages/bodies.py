@@ -20,7 +20,7 @@ from tunnel.messages.errors import MessageError
 
 __all__ = ["FileSource", "MemorySource", "Source", "SpoolWriter", "SpooledBody", "ThreadSpoolWriter"]
 
-_READ_BYTES = 512 * 1024  # of a file at once; two such chunks are held
+_READ_BYTES = 512 * 1024  # bytes of a file that are read at once; two such chunks are held
 _FREE_IN_THREAD_BYTES = 8 << 20  # close larger files in a thread: the kernel took 90 ms to free 1 GiB, and pings waited
 _WRITEV_MAX = 512  # pieces at once: below every system's IOV_MAX
 

@@ -31,7 +31,7 @@ __all__ = ["CALL_TIMEOUT_S", "CallChannel", "CallHandler", "Request", "Response"
 CALL_TIMEOUT_S = 30.0
 _READ_BYTES = 256 * 1024
 _HANDLED_MAX = 1024  # requests at once
-_HANDLED_BYTES_MAX = 64 * 1024 * 1024  # of their bodies
+_HANDLED_BYTES_MAX = 64 * 1024 * 1024  # bytes of the bodies of these requests
 _REMARK_MAX = 1000
 
 

@@ -18,10 +18,8 @@ from tunnel.messages.sets import ByteBufferMessageSet
 __all__ = ["ConsumedMessage", "Consumer"]
 
 _FETCH_BYTES = 1024 * 1024
-_TURNS = (
-    3  # of the event loop, after which a request is in the socket: one each for its task, its channel, and a tunnel
-)
-_ANSWER_S = 30.0  # for the answer to a fetch, beside the time for which it may be held
+_TURNS = 3  # turns of the event loop until a request is in the socket: one each for its task, its channel, and a tunnel
+_ANSWER_S = 30.0  # longest wait for the answer to a fetch, in addition to the time for which it may be held
 
 
 class ConsumedMessage(msgspec.Struct, frozen=True, gc=False):

@@ -28,7 +28,7 @@ class FrameWriter:
         self._loop = asyncio.get_running_loop()
         self._writer = writer
         self._out: list[Buffer] = []
-        self._queued_bytes = 0  # in memory, and not yet written to the stream
+        self._queued_bytes = 0  # bytes in memory that are not yet written to the stream
         self._files: deque[tuple[FileMessageSet, list[Buffer]]] = deque()  # each with the buffers that follow it
         self._sending: asyncio.Task[None] | None = None
         self._closed = False

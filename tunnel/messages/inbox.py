@@ -58,7 +58,7 @@ class Inbox(Closeable):
         self._path = log.directory / "inbox.json"
         self._expected = {bytes.fromhex(key): value for key, value in progress.expected.items()}
         self._noted = progress.offset
-        self._checkpoint = progress.offset  # of the checkpoint on disk
+        self._checkpoint = progress.offset  # offset of the checkpoint on disk
         self._is_closed = False
         self.handlers: dict[int, CallHandler] = {**outbox_handlers(self._hello, self._accept)}
 

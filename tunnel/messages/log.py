@@ -76,7 +76,7 @@ class Log(Closeable):
         self._pending: deque[_Append] = deque()
         self._pending_bytes = 0
         self._pending_since = 0.0  # when the first of them was appended
-        self._is_waiting = False  # the writer thread
+        self._is_waiting = False  # the writer thread waits to be woken
         self._next = self._end = segments[-1].end
         self._written = (segments[-1].count, segments[-1].size)  # of the last segment, flushed or not
         self._unflushed_since: float | None = None
@@ -232,7 +232,7 @@ class Log(Closeable):
             self._waiters.append((end, loop, waiter))
             if now and self._flush_to < end:
                 self._flush_to = end
-                if self._wait_s() == 0:  # else it waits for messages that are still to come
+                if self._wait_s() == 0:  # otherwise, the writer waits for messages that are still to come
                     self._condition.notify_all()
         try:
             await waiter

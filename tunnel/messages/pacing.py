@@ -12,7 +12,7 @@ from collections import deque
 
 __all__ = ["TARGET_US", "WINDOW_BYTES_MAX", "TimeWindow"]
 
-TARGET_US = 4_000  # of waiting: this leaves most of the 20 ms that a ping may take for the delays of busy machines
+TARGET_US = 4_000  # how long a ping may wait: most of its 20 ms are left for the delays of busy machines
 WINDOW_BYTES_MIN = 4 * 1024  # four of the document's parts
 WINDOW_BYTES_START = 16 * 1024
 WINDOW_BYTES_MAX = 64 * 1024 * 1024  # one gigabit per second at a round trip of half a second
@@ -28,7 +28,7 @@ _GROW_MAX = 1.1  # factor: the most that it grows otherwise; after a pause, a pa
 _REGROW_MAX = 1.5  # factor: the most that it grows towards a rate that the path has reached before
 _RATE_US = 1_000_000  # how long a measured rate remains valid
 _RATE_SPAN_US = 5_000  # the shortest time to measure a rate over: after a pause, data arrives in a burst
-_IDLE_ROUNDS = 4  # after as many limited rounds without waiting, the path is assumed to be faster than the window
+_IDLE_ROUNDS = 4  # after this number of limited rounds without waiting, the path is taken to be faster than the window
 
 
 class TimeWindow:

@@ -87,7 +87,7 @@ class ProduceDecoder:
     def __init__(self, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
         self._request_bytes_max = request_bytes_max
         self._buffer = bytearray()
-        self._groups: list[ProduceRequest] = []  # those that have arrived of the request at the start of the buffer
+        self._groups: list[ProduceRequest] = []  # groups that have arrived of the request at the start of the buffer
         self._parsed = 0  # bytes of that request, without the buffer
         self._left: int | None = None  # groups that are still to come; None before the request's key
 

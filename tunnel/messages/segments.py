@@ -103,7 +103,7 @@ class Segment:
         self.path = segment_path(directory, base)
         self.size = 0
         self.count = 0
-        self._offsets = array("Q")  # of the index: message offsets, relative to base
+        self._offsets = array("Q")  # the index: message offsets, relative to base, and positions
         self._positions = array("Q")
         self._descriptor: weakref.ref[_Descriptor] | None = None
         self._indexed = 0  # position from which on an index entry is due

@@ -64,7 +64,7 @@ class TraceWriter:
         """
         self.level = level
         self.writer = f"{name or 'trace'}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.dropped = 0  # records, since the start
+        self.dropped = 0  # number of records dropped since the start
         self.written = 0
         self.failure = ""  # why records are dropped at present; empty if they are not
         self._directory = Path(directory)
@@ -80,7 +80,7 @@ class TraceWriter:
         self._queue: deque[TraceRecord] = deque()
         self._append = self._queue.append
         self._refused = 0  # records refused so far; callers count, the thread reports
-        self._told = 0  # of these, reported in the trace
+        self._told = 0  # how many of the refused records were reported in the trace
         self._number = 1
         self._encoder = msgspec.json.Encoder()
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)

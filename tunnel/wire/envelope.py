@@ -61,7 +61,7 @@ _EVIDENCE = struct.Struct("!HI")
 _STATUS = struct.Struct("!HxxI")
 
 EXCHANGE_BYTES = ENVELOPE_BYTES + _EXCHANGE.size  # size of a request body without its packets
-CONFIRMATION_BYTES = _CONFIRMATION.size  # what a confirmation of a stream adds to a request body (7.20)
+CONFIRMATION_BYTES = _CONFIRMATION.size  # bytes that a confirmation of a stream adds to a request body (7.20)
 ANSWER_BYTES = ENVELOPE_BYTES + _ANSWER.size  # size of a response body without its packets and evidence
 EVIDENCE_BYTES = _EVIDENCE.size  # size of the evidence for one lane
 

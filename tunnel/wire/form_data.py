@@ -14,7 +14,7 @@ FORM_TYPE = "multipart/form-data"
 _BOUNDARY = re.compile(
     r"""; *boundary=("?)([0-9A-Za-z'()+_,./:=?-]{1,70})\1 *(?:;|$)""", re.IGNORECASE
 )  # RFC 2046, 5.1.1
-_HEADERS_BYTES_MAX = 512  # of the part
+_HEADERS_BYTES_MAX = 512  # of the form's only part
 
 
 def wrap_form(body: list[Buffer], random_hex: Callable[[int], str]) -> tuple[str, bytes]:

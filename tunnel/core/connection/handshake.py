@@ -265,7 +265,7 @@ class Handshake:
                 self.open_now(now)
 
     def repeated(self, *, resume: bool, now: int) -> None:
-        """Process a repeated CONNECT: answer as before. With `resume`, also send everything unacknowledged again."""
+        """Process a repeated CONNECT: answer as before. With `resume`, or if the route was lost, also resume."""
         connection = self._connection
         if connection.state is State.REQUESTED:
             return

@@ -32,7 +32,10 @@ class Outbound:
         return connection.receiver.ack_due or connection.liveness.packet_due or connection.sender.probe_due
 
     def take_control(self, now: int) -> list[Packet]:
-        """Return the control packets that are due, and a pending ACK if it may leave. None is due afterwards."""
+        """Return the control packets that are due, and a pending ACK if it may leave.
+
+        Nothing is due afterwards, except that without a route only CONNECT and ACCEPTED leave.
+        """
         connection, handshake = self._connection, self._handshake
         if connection.state is State.CLOSED:
             return []

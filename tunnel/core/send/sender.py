@@ -125,7 +125,7 @@ class Sender:
     def suspend(self) -> None:
         """Stop sending: the route is lost."""
         self.suspended = True
-        self._void_receipts()  # at once, since an ACK may come before the ACCEPTED that resumes
+        self._void_receipts()  # not only on resume: an ACK may come before the ACCEPTED that resumes
         self._clear_timers()
 
     def _void_receipts(self) -> None:

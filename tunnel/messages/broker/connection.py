@@ -47,8 +47,8 @@ __all__ = ["CallConnection", "Counters", "Shared", "serve_producer"]
 
 _READ_BYTES = 256 * 1024
 _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one for each of its partitions
-_HANDLED_BYTES_MAX = 20 * 1024 * 1024  # of their bodies: one of the largest frames, and some small ones
-_UNREAD_BYTES_MAX = 256 * 1024  # of answers that a client does not read; further ones are made when it does
+_HANDLED_BYTES_MAX = 20 * 1024 * 1024  # bytes of their bodies: one of the largest frames, and some small ones
+_UNREAD_BYTES_MAX = 256 * 1024  # of answers that wait for a client to read; further answers are made after it has read
 _UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included; then a client that goes on asking is cut off
 _FAR_READS_MAX = 1  # reads from the disk of one connection at once: they take threads from others
 _JOINED_MAX = 1_000  # memberships of one connection

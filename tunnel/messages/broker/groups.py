@@ -14,12 +14,12 @@ from tunnel.messages.errors import RemoteCallError
 
 __all__ = ["Group", "Groups"]
 
-_MEMBERS_MAX = 1_000  # of one group: each change wakes all of them
+_MEMBERS_MAX = 1_000  # in one group: each change wakes all of them
 
 
 class _Member(msgspec.Struct):
     owner: object  # the connection: an older one of the same member that ends later does not remove it
-    ends: float  # of the session
+    ends: float  # when its session ends
 
 
 class Group:

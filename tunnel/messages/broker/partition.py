@@ -25,7 +25,7 @@ from tunnel.messages.segments import make_directory, segment_path, sync_director
 __all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
 
 _REOPEN_S = 1.0  # between two attempts to open a failed log
-_FETCH_BYTES_MAX = 64 * 1024  # of an answer out of memory
+_FETCH_BYTES_MAX = 64 * 1024  # largest answer from a partition in memory
 _WAIT_MS_MAX = 60_000
 _logger = structlog.get_logger("tunnel.broker")
 
@@ -41,7 +41,7 @@ class ProduceOptions:
 
 
 class Partition:
-    """The common part of both kinds of partitions. `appended` and `fetched` count messages and answers."""
+    """The common part of both kinds of partitions. `appended` counts messages, `fetches` counts requests."""
 
     def __init__(self) -> None:
         self.appended = 0

@@ -113,7 +113,7 @@ class Positions:
         if known is None and len(self._positions) >= self._positions_max:
             raise RemoteCallError(LIMIT, f"the broker keeps {self._positions_max} positions: use an existing group")
         if known is not None and offset <= known and not force:
-            offset = known  # what was stored before may not be on disk yet, so that is awaited below
+            offset = known  # the known position may not be on disk yet: wait for it below
         if not self._store.is_ready:
             await unbroken(self._recover())
             return await self.set(key, offset, force=force)
