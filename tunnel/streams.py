@@ -1,4 +1,4 @@
-"""A connection as a pair of asyncio streams. The writer can also `flush`: wait until the peer endpoint has it all."""
+"""A connection as a pair of asyncio streams. The writer can also `flush`: wait until the peer has every byte."""
 
 import asyncio
 from ssl import SSLContext

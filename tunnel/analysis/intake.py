@@ -2,7 +2,7 @@
 
 Each new file is read once here. Spark then reads whole files where they lie. Of other files (damaged ones, those that
 are being written, and those of which the tables contain a part) it reads a mended copy, which is staged beside the
-tables. Content that the tables have is never added again, whatever the file is called that brings it.
+tables. Content that the tables have is never added again, whatever the name of the file that brings it.
 """
 
 import os

@@ -14,7 +14,7 @@ _MESSAGE_BYTES_MAX = PACKET_SIZE_MAX + LINK_HEADER_SIZE + 1  # aiohttp refuses a
 
 
 class OpenedWebSocket:
-    """A websocket that the relay, or something before it, has accepted. Nothing is known of the path before a frame."""
+    """A websocket that the relay, or something before it, has accepted. Before a frame comes, the path is unknown."""
 
     early = b""  # aiohttp keeps what came with the 101
 

@@ -37,8 +37,8 @@ timer runs. When a batch is given up (`ok=False`), its segments are lost at once
 
 At the peer, `receive_packets` finds the connection by its own id, `inbound` finds the handler for the packet type, and
 the receive window puts the segment in order. Bytes in order are readable. An ACK travels with a batch that leaves
-anyway, unless one has just left; it leaves after 25 ms at the latest, and at once when something is missing. The end of
-a direction (FINISH or CLOSE) carries length and digest, which are compared before the end is acknowledged.
+anyway, unless an ACK has just left; it leaves after 25 ms at the latest, and at once when something is missing. The end
+of a direction (FINISH or CLOSE) carries length and digest, which are compared before the end is acknowledged.
 
 Errors that the core handles
 ----------------------------

@@ -43,7 +43,7 @@ class AdmittingOwner(ConnectionOwner):
 
 
 class Admission:
-    """Answers CONNECTs. Repeats of one CONNECT, known by user and route key, open one connection (3.3)."""
+    """Answers CONNECTs. Repeats of one, recognised by user and route key, open no second connection (3.3)."""
 
     def __init__(self, owner: AdmittingOwner, services: Services, tombstones: Tombstones) -> None:
         self._owner = owner

@@ -14,7 +14,7 @@ class ConnectionStats(msgspec.Struct):
     bytes_carried: int = 0
     """Bytes put into batches, including retransmissions."""
     bytes_receipted: int = 0
-    """Bytes of those that have a receipt: they were queued at the relay."""
+    """The part of these bytes that has a receipt: they were queued at the relay."""
     bytes_acknowledged: int = 0
     """Bytes in the peer's buffer: cumulatively acknowledged."""
     bytes_received: int = 0

@@ -1,4 +1,4 @@
-"""A connection with TLS inside: it stands between a transport and its connection, and offers what a connection does.
+"""A connection with TLS inside: it stands between a transport and its connection, and has a connection's methods.
 
 The owner passes each event of the connection to `translate` and acts on the events that come back. After every call of
 `read`, `close` or `abort`, `released` may return more events. `Connected` means here that the stream is encrypted with

@@ -1,4 +1,4 @@
-"""A TLS 1.3 session without I/O: ciphertext in, plaintext out, and back. It knows nothing of connections or of trust.
+"""A TLS 1.3 session without I/O, which only encrypts and decrypts. It knows nothing of connections or of trust.
 
 Whether the peer's key is the right one is for the caller to decide, by `peer_key`: certificates only carry keys here.
 """

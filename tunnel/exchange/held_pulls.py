@@ -1,7 +1,7 @@
 """The number of pulls that may be held at once. It is learned, since a held pull may take a push's turn.
 
 Some paths carry only a few requests at once; further requests wait until one of these ends. If held pulls take all
-places, a push waits until a hold ends. The sign of this: exchanges are answered only just after a hold has ended.
+places, a push waits until a hold ends. The sign of this: no exchange is answered until just after a hold has ended.
 """
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US

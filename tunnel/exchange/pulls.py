@@ -2,8 +2,8 @@
 
 The path and the configuration choose one of three modes:
 
-holding   One pull is always in flight; the relay holds it until something waits. Two while packets flow, if there are
-          more than two lanes.
+holding   One pull is always in flight; the relay holds it until something waits. While packets flow, two pulls are in
+          flight if there are more than two lanes.
 polling   Used where a response cannot be held (one lane, or no hold): pull at once after packets, else with exponential
           backoff.
 interval  One pull at each interval, without a hold.

@@ -1,8 +1,9 @@
 """The rate of requests that the path lets pass, learned from refusals because of their number (429, 503; 7.18).
 
-Requests are judged in blocks. While a part of a block is refused, the gap between requests grows, from the gap that
-they had on average: a smaller one would change nothing. When nothing is refused although requests wait for the gap, it
-shrinks by an eighth. If requests are then refused, the previous gap is used again, for a time that doubles each time.
+Requests are judged in blocks. When a part of a block is refused, the gap between requests grows, beginning with the gap
+that they had on average: a smaller one would change nothing. When nothing is refused although requests wait for the
+gap, it shrinks by an eighth. If requests are then refused, the previous gap is used again, for a time that doubles each
+time.
 If requests are refused however large the gap is, the refusals have another cause, and no gap is used.
 """
 

@@ -102,7 +102,7 @@ class StreamingLanes(Lanes):
                 self._begin(flight, request_id, whole, now)
 
     def ended(self, request_id: int, now: int) -> None:
-        """Process the end of such an answer. Only the last envelope says whether anything is missing."""
+        """Process the end of an answer to a pull with `stream`. The last envelope shows whether anything is missing."""
         body = self._bodies.pop(request_id, None)
         stream = self._streams.get(request_id)
         if stream is not None:

@@ -33,7 +33,8 @@ def split_address(address: str) -> tuple[str, int | None]:
 class ChannelWrapper:
     """An entry of the table: a channel that is open, or one that is still being dialled.
 
-    A caller that asks while dialling is pending must find it; for this the document wraps its connect future, too.
+    A caller that asks during the dialling must find the entry, so as not to dial again. (The reference document wraps
+    its connect future for the same reason.)
     """
 
     def __init__(self, dialling: asyncio.Task[CallChannel]) -> None:

@@ -58,7 +58,7 @@ class DriverWatch(LoopWatch):
         self._samples = 0
 
     def attached(self, relay: str, *, fresh: bool, now: int) -> None:
-        """Record that the relay knows this endpoint. `fresh`: it did not know it before; `count` is then 1."""
+        """Record that the relay knows this endpoint. `fresh`: the relay did not know it before (`count` is then 1)."""
         self._source.tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
 
     def detached(self, why: str, now: int) -> None:

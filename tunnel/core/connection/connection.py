@@ -92,7 +92,7 @@ class Connection(ConnectionBase):
         return self.sender.window.room
 
     def snapshot(self) -> ConnectionStats:
-        """Return the counters, with those values filled in that are looked up only on demand."""
+        """Return the counters. Values that are not counted all the time are looked up now."""
         stats, sender, window = self.stats, self.sender, self.sender.window
         stats.bytes_buffered = window.pending_bytes
         stats.bytes_acknowledged = window.acknowledged_offset

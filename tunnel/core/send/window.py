@@ -194,7 +194,7 @@ class SendWindow:
         self._ends.append(packet_type)
 
     def insert(self, packet_type: int, payload: bytes) -> None:
-        """Number a packet without bytes of the stream (ACCEPTED, OPTION), to be sent before what has no number yet."""
+        """Number a packet without bytes of the stream (ACCEPTED, OPTION). It leaves before bytes without a number."""
         segment = self._number(packet_type, payload, 0)
         segment.attempt = -1
         self.lose(segment, "")

@@ -1,4 +1,4 @@
-"""What a broker reads from connections: bounded memory for requests that have arrived in part, and the first bytes.
+"""The input of a broker's connections: it bounds the memory of incomplete requests, and tells calls from others.
 
 Each connection may hold a small part of a request. For more than that it needs one of a few slots: connections with
 large requests wait for each other, and all other connections go on. A connection whose request makes no progress is
