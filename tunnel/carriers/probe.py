@@ -247,9 +247,10 @@ class Prober:
         return reply
 
     async def unfinished(self, seconds: float) -> tuple[bool, Reply]:
-        """Send a request, but withhold its end for up to `seconds`. Return (the answer came first, the answer).
+        """Send a request, without its end for up to `seconds`. Return whether the answer came first, and the answer.
 
-        The relay refuses the content type before it reads the body, so an early answer shows that it saw the beginning.
+        The relay refuses the content type before it reads the body. So an early answer shows that the beginning of the
+        request has reached the relay.
         """
         finish = asyncio.Event()
 

@@ -191,7 +191,7 @@ class Flight:
     def hurry(self, sent_us: int, repeat_us: int) -> None:
         """Send a repeat at `repeat_us`, since another exchange that left at `sent_us` was answered, so the path works.
 
-        It has no effect while the newest attempt may still be answered in its time.
+        It has no effect while the newest attempt may still be answered in time.
         """
         if self.silent and self.attempts and self.attempts[-1].sent_us < sent_us - self._base_us:
             self.next_us = min(self.next_us, max(repeat_us, self._not_before_us))

@@ -133,7 +133,10 @@ class CallChannel(Startable):
             await asyncio.wait(self._one_way)
 
     async def close(self) -> None:
-        """End the connection: calls fail with ChannelClosedError, handlers are cancelled, queued answers are sent."""
+        """End the connection: calls fail with ChannelClosedError, handlers are cancelled, queued answers are sent.
+
+        Of the queued answers, the first one with a file as its body and all later ones are dropped.
+        """
         self._end(None)
         tasks = [*self._handling.values(), *self._one_way, *([self._task] if self._task else [])]
         for task in tasks:
@@ -201,7 +204,7 @@ class CallChannel(Startable):
                 future.exception()  # mark it as retrieved, even if another error was raised
 
     async def send(self, code: int, body: Buffer = b"", fields: dict[str, str] | None = None) -> None:
-        """Send a request that gets no response. Returns when it has been written."""
+        """Send a request that gets no response. Returns when the stream has room for more."""
         self._check()
         self._opaque += 1
         self._frames.put(encode_frame(CallHeader(code, self._opaque, FrameFlag.ONE_WAY, "", fields), body))
