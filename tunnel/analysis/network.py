@@ -124,7 +124,7 @@ def _never_arrived() -> Column:
 
 
 def _transitions() -> list[Column]:
-    """Return the counts n00 to n11: a first attempt that arrived (0) or was lost (1), followed by one that did."""
+    """Return the counts n00 to n11: pairs of neighbours whose first attempts arrived (0) or were lost (1)."""
     columns = []
     for before in (0, 1):
         for now in (0, 1):

@@ -69,7 +69,8 @@ class Storing:
     ) -> list[Stored]:
         """Append the sets of one request. RemoteCallError if any of them is refused; then none is stored.
 
-        The one exception is a disk that fails between two sets of a multi-produce request.
+        The exception is a multi-produce request whose later set cannot be appended, because the disk fails or because a
+        message is larger than its topic in memory: the sets before it are stored.
         """
         if self._settings.master:
             raise RemoteCallError(
