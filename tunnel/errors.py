@@ -119,7 +119,7 @@ _ERRNO = {
     RejectReason.TIMED_OUT: errno.ETIMEDOUT,
 }
 
-# Each says what happened and what to do about it. The text that came with the refusal is printed before.
+# Each says what happened and what to do about it. The text that came with the refusal is printed before it.
 _REFUSALS = {
     RejectReason.DENIED: "ask the operator of the relay for a rule that allows this target",
     RejectReason.REFUSED: "the target refused the connection: check that it listens there",

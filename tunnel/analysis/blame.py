@@ -1,7 +1,7 @@
 """What limited goodput: the time of all senders, shared out among families of causes.
 
-A time without a stall has a limit that is also that of a sound path: bytes waited for the carrier, or were in flight.
-Where the trace shows what made the carrier or the path slow, the time belongs to that.
+Between stalls, a sender is limited as it is on a sound path, too: bytes waited for the carrier, or were in flight.
+Where the trace shows a cause that made the carrier or the path slow, the time belongs to that cause.
 """
 
 from typing import Any, NamedTuple

@@ -1,8 +1,8 @@
 """The clocks of the writers, and one common time for the events of all of them.
 
 Each process records times by its machine's own clock, which counts from some moment of its own. The clocks of two
-writers are compared in two ways. A packet cannot arrive before it was sent, so packets in both directions tell between
-which limits the difference of the clocks lies. And each writer now and then records what the wall clock says.
+writers are compared in two ways. A packet cannot arrive before it was sent, so packets in both directions set limits to
+the difference of the clocks. And each writer now and then records the time of the wall clock.
 """
 
 from collections import defaultdict

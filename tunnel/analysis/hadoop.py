@@ -174,7 +174,7 @@ class HadoopFolder:
                     self.remove(_LOCK)
 
     def _take(self, mine: bytes) -> bool:
-        """Create the lock. Return whether that of a process that is probably dead was in the way."""
+        """Create the lock. Return whether it has replaced the lock of a process that is probably dead."""
         try:
             self.write(_LOCK, mine)
             return False

@@ -64,7 +64,7 @@ def _reason(error: Exception, log: BinaryIO) -> str:
 
 @contextmanager
 def _standard_error_to(file: BinaryIO) -> Iterator[None]:
-    """Let programs that start meanwhile write their standard error to a file."""
+    """Let programs that start while the context lasts write their standard error to a file."""
     saved = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:

@@ -173,7 +173,7 @@ class Ledger:
         self.commits.append(record)
 
     def clean(self) -> None:
-        """Remove what processes left that were killed, or whose job failed. Folders that are not ours stay."""
+        """Remove the remains of processes that were killed, or whose job failed. Folders that are not ours stay."""
         known = {commit.data for commit in self.commits}
         left = [f"{_STAGED}/{name}" for name in self.folder.names(_STAGED) if _OURS.fullmatch(name)]
         data = [name for name in self.folder.names(_EVENTS) if _OURS.fullmatch(name)]

@@ -25,16 +25,16 @@ LIMITS = (
 
 # As in core/send/window.py (RFC 9293, 3.8.6.2.1): new bytes are not cut to less than this while packets are in flight.
 TRICKLE_BYTES = 1024
-# If at least this much is in flight when the edge is reached, the relay's room is not what limits: the receiver's side
+# If at least this much is in flight when the edge is reached, the relay's room is not the cause: the receiver's side
 # takes the bytes too slowly.
 EDGE_BYTES = 256 * 1024
 MAIN_SHARE = 10  # a stream that carries less than the tenth part of the largest one may be idle
 
 
 def blocked_by(room: str) -> Column:
-    """Return whether the next packet is larger than what this column had room for before the step.
+    """Return whether the next packet is larger than the room in this column before the step.
 
-    A repeat has the size that it has; new bytes are cut to the room, but not below TRICKLE_BYTES.
+    A repeat cannot be cut; new bytes are cut to the room, but not to less than TRICKLE_BYTES.
     """
     is_repeat = (F.col("kind") == SENT) & (F.col("attempt") > 0)
     needed = F.least("backlog_bytes_before", F.lit(TRICKLE_BYTES))

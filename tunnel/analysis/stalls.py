@@ -129,9 +129,9 @@ _WHOSE = ("lag", "peer_lag", "relay_lag")
 def _lags_meanwhile(stalls: DataFrame, flow: DataFrame, streams: DataFrame, events: DataFrame) -> DataFrame:
     """Return for how long of each stall the event loops of its sender, of the peer and of their relay were late.
 
-    A lag is a time, from the moment at which the loop should have run until it did. The loop often handles what came
-    meanwhile before it records its lag, so the record alone would lie after the stall. Several nodes of one process
-    record the same lag, which counts once.
+    A lag lasts from the moment at which the loop should have run until it ran. The loop often handles packets that came
+    during the lag before it records the lag, so the record alone would lie after the stall. Several nodes of one
+    process record the same lag, which counts once.
     """
     late = events.where((F.col("version") == 1) & (F.col("event") == TraceEvent.LOOP_LAG.value))
     begins = F.struct((F.col("time_us") - F.col("latency_us")).alias("t"), F.lit(1).alias("turn"))

@@ -26,8 +26,8 @@ ACK_DELAY_US = 25_000  # PROTOCOL 4.3: the longest time for which a receiver del
 def steps_of(flow: DataFrame, streams: DataFrame) -> DataFrame:
     """Return the steps of each stream's sender, in the order of its clock, with the state before each step.
 
-    A step is a packet sent or acknowledged, a CONNECT or its answer, or the end of the connection. Only those steps are
-    returned that measured a round trip, ended a stall (`is_stall`), found the timeout doubled, changed whether the
+    A step is a packet sent or acknowledged, a CONNECT or its answer, or the end of the connection. Only some steps are
+    returned: they measured a round trip, ended a stall (`is_stall`), found the timeout doubled, changed whether the
     sender was busy (`turn`: 1 if a busy time begins, -1 if one ends), or are the last of their stream (`is_last`).
     A sender is busy while it has bytes in flight or waiting, or a CONNECT without an answer.
 

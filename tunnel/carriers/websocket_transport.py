@@ -112,13 +112,13 @@ class WebSocketTransport(asyncio.Transport):
         self.close_with(GOING_AWAY, "")
 
     def abort(self) -> None:
-        """Close the websocket without what was not sent yet."""
+        """Close the websocket, and drop everything that was not sent yet."""
         self.close_with(GOING_AWAY, "", at_once=True)
 
     def close_with(self, code: int, text: str, *, at_once: bool = False) -> None:
         """Close the websocket with this close code and reason. The protocol gets nothing more.
 
-        `at_once`: without what was not sent yet.
+        `at_once`: drop everything that was not sent yet.
         """
         if self._closing is None and not self.ended.done():
             if at_once:

@@ -1,7 +1,7 @@
 """The first bytes inside an encrypted stream, which bind it to the CONNECT that opened it (PROTOCOL 3.13).
 
-The relay reads CONNECT and could send it elsewhere. The initiator therefore repeats inside what it asked for, and the
-acceptor compares.
+The relay reads CONNECT and could send it elsewhere. The initiator therefore repeats target and route key inside the
+stream, and the acceptor compares them with the CONNECT that it received.
 """
 
 import struct

@@ -51,7 +51,7 @@ def key_fingerprint(certificate: bytes) -> str | None:
 
 
 def _element(data: bytes, position: int, tag: int) -> tuple[int, int] | None:
-    """Return where the content of an element begins and ends; None unless it is a whole one of this tag, in DER."""
+    """Return where the content of an element begins and ends; None if it is cut, has another tag or is not DER."""
     if position + 2 > len(data) or data[position] != tag:
         return None
     size, start = data[position + 1], position + 2

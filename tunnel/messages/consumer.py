@@ -139,7 +139,7 @@ class Consumer:
         return await self._table.call(self.address, FETCH, b"", fields, timeout=wait_ms / 1000 + _ANSWER_S)
 
     async def _fetch_ahead(self, offset: int) -> None:
-        """Ask for the messages from this offset on, unless the log ends there. Returns when that is on its way."""
+        """Ask for the messages from this offset on, unless the log ends there. Returns when the call is on its way."""
         if offset >= self._end or offset <= self.offset:
             return
         fields = self._place | {"offset": str(offset), "bytes": str(self._fetch_bytes), "wait_ms": "0"}

@@ -170,7 +170,7 @@ class Sender:
         return True
 
     def dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
-        """Declare the packets lost that the relay has dropped. They are resent when the relay has room (2.9, 4.10)."""
+        """Declare packets lost, because the relay has dropped them. They are resent when it has room (2.9, 4.10)."""
         window = self.window
         first, last = unwrap(first, window.oldest), unwrap(last, window.oldest)
         for sequence in range(max(first, window.oldest), min(last, window.next_sequence - 1) + 1):

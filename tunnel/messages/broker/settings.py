@@ -50,7 +50,7 @@ class BrokerSettings:
     log: LogConfig = field(default_factory=lambda: LogConfig(pending_bytes_max=8 * _MIB))
     """For each partition: when to flush, when to start a new segment, what to keep."""
     replica: str = ""
-    """The address of a replica, to which readers are redirected that are far behind."""
+    """The address of a replica, to which readers that are far behind are redirected."""
     behind_messages: int = BEHIND_MESSAGES
     """A reader is far behind when its lag exceeds this number of messages."""
     master: str = ""
