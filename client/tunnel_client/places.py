@@ -268,7 +268,7 @@ def parse_service(text: str) -> str:
 
 
 def is_datagram_service(name: str) -> bool:
-    """Whether the streams of the service carry datagrams."""
+    """Return whether the streams of the service carry datagrams."""
     return name.startswith(_UDP_SERVICE)
 
 
@@ -335,7 +335,10 @@ def _service(text: str, whole: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Whether the text can stand for a host or a service on the wire. Bytes that are no UTF-8 arrive as surrogates."""
+    """Return whether the text can be the name of a host or a service on the wire.
+
+    Bytes of the command line that are not UTF-8 arrive as surrogates, which are refused.
+    """
     if not text or any(letter.isspace() or not letter.isprintable() for letter in text):
         return False
     return len(text.encode()) <= _HOST_BYTES_MAX

@@ -21,7 +21,7 @@ from typing import Any
 
 __all__ = ["Borrowed", "errno_of"]
 
-GRACE_S = 1.0  # by which `tunnel run` is late with a timeout of its own before it counts as stuck
+GRACE_S = 1.0  # `tunnel run` counts as stuck if it reports a timeout later than by this
 _KINDS = {"gaierror": socket.gaierror, "timeout": socket.timeout}
 
 
@@ -74,7 +74,7 @@ class Borrowed:
 
 
 class _Stuck(OSError):
-    """`tunnel run` does not answer in time, not even that the time is over."""
+    """`tunnel run` does not answer in time: it does not even report that the timeout has passed."""
 
 
 class _Lines:

@@ -26,8 +26,8 @@ class Route:
     """A set of hosts, and the backend that connects to them.
 
     `backend.connect(sock, host, port, timeout)` connects a socket and waits. `backend.connect_soon(sock, host, port)`
-    does not wait: the `exception()` of its result does, and until then the socket polls as neither readable nor
-    writable.
+    returns at once; the `exception()` of its result waits for the outcome. Until the connect is done, the socket polls
+    as neither readable nor writable.
     """
 
     def __init__(self, hosts: Any, backend: Any) -> None:
@@ -95,7 +95,8 @@ class Engine:
         self._late.watch("uvloop", lambda module: self._replace(module.Loop, "create_connection"))
 
     def _follow_gevent(self, module: Any) -> None:
-        """Replace what gevent has beside the standard library; if gevent has replaced `socket`, only getaddrinfo."""
+        """Replace the functions and methods of gevent's own sockets. If gevent has put these sockets into the standard
+        library, replace only getaddrinfo."""
         if module.socket is not socket.socket:
             self._replace_all(module.socket, module)
         else:
@@ -104,7 +105,7 @@ class Engine:
     def _follow_eventlet(self, module: Any) -> None:
         """Replace what eventlet is about to put into the standard library.
 
-        Its sockets wrap sockets of a copy of the `socket` module, and leave it to them to answer questions.
+        Its sockets wrap those of a copy of the `socket` module, which answer `getpeername` and `getsockopt` for them.
         """
         for name in _CONNECTING:
             self._replace(module.socket, name)

@@ -48,7 +48,7 @@ class Placeholders:
     def address(self, name: str) -> str:
         """Return the address that stands for this name.
 
-        There is no lock, since a fork could leave it locked. So two threads that ask together may waste an address.
+        There is no lock, since a fork could leave it locked. So two threads that ask at once may waste an address.
         """
         name = _plain(name)
         known = self._address_of.get(name)

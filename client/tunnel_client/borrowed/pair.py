@@ -35,7 +35,7 @@ PAIR_TIMEOUT_S = 30.0
 _BACKLOG = 16
 _TINY_BYTES = 1  # the kernel raises it to its minimum
 _USUAL_BYTES = 1 << 20  # the kernel lowers it to its maximum
-_WINDOW_BYTES = 65535  # the largest without window scaling, which was settled at the handshake
+_WINDOW_BYTES = 65535  # the largest window without scaling; the handshake has settled the scaling
 _FILL = bytes(16 * 1024)
 # the originals: this module is loaded before gevent can replace them
 _poll, _select = getattr(select, "poll", None), select.select
@@ -67,7 +67,7 @@ def parked_pair(sock: socket.socket) -> tuple[socket.socket, int]:
 
 
 def listen_near() -> socket.socket:
-    """Return a loopback listener for one connection, to which only little can be written."""
+    """Return a loopback listener for one connection. Its receive buffer is tiny, so the other side can write little."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TINY_BYTES)
@@ -151,7 +151,8 @@ def widen(near: socket.socket) -> None:
     """Restore the receive buffer of the other side."""
     near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _USUAL_BYTES)
     if hasattr(socket, "TCP_WINDOW_CLAMP"):
-        # The buffer was tiny at the handshake, which would limit the window for good: to 16 MB/s instead of 400.
+        # The buffer was tiny at the handshake. Without this line, the window would stay small, and 16 MB/s would pass
+        # instead of 400.
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _WINDOW_BYTES)
 
 

@@ -20,7 +20,7 @@ _LOOK_S = 0.1  # interval of the checks whether there is something to say
 
 
 def add_wait_option(parser: argparse.ArgumentParser, default_s: float) -> None:
-    """Add --wait, with the seconds that the command tries without it."""
+    """Add --wait. Without this option, the command tries for `default_s`."""
     parser.add_argument(
         "--wait",
         type=_seconds,

@@ -45,7 +45,8 @@ class _Remote:
 class Bypasses:
     """Finds connections of a process and its descendants that bypass the tunnel. Without Linux's /proc it finds none.
 
-    `greeted` returns the processes in which the hook runs. There, only C extensions can open sockets past the hook.
+    `greeted` returns the processes that have announced themselves as borrowers: in these, the hook runs that replaces
+    Python's sockets. There, only C extensions can open sockets past the hook.
     Connections to hosts that do not match the patterns are ignored.
     """
 
@@ -73,7 +74,7 @@ class Bypasses:
         return None
 
     def _is_ours(self, remote: _Remote, hooked: bool) -> bool:
-        """Whether this connection should use the tunnel, or perhaps should: it shows an address and no name."""
+        """Return whether this connection should use the tunnel, or might have to: its address hides the host's name."""
         is_tcp = remote.kind.startswith("tcp")
         if str(remote.address) in self._hosts:
             return is_tcp or not hooked  # the resolver below Python asks name servers over UDP
@@ -92,9 +93,10 @@ class Bypasses:
         return found
 
     def _processes(self) -> Iterator[tuple[int, bool]]:
-        """Iterate over the process and its descendants, and whether the hook runs in them.
+        """Yield the process and each descendant, and whether the hook runs in it.
 
-        A fork inherits it; it has the stack of its parent, which a program that was executed never has.
+        A forked process inherits the hook. It is recognised by its stack, which begins at the same address as that of
+        its parent; the stack of a newly executed program does not.
         """
         greeted = self._greeted()
         waiting: list[tuple[int, int, bool]] = [(self._pid, 0, False)]

@@ -76,7 +76,10 @@ def _road(road: RoadLine) -> str:
 
 
 def entry_lines(entries: Sequence[EntryReport], *, has_failures: bool = True) -> Iterator[str]:
-    """Return a line for each entry of a file. `has_failures`: a further one for the latest connection that failed."""
+    """Return a line for each entry of a file.
+
+    If `has_failures` is set, a further line has the error of the entry's latest connection that failed.
+    """
     names = [_clean(entry.name) for entry in entries]
     leads = [_clean(entry.leads) for entry in entries]
     name_width, lead_width = (max(map(len, column), default=0) for column in (names, leads))

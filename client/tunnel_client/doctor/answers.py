@@ -88,7 +88,7 @@ def described(reply: Reply) -> str:
     if "location" in reply.headers and 300 <= reply.status < 400:
         return f"HTTP {reply.status}, which leads to {reply.headers['location'].partition('?')[0]}"
     if sender and reply.page:
-        return f"HTTP {reply.status} from {sender}"  # whose pages say no more than the status
+        return f"HTTP {reply.status} from {sender}"  # the page of a known product says no more than the status
     return f"HTTP {reply.status}{f' from {sender}' if sender else ''}, {reply.text or 'an empty body'}"
 
 

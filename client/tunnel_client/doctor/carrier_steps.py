@@ -17,7 +17,7 @@ from tunnel_client.settings import CARRIERS, RelaySettings
 
 __all__ = ["examine_link", "examine_others", "examine_poll"]
 
-_EXAMINED = ("auto", "poll", "link")  # carriers that are a choice among others, or have a step of their own
+_EXAMINED = ("auto", "poll", "link")  # auto chooses among the others; poll and link have steps of their own
 
 ROUNDS = 20  # twice as many as it takes to meet a hop that answers one request in ten itself
 _ROUNDS_MIN = 3
@@ -25,9 +25,9 @@ _ROUNDS_S = 5.0  # on a slow path, stop after this time
 _SLOW_S = 0.5
 LINK_S = 5.0
 _REFUSED_PART = 0.3  # a hop that limits the rate refuses more than this part of requests without a pause
-REST_S = 1.0  # after which a limit of requests per second has forgotten the requests before
+REST_S = 1.0  # after this pause, a limit of requests per second counts none of the earlier requests
 _GENTLE = 4
-GENTLE_S = 0.5  # between the requests that must pass where only the rate is limited
+GENTLE_S = 0.5  # pause between requests; at this pace all must pass if only the rate is limited
 HAMMER_S = 1.5
 _HAMMER_PAUSE_S = 0.01
 _PAUSE_S_MAX = 2.0

@@ -12,20 +12,20 @@ from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
 
 __all__ = ["examine_at_once", "examine_reuse", "examine_timeouts"]
 
-_PULLS = (6, 3, 2, 1)  # at once: browsers open 6, so most paths allow it; fewer only if none of these is answered
+_PULLS = (6, 3, 2, 1)  # pulls at once: browsers open 6, so most paths allow it; the next only if none is answered
 HELD_S = 1.0
 _REUSES = 2
 _HOLD_LANE, _IDLE_LANE = 5, 6
-_ACCIDENTS = 2  # of the requests that wait together, where others fail as well
+_ACCIDENTS = 2  # this many failures say nothing about waiting requests, if requests fail in other steps, too
 _SETTLE_S_MAX = 0.5
-_SETTLE_S = 0.1  # in which a hop notices that connections were closed
+_SETTLE_S = 0.1  # time for a hop to notice that connections were closed
 _ENOUGH = 4  # requests at once: two to send, one to wait for data, and one to spare
 _TURN_S_MIN = 0.03  # faster exchanges depend on the processor more than on hops
 _TURN_S_MAX = 1.0  # on slower paths it would take too long to tell a rate from the delay
 TURNS_S = 1.0
 _TURNS = 3  # exchanges of each lane
-_TURNS_PART = 0.4  # of the rate that all lanes together would have if no hop delayed them
-_TOGETHER = 3  # connections that the two last steps open at the same time, and one to spare
+_TURNS_PART = 0.4  # a hop delays requests if less than this part of the rate of undelayed lanes is reached
+_TOGETHER = 3  # `examine_timeouts` uses two connections at the same time; one to spare
 _DRAINS = 20
 _EMPTY_BYTES = 256  # an answer without packets is smaller
 _HTTPS = "an https:// URL may help, since a proxy passes it on unread"
@@ -58,15 +58,14 @@ async def _on(trials: Trials, own: CountedSession) -> Reply:
 
 
 async def examine_at_once(report: Report, trials: Trials) -> None:
-    """Let several requests wait at the relay at once. Those that have to queue before it come back late."""
+    """Let several requests wait at the relay at once. Answers to requests that a hop makes wait come back late."""
     await _drain(trials)
     for count in _PULLS:
         found = await _pull_together(trials, count)
         if found.answered:
             break
-    if (
-        0 < found.prompt < _PULLS[0]
-    ):  # a connection that was just closed may still have counted: the better try is right
+    # A hop may still have counted a connection that was just closed, so the better of two tries is right.
+    if 0 < found.prompt < _PULLS[0]:
         found = max(found, await _pull_together(trials, count), key=lambda one: one.prompt)
     if not found.answered:
         text = f"no request may wait for {found.held_s:g} s ({tallied(found.others)})"
@@ -87,7 +86,7 @@ async def examine_at_once(report: Report, trials: Trials) -> None:
 
 
 async def _examine_turns(report: Report, trials: Trials, count: int) -> None:
-    """Find out whether a hop delays requests that come too fast: then more at once are no faster than one."""
+    """Find out whether a hop delays requests that come too fast. Several lanes are then hardly faster than one."""
     if trials.pause_s or not _TURN_S_MIN < trials.median_s < _TURN_S_MAX or count == 1:
         return
     began = time.monotonic()
@@ -108,7 +107,7 @@ async def _examine_turns(report: Report, trials: Trials, count: int) -> None:
 
 
 class _Together(msgspec.Struct):
-    """What became of requests that waited together: how many were answered, and how many of these in time."""
+    """The outcome of requests that waited together: how many were answered, and how many of these in time."""
 
     held_s: float
     answered: int
@@ -181,7 +180,7 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
 
 
 async def _hold(trials: Trials, seconds: float) -> Reply:
-    """Return what ended a request that the relay may hold for `seconds`. An end that came at once is tried again."""
+    """Return the reply that ended a request which the relay may hold for `seconds`. Try again if it ended early."""
     for _ in range(TRIES):
         work = trials.prober.exchange(hold_s=seconds, lane=_lane(trials, _HOLD_LANE))
         reply = await trials.once(work, seconds + ANSWER_S, is_test=True)

@@ -113,7 +113,7 @@ async def _examine_https(report: Report, settings: RelaySettings, dialing: Diali
 
 
 def _is_hurt(report: Report) -> bool:
-    """Whether a hop limits, alters or refuses our plain HTTP, which it could not do with TLS."""
+    """Return whether a hop limits, alters or refuses our plain HTTP, which it could not do with TLS."""
     for finding in report.findings:
         if finding.step == "relay" and finding.verdict is Verdict.PROBLEM:
             return "status" in finding.data  # something answers there

@@ -1,4 +1,4 @@
-"""The report of an examination: its findings, a verdict, the next command and an exit code. No I/O."""
+"""The report of an examination: its findings, a summary, the next command and an exit code. No I/O."""
 
 import enum
 from collections.abc import Callable
@@ -27,7 +27,8 @@ class Verdict(enum.Enum):
 class Finding(msgspec.Struct, frozen=True):
     """The result of one step.
 
-    `advice` says what to do about it. `data` holds the same for programs; the end of a key names its unit (`hold_s`).
+    `text` says what was found, and `data` holds the same facts for programs; the end of a key names its unit
+    (`hold_s`). `advice` says what to do about it.
     """
 
     step: str
@@ -38,7 +39,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """All findings and the conclusion. `exit_code` is that of the first problem, and OK without one.
+    """All findings and the conclusion. `exit_code` is that of the first problem, or OK if there is no problem.
 
     `told`, if set, is called with each finding when it is added.
     """
@@ -85,7 +86,7 @@ def render_finding(finding: Finding) -> str:
 
 
 def render_summary(report: Report) -> str:
-    """Return the last lines of the output: the verdict and the next command."""
+    """Return the last lines of the output: the summary and the next command."""
     lines = [f"verdict: {report.summary}"]
     if report.next:
         lines.append(f"next:    {report.next}")

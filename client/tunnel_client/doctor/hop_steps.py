@@ -20,7 +20,7 @@ _VIA = ("via", "x-cache")
 
 
 async def recognise(trials: Trials, reply: Reply | None, proxy: str | None = None) -> list[Reply]:
-    """Note in `trials` the products that name themselves, and return the replies that show it.
+    """Note in `trials` the products that name themselves. Return `reply`, and the answers to the two requests below.
 
     Two requests ask for an answer of the hops themselves: one with a header that is too large, one with an expectation
     that no server can meet. A forward proxy, which `proxy` names as in the settings, is also asked for a host that
@@ -116,6 +116,6 @@ async def examine_relays(report: Report, trials: Trials) -> bool:
 
 
 def _returns(epochs: list[int]) -> bool:
-    """Whether an epoch came back after another one: a relay that was restarted never has its old epoch again."""
+    """Return whether an epoch came back after another one. A restarted relay never has its old epoch again."""
     changes = [one for one, before in zip(epochs, [None, *epochs], strict=False) if one != before]
     return len(changes) > len(set(changes))

@@ -14,9 +14,9 @@ LOAD_S = 2.0
 LOAD_LANES = 4
 _SAMPLES = 3
 AFTER_FAILURE_S = 0.05
-_FAILED_PART = 0.3  # of the requests under load; fewer say nothing about the load
+_FAILED_PART = 0.3  # if more than this part of the requests under load fails, a hop cannot carry the load
 _SAMPLE_BYTES = 64 << 10
-_SMALL_BYTES = 1 << 10  # of a sample where larger bodies are refused
+_SMALL_BYTES = 1 << 10  # size of the sample if no size of body was found to pass
 WITHHELD_S = 3.0
 
 
@@ -77,7 +77,10 @@ async def _altering(report: Report, trials: Trials, size: int) -> None:
 
 
 async def _headers(report: Report, trials: Trials) -> None:
-    """Find out whether headers arrive that hops do not know. A relay refuses the claim in ours, unless it is true."""
+    """Find out whether hops pass on headers that they do not know.
+
+    Ours claims that this is an exit. If it arrives, a relay refuses the claim of a user who may not be one.
+    """
     reply = await trials.answered(trials.prober.claim_exit, is_test=True)
     is_kept = reply.kind == "status" or "no-transform" in reply.headers.get("cache-control", "")
     if reply.kind not in ("status", "answer"):

@@ -139,5 +139,5 @@ def products_in(headers: Mapping[str, str], page: str = "") -> list[str]:
 
 
 def is_relay_itself(headers: Mapping[str, str]) -> bool:
-    """Whether the header `Server` of an answer is a relay's own, which suggests that no hop has written the answer."""
+    """Return whether the header `Server` is a relay's own, which suggests that no hop has written the answer."""
     return bool(_RELAY.match(headers.get("server", "")))

@@ -102,7 +102,7 @@ def _found(report: Report, reply: Reply, failures: list[Failure], strangers: lis
 
 
 async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
-    """Report an answer of something other than a relay. It may concern only the format of the request bodies."""
+    """Report an answer that is not a relay's. If a relay answers another type of request body, say so."""
     data: dict[str, Any] = {"status": reply.status, "answer": reply.text, "products": trials.products}
     if reply.status in (301, 302, 303, 307, 308):
         where = reply.headers.get("location", "elsewhere").partition("?")[0]

@@ -12,7 +12,7 @@ LEAST_BODY_BYTES = 4 << 10  # docs/PROTOCOL.md, 7.16: bodies are never made smal
 # A question is a packet that every relay answers (`Prober.ask`). The doctor asks many, and lets the answers wait at the
 # relay, so that the relay has enough packets for a large response.
 _QUESTION_REQUESTS_MAX = 16
-_SLACK_BYTES = 1024  # a response may be this much smaller than its limit: evidence, and an answer that does not fit
+_SLACK_BYTES = 1024  # a response may be this much below its limit: it has evidence, and the next answer did not fit
 _MORE = "ask the operator of that hop to allow larger bodies"
 _MORE_ANYWHERE = "ask the operators of the relay, and of the proxies on the way, to allow larger bodies"
 
@@ -64,7 +64,7 @@ async def _one(trials: Trials, size: int) -> Reply:
 
 
 def _smaller(size: int, reply: Reply) -> int:
-    """Return the next size to try: waiting in vain takes long, so that a timeout skips one size."""
+    """Return the next size to try. After a timeout, skip one size, because each timeout takes long."""
     return size // 4 if reply.text.startswith("no answer within") and size > 4 * LEAST_BODY_BYTES else size // 2
 
 

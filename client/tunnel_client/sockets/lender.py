@@ -112,5 +112,5 @@ def _kind(error: OSError) -> str:
 
 
 def _number(error: OSError) -> int:
-    """Return the error number. A timeout of ours has none, like the timeout of a socket; then it is 0."""
+    """Return the error number, or 0 for a timeout that has none: the tunnel's own, like the timeout of a socket."""
     return 0 if isinstance(error, TimeoutError) and not error.errno else errno_of(error)

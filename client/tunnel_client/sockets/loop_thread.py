@@ -61,7 +61,10 @@ def refuse_eventlet() -> None:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop of uvloop if it is installed, but not under gevent: it would block every greenlet of its thread."""
+    """Return a loop of uvloop if it is installed, otherwise one of asyncio.
+
+    Under gevent, always return one of asyncio: a loop of uvloop would block every greenlet of its thread.
+    """
     if not under_gevent():
         try:
             import uvloop

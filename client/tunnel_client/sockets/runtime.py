@@ -20,7 +20,7 @@ from tunnel_client.sockets.loop_thread import LoopThread, loop_thread, make_immo
 __all__ = ["Connecting", "Runtime", "configure", "connecting", "default_runtime"]
 
 LINGER_S = 10.0  # how long the end of the process waits for written bytes to arrive
-GRACE_S = 1.0  # a loop that handles a timeout later than by this counts as stuck
+GRACE_S = 1.0  # the loop counts as stuck if it handles a timeout later than by this
 
 
 class Runtime:

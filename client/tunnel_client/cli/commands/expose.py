@@ -127,7 +127,7 @@ def public_place(port: int, host: str, client_address: str, services: Sequence[s
 
 
 def require_fitting(name: str, address: Address) -> None:
-    """Raise UsageError if the service cannot stand at this address."""
+    """Raise UsageError if an address of this kind cannot serve this kind of service."""
     if address.path and is_datagram_service(name):
         raise UsageError(f"{name} {address}: a Unix socket carries no datagrams: name a HOST:PORT, or leave out udp/")
 

@@ -1,4 +1,4 @@
-"""What may stand in the file of `tunnel up`: the one declaration that the parser and the JSON schema come from.
+"""Declares the settings in the file of `tunnel up`, once: the parser and the JSON schema are both made from this.
 
 An entry is written as a text, in the form that the command line takes, or as a table when it has further settings.
 """

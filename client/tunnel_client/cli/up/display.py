@@ -34,7 +34,7 @@ class HasReport(Protocol):
 
 
 def can_draw() -> bool:
-    """Whether lines can be redrawn: on a terminal with escape codes, where people read, with rich installed."""
+    """Return whether lines can be redrawn: on a terminal with escape codes that shows output for people, with rich."""
     if not (may_escape(sys.stderr) and shows_people()):
         return False
     try:

@@ -49,7 +49,7 @@ class Entry:
         return f"{self.kind} {self.name}"
 
     def is_same(self, other: Entry) -> bool:
-        """Whether the entries serve the same, perhaps at another rate."""
+        """Return whether the entries differ at most in their rates."""
         return self.id == other.id and msgspec.structs.replace(self.part, rate=other.part.rate) == other.part
 
 
@@ -63,7 +63,7 @@ class ReadFile:
 
     @property
     def files(self) -> list[Path]:
-        """The files whose change is one of this file: itself, and the secrets that it names."""
+        """The files to watch, because each change of them changes what the file says: itself, and its secrets."""
         named = (self.relay.token_file, self.relay.proxy_file, self.relay.header_file)
         return [self.path, *(Path(name) for name in named if name)]
 

@@ -16,8 +16,8 @@ from tunnel_client.status import EntryReport
 
 __all__ = ["Keeper", "Say", "State"]
 
-_AGAIN_S = 5.0  # until a port that is taken is tried again
-_AGAIN_DENIED_S = 30.0  # until a name that the relay refused is asked for again
+_AGAIN_S = 5.0  # pause before an entry that failed is tried again, for example because its port is taken
+_AGAIN_DENIED_S = 30.0  # pause before a name that the relay refused is asked for again
 
 Say = Callable[..., None]
 """Writes one line: `say(event, text, **fields)`."""
@@ -116,7 +116,7 @@ class Keeper:
         self._say("listening", f"{self.entry.id}: {opened.leads}", entry=self.entry.id, leads=opened.leads)
 
     def _fails(self, text: str, pause_s: float) -> None:
-        """Say why, once for each reason."""
+        """Note the failure, and say why, unless the reason is still the same."""
         is_new = text != self.error
         self.state, self.error = State.FAILED, text
         if is_new:

@@ -1,7 +1,7 @@
 """The kinds of entries in the file of `tunnel up`: what each claims for itself, and how it is served.
 
-What the command line accepts, an entry accepts: both use the same parsers and the same classes. A new form of a
-specification therefore needs a change here only if two entries of that form can exclude each other in a new way.
+An entry accepts everything that the command line accepts, because both use the same parsers and the same classes. A new
+form of a specification therefore needs a change here only if entries of that form can exclude each other in a new way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Claim:
         return self.what, self.port if self.what in PROTOCOLS else self.place
 
     def excludes(self, other: Claim) -> bool:
-        """Whether another entry cannot have this beside us. Port 0 is any free port."""
+        """Return whether two entries cannot have both claims. Port 0 is any free port, and excludes nothing."""
         places = {self.place, other.place}
         is_shared = len(places) == 1 or (self.what in PROTOCOLS and not places.isdisjoint(EVERYWHERE))
         return is_shared and self.key == other.key and self.key[1] != 0
@@ -57,12 +57,12 @@ class Opened:
         self._ended: asyncio.Future[DeniedError] = asyncio.get_running_loop().create_future()
 
     def refuse(self, error: DeniedError) -> None:
-        """End it, because the relay's rules do not allow it any more."""
+        """End the entry, because the relay's rules do not allow it any more."""
         if not self._ended.done():
             self._ended.set_result(error)
 
     async def ended(self) -> DeniedError:
-        """Return the error when the relay ends it; wait forever if it does not."""
+        """Wait until the relay ends the entry, perhaps forever, and return the error."""
         return await self._ended
 
 

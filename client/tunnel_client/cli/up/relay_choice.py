@@ -1,4 +1,4 @@
-"""Which relay `tunnel up` uses, and as whom: from options, the file, the environment and the login, in this order."""
+"""Chooses the relay and the user of `tunnel up`: from options, the file, the environment, the login, in this order."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ def chosen_settings(
 
 
 def _first(option: T | None, in_file: T | None, default: T) -> T:
-    """Return the setting of the option, or else that of the file: None means that it was not given there."""
+    """Return the setting of the option, else that of the file, else `default`. None: it was not given there."""
     if option is not None:
         return option
     return default if in_file is None else in_file
 
 
 def is_same_path(one: RelaySettings, other: RelaySettings) -> bool:
-    """Whether an attachment with the one settings can take over the other ones.
+    """Return whether an attachment made with `one` can go on with `other`.
 
-    A token, a password or a header that was replaced by another does not count: the attachment uses it from the next
-    request on, so that a rotation cuts no connection.
+    A replaced token, proxy password or value of a header makes no difference: the attachment uses the new one from the
+    next request on, so that a rotation cuts no connection.
     """
     return _without_secrets(one) == _without_secrets(other)
 
 
 def is_refused_again(error: Exception, refused: RelaySettings, settings: RelaySettings) -> bool:
-    """Whether these settings would be refused as those before were, with this error.
+    """Return whether `settings` would be refused with this error again, as `refused` was.
 
     A proxy refuses the same user and password again whatever else has changed.
     """

@@ -1,6 +1,6 @@
 """Runs the entries of a file on one attachment at a time, for ever: it follows the file, and outlives every refusal.
 
-Each time that something is wrong, one line says what it is and what is waited for.
+Whenever something is wrong, one line says what is wrong and what the supervisor waits for.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Supervisor:
         self.keepers = {entry.id: Keeper(entry, say) for entry in read.entries.values()}
         self.trouble = "the relay has not answered yet"  # empty while all is well
         self._read = read
-        self._settings = settings  # as they were read last
+        self._settings = settings  # those that were read last
         self._used = settings  # those of the attachment
         self._load = load
         self._say = say
-        self._problem = ""  # of the file, as it was said last
+        self._problem = ""  # the mistake in the file that was reported last; empty if the file is good
         self._attachment: Attachment | None = None
         self._is_ready = False  # whether the attachment can be asked for its statistics
         self._is_attached = False
-        self._refused: tuple[Exception, RelaySettings] | None = None  # why, and which settings, while that is so
+        self._refused: tuple[Exception, RelaySettings] | None = None  # the latest refusal, until an attach succeeds
         self._renewed = asyncio.Event()  # the settings of the relay have changed
         self._changes = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,7 +125,7 @@ class Supervisor:
             await attachment.close()
 
     async def _attach(self, attachment: Attachment, starting: asyncio.Task[None]) -> None:
-        """Return when the relay has answered, or when the settings have changed; say once what is in the way."""
+        """Return when the attach has ended, or when the settings have changed. Say each time why no relay answers."""
         renewed = asyncio.get_running_loop().create_task(self._renewed.wait())
         said = ""
         try:
@@ -148,10 +148,10 @@ class Supervisor:
             keeper.start(attachment)
 
     async def _wait(self, error: Exception, settings: RelaySettings) -> None:
-        """Say why there is no attachment, and return when another one has a chance."""
+        """Say why there is no attachment, and return when it is time to try another one."""
         self._refused = error, settings
         if self._settings != settings and not is_refused_again(error, settings, self._settings):
-            return  # newer ones were read since
+            return  # newer settings have been read since
         again_s = next(seconds for kind, seconds in _AGAIN_S if isinstance(error, kind))
         files = " or ".join(map(str, self._read.files))
         if isinstance(error, ProxyPasswordError):
@@ -168,7 +168,7 @@ class Supervisor:
                 await self._renewed.wait()
 
     def _waits(self, wrong: str, awaited: str) -> None:
-        """Say what is wrong and what is waited for, once as long as both stay the same."""
+        """Say what is wrong and what is waited for, unless both are still the same."""
         text = f"{wrong}: {awaited}"
         if text != self.trouble:
             self.trouble = text
@@ -226,7 +226,10 @@ class Supervisor:
                 self._say("reloaded", _difference(before, read, relay))
 
     def _take(self, settings: RelaySettings) -> str:
-        """Use these settings for the next attachment, which is made now if necessary. Return what that means."""
+        """Use these settings from now on: in the present attachment if it can go on, else in a new one.
+
+        Return in words what happens.
+        """
         before, self._settings = self._settings, settings
         if settings == before:
             return ""
@@ -239,7 +242,7 @@ class Supervisor:
         return "attaching anew with the new settings of the relay"
 
     def _renew(self, attachment: Attachment, settings: RelaySettings) -> str:
-        """Let the attachment use the secrets of these settings. Return what that means."""
+        """Let the attachment use the secrets of these settings. Return in words what happens."""
         try:
             attachment.renew_secrets(
                 token=settings.token,
