@@ -35,8 +35,8 @@ __all__ = ["Kind", "Migration", "Report", "main", "measure", "summary"]
 
 _MIB = 1 << 20
 _SERVICE = "mirror"
-_STEP_S = 0.01  # between two writes
-_SECONDS_EACH = 2.0  # that a migration takes about, which spreads the bytes over the run
+_STEP_S = 0.01  # pause between two writes
+_SECONDS_EACH = 2.0  # about the time of one migration; from it follows the rate that spreads the bytes over the run
 _RATE_MIN = _MIB  # bytes per second
 _CHANGE_S = 60.0  # only a client that does not change its road at all takes so long
 _LOOK_S = 0.005
@@ -77,7 +77,7 @@ class Report(msgspec.Struct):
 
 
 class _Flow:
-    """One direction: writes at a steady rate until it may end, and notes the pauses of what arrives."""
+    """One direction: writes at a steady rate until it may end, and notes the pauses between the bytes that arrive."""
 
     def __init__(self, seed: int, size_bytes: int, rate: float) -> None:
         self.may_end = asyncio.Event()
@@ -91,7 +91,7 @@ class _Flow:
 
     @property
     def digests(self) -> tuple[str, str]:
-        """Those of the bytes written, and of those that arrived."""
+        """The digests of the bytes written, and of the bytes that arrived."""
         return self._sent.hexdigest(), self._received.hexdigest()
 
     def watch(self) -> None:
@@ -100,7 +100,7 @@ class _Flow:
         self._heard_s = time.monotonic()
 
     async def write_to(self, writer: StreamWriter) -> None:
-        """Write at least everything, then end the direction."""
+        """Write until `may_end` is set and all bytes of the run are written, then end the direction."""
         while not self.may_end.is_set() or self.written_bytes < self._size_bytes:
             chunk = self._random.randbytes(self._chunk_bytes)
             self._sent.update(chunk)
@@ -222,7 +222,7 @@ async def measure(
         async with _Gate(port) as gate:
 
             def make(secret: bytes, random: Random) -> LinkCarrier:
-                # Eager, so that a refused road is tried again within a second, and not ever later.
+                # Eager, so that a refused road is tried again within a second each time, instead of with a backoff.
                 return LinkCarrier(
                     Dialing(gate.url, token=token, proxy=None), secret, random, name="client", eager=True, roads=ROADS
                 )

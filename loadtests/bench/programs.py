@@ -10,7 +10,7 @@ from loadtests.harness.processes import Process
 
 __all__ = ["MissingPeerError", "find_peer", "start_peer", "wait_listening"]
 
-_LISTENS_S = 30.0  # each of them starts in less than 1 s
+_LISTENS_S = 30.0  # a program may take this long to listen; on an idle machine each takes less than 1 s
 
 
 class MissingPeerError(RuntimeError):
@@ -35,7 +35,7 @@ def start_peer(stack: ExitStack, command: Sequence[str], port: int) -> Process:
 def wait_listening(process: Process, port: int) -> None:
     """Wait until a process listens at `port`, according to the kernel's tables.
 
-    Most programs do not announce it, and a test connection is not possible because hts serves only one connection.
+    Most programs do not announce that they listen. A test connection would not do, because hts serves only one.
     Raise MissingPeerError if the process ends or does not listen in time.
     """
     wanted = f":{port:04X}"

@@ -67,7 +67,8 @@ class Found(msgspec.Struct, kw_only=True):
 async def transfer(url: str, port: int, carrier: str, seconds: float, rate: str) -> None:
     """Move bytes through the echo server; print JSON with the bytes that went each way within the time.
 
-    With a rate, also with the echoes of another connection of this attachment, alone and beside the transfer.
+    With a rate, the JSON also has the times of echoes on another connection of this attachment, which were sent alone
+    and beside the transfer.
     """
     async with attach(url, token=os.environ["TUNNEL_TOKEN"], proxy=None, carrier=carrier, rate=rate) as attachment:
         pair = await attachment.open_connection("127.0.0.1", port)

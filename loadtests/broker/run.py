@@ -145,7 +145,7 @@ def _watch(
 ) -> None:
     """Kill and restart processes as planned. Return when every group has every message and all kills were done."""
     total = outcome.messages // PARTITIONS * PARTITIONS
-    before = -1  # messages at the last kill: the next one waits until some have come since
+    before = -1  # messages at the last kill: the next kill waits until more have come, or all
     while time.monotonic() < deadline:
         received = _received(place)
         if plan and received >= min(plan[0][0], total - 1) and (received > before or received >= total):

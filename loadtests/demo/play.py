@@ -21,7 +21,9 @@ class Act:
     def __init__(self, name: str, size_bytes: int, random: Random) -> None:
         self.name = name
         self.flow = Flow(size_bytes, random.getrandbits(32))
-        self.kill_at = random.uniform(0.4, 0.55)  # the report wants it between 30 and 70 %; more bytes arrive meanwhile
+        # The relay is killed after this share has arrived. A little more may arrive until then: the report requires 30
+        # to 70 %.
+        self.kill_at = random.uniform(0.4, 0.55)
 
     def way(self) -> Way:
         """Return the figures of this direction."""

@@ -39,11 +39,11 @@ class Case:
     flush_every: int = 0
     """The writer waits until everything is acknowledged each time it has written this number of chunks."""
     acts_after: int = 1 * MIB
-    """When the reader has read so much, it stops, or `act` happens."""
+    """When the reader has read this number of bytes, it stops reading for `stop_s`, and `act` happens."""
     read_bytes: int = 64 * KIB
     read_pause_s: float = 0.0
     stop_s: float = 0.0
-    """The reader reads nothing for this time."""
+    """The reader reads nothing for this time, once."""
     accept_s: float = 0.0
     """The service appears this long after the client."""
     carrier: str = "poll"
@@ -59,7 +59,7 @@ class Case:
     loss: str = ""
     """The relay loses single packets by this model."""
     clock_us: int = 0
-    """By which the relay's clock is ahead."""
+    """The relay's clock is ahead by this."""
     inline: bool = False
     """The service is a TCP server, which the relay itself dials."""
     untraced: tuple[str, ...] = ()

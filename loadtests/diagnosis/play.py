@@ -82,7 +82,7 @@ class _Stage:
             )
 
     def _act(self, act: Act, who: dict[str, ForkServerProcess]) -> bool:
-        """Do it. Return whether the client can go on."""
+        """Carry out the act. Return whether the client can go on."""
         if act.what == "kill" and act.who == "all":
             time.sleep(act.for_s)
             for each in who.values():

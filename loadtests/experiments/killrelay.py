@@ -46,8 +46,8 @@ class Report(msgspec.Struct):
     seconds: float = 0.0
     recovery_p50_s: float = 0.0
     recovery_p99_s: float = 0.0
-    startup_p50_s: float = 0.0  # the part of it until the new relay listened
-    return_p50_s: float = 0.0  # the part of it after that
+    startup_p50_s: float = 0.0  # the part of the recovery until the new relay listened
+    return_p50_s: float = 0.0  # the part of the recovery after that
     return_p99_s: float = 0.0
     resent: dict[str, int] = {}
     failure: str = ""
@@ -131,7 +131,7 @@ async def _kill(relay: RelayProcess, flow: Flow, kills: int, report: Report, sho
         in_flight_bytes, at_bytes = await flow.put_in_flight(), flow.received_bytes
         killed = time.monotonic()
         await relay.replace()
-        flow.hold(flow.written_bytes + 1)  # all that was written may have arrived, and then no byte would follow
+        flow.hold(flow.written_bytes + 1)  # every byte written may have arrived: without more, `delivery` never ends
         recovery_s = await flow.delivery() - killed
         report.kills.append(Kill(at_bytes, in_flight_bytes, relay.startup_s, recovery_s))
         if shown:

@@ -29,7 +29,7 @@ __all__ = ["CASES", "Case", "Outcome", "main", "run_case"]
 GOAL = 0.4  # share of the rate without faults
 _SERVICE = "lossy"
 _BLOCK_BYTES = 256 * 1024
-_LATE_SHARE = 16  # the cases with a delay move this fraction of the bytes
+_LATE_SHARE = 16  # the cases with a delay ("late") move the bytes divided by this
 _FAULTS = ("--duplicate", "0.02", "--flip", "0.01")
 
 
@@ -58,7 +58,8 @@ CASES = (
 class Outcome(msgspec.Struct):
     """The result of one case.
 
-    `kept` is the rate of both directions together, as a share of that of the case without faults.
+    `kept` is the rate of both directions together, as a share of that of the case without faults and with the same
+    delay.
     """
 
     name: str

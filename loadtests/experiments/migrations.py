@@ -49,7 +49,7 @@ class Interruption(msgspec.Struct, frozen=True):
     """One act, from its beginning until the carrier had changed and new bytes had come in both directions."""
 
     act: Act
-    at_bytes: int  # that had come to the service
+    at_bytes: int  # number of bytes that had come to the service
     in_flight_bytes: tuple[int, int]  # upwards and downwards
     seconds: float
 
@@ -156,7 +156,7 @@ class _Run:
                 while not self._is_on(_CARRIER_AFTER[act]):  # noqa: ASYNC110 - the library gives no event for it
                     await asyncio.sleep(_LOOK_S)
             for flow in self._flows:
-                flow.hold(flow.written_bytes + 1)  # all that was written may have arrived, and no byte would follow
+                flow.hold(flow.written_bytes + 1)  # every byte written may have arrived: `delivery` needs more
             await asyncio.gather(*(flow.delivery() for flow in self._flows))
             done = Interruption(act, at_bytes, in_flight_bytes, time.monotonic() - began)
             self._report.interruptions.append(done)

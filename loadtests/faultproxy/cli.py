@@ -218,7 +218,7 @@ def _add_frame_faults(parser: argparse.ArgumentParser) -> None:
         "--frame-buffer",
         type=_checked(FrameBuffer.parse),
         metavar="P:DURATION[:request|:response]",
-        help="hold a frame and all that follow it back for this time, then pass them on at once",
+        help="hold back a frame and all that follow it for this time, then pass them on at once",
     )
 
 

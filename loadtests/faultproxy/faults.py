@@ -60,7 +60,7 @@ class BodyPlan:
 
     delay_us: int = 0
     cut_at: float | None = None
-    is_short: bool = False  # cut so that the message looks complete
+    is_short: bool = False  # cut, with the shorter length declared, so that the message looks complete
     flips: tuple[tuple[float, int], ...] = ()  # place, bit
 
 

@@ -28,7 +28,7 @@ class FrameCut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FrameStall:
-    """Pass nothing on in this direction from the middle of a frame on: for a time, or, with 0, for ever."""
+    """From the middle of a frame on, pass nothing in this direction for `lasts_us`, or for ever if that is 0."""
 
     probability: float
     side: str = ""
@@ -61,7 +61,7 @@ class FrameFlip:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FrameBuffer:
-    """Hold a frame and what follows it back for `lasts_us`, then pass all of it on at once."""
+    """Hold back a frame and the bytes after it for `lasts_us`, then pass all of them on at once."""
 
     probability: float
     lasts_us: int
@@ -79,7 +79,7 @@ class FrameBuffer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FrameClose:
-    """Send a close frame in place of a frame, then close both connections, as a gateway does that restarts."""
+    """Send a close frame in place of a frame, then close both connections, as a gateway does before it restarts."""
 
     probability: float
     side: str = ""
@@ -108,5 +108,5 @@ class FrameFaults:
 
     @property
     def are_possible(self) -> bool:
-        """Whether any of them may ever apply."""
+        """Whether any of these faults has a probability above 0."""
         return any(fault.probability > 0 for fault in (self.close, self.cut, self.stall, self.flip, self.buffer))

@@ -12,7 +12,7 @@ from tunnel.traces.record import TraceFault
 
 __all__ = ["CloseError", "CutError", "FrameParser", "Frames", "close_frame"]
 
-_HELD_BYTES_MAX = 1 << 20  # what is held back leaves earlier if it is more than this
+_HELD_BYTES_MAX = 1 << 20  # if more than this is held back, it leaves before its time
 _LENGTH_BYTES = {126: 2, 127: 8}  # after the first two bytes of a header
 _MASK_BYTES = 4
 
@@ -32,11 +32,11 @@ def close_frame(code: int, *, masked: bool) -> bytes:
 
 
 class CloseError(CutError):
-    """A close frame has left; the connections end when both parties have had time for it."""
+    """A close frame has left. Both connections end after each party has had time to end its own."""
 
 
 class FrameParser:
-    """Finds where frames begin and end. `left_bytes` are still to come of the present frame; 0 between two frames."""
+    """Finds where frames begin and end. `left_bytes` of the present frame are still to come; 0 between two frames."""
 
     def __init__(self) -> None:
         self.left_bytes = 0
@@ -53,7 +53,7 @@ class FrameParser:
         return data
 
     def begin(self) -> bytes:
-        """Return the header if it is complete, and begin its frame; else return nothing."""
+        """Return the header if it is complete, and begin its frame; else return no bytes."""
         if self._missing():
             return b""
         head = bytes(self._head)
@@ -156,7 +156,7 @@ class Frames:
             random = self._randoms[kind]
             hits, place, bit = random.random() < fault.probability, random.random(), random.randrange(8)
             if hits and found.kind is None:
-                # A frame that is cut or stalled has begun, and is not whole.
+                # A cut or a stall comes after the first byte of the frame and before its last; a flip may hit any byte.
                 first = 0 if kind is FaultKind.FRAME_FLIP else 1
                 found = _Frame(kind, first + int(place * (size - first)), bit)
         return found

@@ -153,7 +153,7 @@ def body_length(headers: Sequence[Header]) -> int | None:
 
 
 def wants_upgrade(request: h11.Request) -> bool:
-    """Whether the client asks to switch protocols."""
+    """Return whether the client asks to switch protocols."""
     headers = request.headers.raw_items()
     return b"upgrade" in _values(headers, b"connection") and bool(_values(headers, b"upgrade"))
 

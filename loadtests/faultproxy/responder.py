@@ -107,7 +107,7 @@ class Responder:
                 )
 
     def _wants(self, status: int) -> bool:
-        """Whether to forward this informational answer to the client (RFC 9110, 15.2)."""
+        """Return whether to forward this informational answer to the client (RFC 9110, 15.2)."""
         # Without a 100 the client would never send its body.
         is_planned = self._plan.fate is Fate.PASSED or status == 100
         return is_planned and self._client.h11.their_http_version != b"1.0"

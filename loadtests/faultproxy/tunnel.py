@@ -15,7 +15,7 @@ from loadtests.faultproxy.stream import Stream
 
 __all__ = ["run_tunnel"]
 
-_PART_S = 1.0  # for the other side to end after a close frame
+_FAREWELL_S = 1.0  # how long each side may take to end its connection after a close frame
 
 
 async def run_tunnel(
@@ -38,7 +38,7 @@ async def run_tunnel(
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-        await asyncio.gather(_part(client), _part(upstream))
+        await asyncio.gather(_end_gracefully(client), _end_gracefully(upstream))
         client.close()
     except CutError:
         client.close()
@@ -67,11 +67,14 @@ async def _pump(
         await _move(context, read, destination, plan.number, body_plan, side, frames)
 
 
-async def _part(stream: Stream) -> None:
-    """End one connection after what was written, and let its other side end, too: a reset would destroy bytes."""
+async def _end_gracefully(stream: Stream) -> None:
+    """Send everything written, end our direction, and wait until the peer ends its own, for at most `_FAREWELL_S`.
+
+    To close while the peer still sends would cause a reset, which destroys bytes on the way.
+    """
     stream.finish()
     with contextlib.suppress(ConnectionError, TimeoutError):
-        async with asyncio.timeout(_PART_S):
+        async with asyncio.timeout(_FAREWELL_S):
             await stream.swallow()
 
 
@@ -91,7 +94,8 @@ async def _move(
     side: Side,
     frames: Frames | None,
 ) -> None:
-    # A tunnel declares no length, so a shortened one could not look complete.
+    # `is_short` cuts a body and declares the shorter length, so that it looks complete. A tunnel declares no length, so
+    # here every cut breaks the connections.
     mangler = Mangler(dataclasses.replace(plan, is_short=False), None)
     while (piece := await read()) is not None:
         if side is Side.REQUEST:

@@ -101,7 +101,7 @@ class Upload:
             self._side.stream.abort()
 
     def _truncated(self) -> bool:
-        """Whether the plan cuts the body here."""
+        """Return whether the plan cuts the body here. If so, note it, and break the connection if the plan says so."""
         if not self._mangler.ended:
             return False
         mark_truncation(self._context.recorder, self._mangler, self._plan.number, Side.REQUEST)

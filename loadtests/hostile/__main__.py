@@ -30,7 +30,7 @@ _MIB = 1 << 20
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """The victim before, beside and after one attack; an honest neighbour that sends all it can is one, too.
+    """Figures of the victim before, beside and after one attack. The honest neighbour counts as an attack, too.
 
     `failure` says why the victim's connection ended.
     """
@@ -42,15 +42,15 @@ class Figures(msgspec.Struct, frozen=True):
     worst_ms: float
     after_p99_ms: float
     pings: int
-    turn_ms: float  # of the relay: the most processor time of one user in one turn of its event loop
+    turn_ms: float  # the most processor time of one user in one turn of the relay's event loop
     rss_bytes: int
-    rss_after_bytes: int  # when the attacker has gone and malloc has returned what is free
+    rss_after_bytes: int  # after the attacker has ended and malloc has returned free memory
     waiting_after_bytes: int  # of unfinished bodies and batches, and of unread answers
     failure: str = ""
 
     def is_good(self, limit_ms: float, turn_limit_ms: float) -> bool:
-        """Whether the victim's connection lived, its round trips and the relay's turns stayed within their limits, and
-        nothing of the attack was left."""
+        """Return whether the victim's connection lived, its round trips and the relay's turns stayed within their
+        limits, and nothing of the attack was left."""
         is_quick = self.p99_ms <= limit_ms and self.turn_ms <= turn_limit_ms
         return not self.failure and is_quick and not self.waiting_after_bytes
 
@@ -104,7 +104,7 @@ async def measure(attack: str, seconds: float) -> Figures:
 
 
 async def _settled(control: int) -> Cost:
-    """Return the relay's cost when nothing waits any more, or after a while."""
+    """Return the relay's cost when no bytes wait there any more, but after `_SETTLED_S` at the latest."""
     ends = time.monotonic() + _SETTLED_S
     while (cost := await ask_cost(control)).waiting_bytes and time.monotonic() < ends:  # noqa: ASYNC110 - a process
         await asyncio.sleep(_SETTLE_S)
@@ -138,7 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", action="append", choices=ATTACKS, help="this attack alone; repeatable (default: all)")
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each measurement (default: 5)")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, metavar="S", help="duration of each measurement (default: 5)"
+    )
     parser.add_argument(
         "--limit-ms", type=float, default=250.0, metavar="MS", help="largest 99th percentile (default: 250)"
     )

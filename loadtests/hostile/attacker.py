@@ -41,7 +41,7 @@ _NEIGHBOUR_BYTES = 64 * 1024
 
 
 async def tiny_packets(new: Callable[[int], RawEndpoint]) -> None:
-    """Links with batches of tiny packets that have no route."""
+    """Send batches of tiny packets that have no route, on links."""
     batch = b"".join(encode_packets([Packet(PacketType.PING, number, 1, 0, b"") for number in range(1, _PACKETS + 1)]))
 
     async def flood(seed: int) -> None:
@@ -54,7 +54,7 @@ async def tiny_packets(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def tiny_bodies(new: Callable[[int], RawEndpoint]) -> None:
-    """Exchanges with bodies of tiny packets that have no route, on all lanes of several attachments."""
+    """Send bodies of tiny packets that have no route, in exchanges on all lanes of two attachments."""
     batch = b"".join(encode_packets([Packet(PacketType.PING, number, 1, 0, b"") for number in range(1, _PACKETS + 1)]))
 
     async def flood(endpoint: RawEndpoint, lane: int) -> None:
@@ -70,7 +70,7 @@ async def tiny_bodies(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def empty_batches(new: Callable[[int], RawEndpoint]) -> None:
-    """Links with nothing but empty batches."""
+    """Send nothing but empty batches, on links."""
     batches = b"".join(encode_link_header(LinkHeader(number, 0, 0)) for number in range(1, 100_001))
 
     async def flood(endpoint: RawEndpoint) -> None:
@@ -86,7 +86,7 @@ async def empty_batches(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def connects(new: Callable[[int], RawEndpoint]) -> None:
-    """CONNECTs to targets that no rule allows."""
+    """Send CONNECTs to a target that no rule allows."""
     target = Target(TargetKind.TCP, "forbidden.invalid", 1)
 
     def packet(number: int) -> Packet:
@@ -100,7 +100,7 @@ async def connects(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def strangers(new: Callable[[int], RawEndpoint]) -> None:
-    """Connections without a token, from many addresses: some idle, some with headers of any bytes."""
+    """Open connections from many addresses: half of them stay idle, half send a token that is not even ASCII."""
     endpoint = new(1)
 
     async def stay(number: int) -> None:
@@ -118,7 +118,7 @@ async def strangers(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def unfinished_bodies(new: Callable[[int], RawEndpoint]) -> None:
-    """Requests whose bodies of almost 1 MiB never end."""
+    """Send requests whose bodies of 1 MiB lack the last byte."""
     endpoint = await new(1).attach()
 
     async def stay() -> None:
@@ -134,7 +134,7 @@ async def unfinished_bodies(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def unread_answers(new: Callable[[int], RawEndpoint]) -> None:
-    """Requests whose answers are not read."""
+    """Send requests, and do not read the answers."""
     endpoint = await new(1).attach()
     request = endpoint.head(4) + b"TUNL"
 
@@ -153,7 +153,7 @@ async def unread_answers(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def half_batches(new: Callable[[int], RawEndpoint]) -> None:
-    """Links on which a batch of 4 MiB begins and never ends."""
+    """Begin a batch of 4 MiB on each of many links, and never send its last byte."""
 
     async def stay(endpoint: RawEndpoint) -> None:
         while True:
@@ -168,7 +168,7 @@ async def half_batches(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def repeats(new: Callable[[int], RawEndpoint]) -> None:
-    """One request, repeated on many connections that read no answer."""
+    """Repeat one request on many connections, and read no answer."""
     endpoint = await new(1).attach()
     request = endpoint.exchange(1)
 
@@ -188,7 +188,7 @@ async def repeats(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def listens(new: Callable[[int], RawEndpoint]) -> None:
-    """Announcements of services that the user may not offer."""
+    """Announce services that the user may not offer."""
 
     def packet(number: int) -> Packet:
         state = ListenState(1, ListenStatus.UP, 1, f"{number:x}".zfill(200))
@@ -201,7 +201,7 @@ async def listens(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def attaches(new: Callable[[int], RawEndpoint]) -> None:
-    """New attachments without end, on connections that stay open."""
+    """Make new attachments without end, on connections that stay open."""
 
     async def flood(first: int) -> None:
         endpoint = new(first)
@@ -214,7 +214,7 @@ async def attaches(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def one_byte_chunks(new: Callable[[int], RawEndpoint]) -> None:
-    """Chunked bodies with one byte in each chunk."""
+    """Send chunked bodies with one byte in each chunk."""
     endpoint = await new(1).attach()
     head = endpoint.head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
 
@@ -231,7 +231,7 @@ async def one_byte_chunks(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def pipelines(new: Callable[[int], RawEndpoint]) -> None:
-    """Thousands of requests on each connection, sent without waiting for an answer."""
+    """Send thousands of requests on each connection without waiting for an answer."""
     endpoint = await new(1).attach()
 
     async def flood() -> None:
@@ -253,7 +253,7 @@ NEIGHBOUR = "honest-neighbour"
 
 
 async def neighbour(url: str, token: str, port: int) -> None:
-    """An honest user: streams that send all they can to an echo server."""
+    """Act as an honest user whose streams send all they can to an echo server."""
 
     async def stream(endpoint: tunnel.Attachment) -> None:
         reader, writer = await endpoint.open_connection("127.0.0.1", port)
@@ -293,7 +293,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtests.hostile.attacker")
     parser.add_argument("attack", choices=[NEIGHBOUR, *ATTACKS])
     parser.add_argument("--relay", required=True, metavar="URL")
-    parser.add_argument("--echo", type=int, default=0, metavar="PORT", help="of an echo server, for the neighbour")
+    parser.add_argument("--echo", type=int, default=0, metavar="PORT", help="port of the neighbour's echo server")
     options = parser.parse_args(arguments)
     token = os.environ["TUNNEL_TOKEN"]
     print("attacking", flush=True)

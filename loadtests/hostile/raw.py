@@ -1,4 +1,4 @@
-"""An endpoint that keeps no rule of the protocol but those that it needs to be let in."""
+"""An endpoint that follows only those rules of the protocol without which the relay would not let it in."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A relay that tells what its users cost it: `python -m loadtests.hostile.relay -c FILE`.
+"""A relay that reports what its users cost it: `python -m loadtests.hostile.relay -c FILE`.
 
 Each line that comes to the control port is answered with a line of JSON (`Cost`), measured since the line before.
 """
@@ -27,7 +27,7 @@ class Cost(msgspec.Struct, frozen=True):
 
     turn_ms: float
     rss_bytes: int
-    rss_trimmed_bytes: int  # after malloc has returned what is free
+    rss_trimmed_bytes: int  # after malloc has returned free memory
     users: int
     connections: int
     waiting_bytes: int

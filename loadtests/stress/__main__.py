@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"stress: {error}", file=sys.stderr)
         return USAGE
-    # Locust and its users run in the directory of the sources: a relative name is one of the caller's directory.
+    # Locust and its users run in the directory of the sources, but a relative name refers to the caller's directory.
     directory: Path = arguments.measures.resolve()
     arguments.measures = directory
     try:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     thresholds = Thresholds(
         failures=arguments.max_failures, slope_percent=arguments.max_slope, connections=arguments.min_connections
     )
-    findings = judge(outcome.rows, outcome.summary, thresholds, plan.ramp_s)
+    findings = judge(outcome.rows, outcome.summary, thresholds, plan.judged_from_s)
     page = directory / "stress.html"
     page.write_text(render(outcome, findings, shlex.join(command)), encoding="utf-8")
     _tell(outcome, findings, page, as_json=arguments.json)
@@ -74,7 +74,7 @@ def _wait_for_users(directory: Path) -> None:
 
 
 def _make_empty(directory: Path) -> None:
-    """Make the directory of a run, in place of the one of an earlier run. Raise OSError if it holds anything else."""
+    """Make the directory of a run, and remove that of an earlier run. Raise OSError if it holds anything else."""
     is_of_a_run = (directory / _MARK).exists() or any(directory.glob("process-*.jsonl"))
     if directory.exists() and not is_of_a_run and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} holds files that are not of a stress run: name a new or an empty directory")

@@ -20,7 +20,7 @@ _WINDOW_S = 10.0  # a transfer lasts a second or two, so the minimum over this t
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The limits of a good run. The slope is that of resident memory after the ramp."""
+    """The limits of a good run. The slope is that of resident memory, without the ramp."""
 
     failures: int = 0  # failed user actions, at most
     slope_percent: float = 1.0  # per minute, at most
@@ -62,11 +62,11 @@ def slope_percent_per_minute(levels: Sequence[Points]) -> float:
     return rise / spread * _MINUTE_S / (total / count) * 100
 
 
-def settled(rows: Sequence[Row], ramp_s: float) -> dict[str, list[Row]]:
+def settled(rows: Sequence[Row], judged_from_s: float) -> dict[str, list[Row]]:
     """Group the rows by the loss in force, because more loss is more load and needs more memory.
 
-    The ramp and the time just after each change of the loss are left out. If a loss comes back, its rows join the
-    earlier ones, so that memory kept since then counts as a rise.
+    Rows before `judged_from_s` are left out, and so are those just after each change of the loss. If a loss comes back,
+    its rows join the earlier ones, so that memory kept since then counts as a rise.
     """
     found: dict[str, list[Row]] = {}
     before, since_s = None, 0.0
@@ -75,7 +75,7 @@ def settled(rows: Sequence[Row], ramp_s: float) -> dict[str, list[Row]]:
         if before is not None and loss != before:
             since_s = row["seconds"] + _SETTLED_S
         before = loss
-        if row["seconds"] >= max(ramp_s, since_s):
+        if row["seconds"] >= max(judged_from_s, since_s):
             found.setdefault(loss, []).append(row)
     return found
 
@@ -95,7 +95,7 @@ def _memory_of(process: str, rows: Sequence[Row]) -> list[tuple[float, float]]:
     return lower_envelope(known)
 
 
-def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: float) -> list[Finding]:
+def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, judged_from_s: float) -> list[Finding]:
     """Return the results of all gates.
 
     Each row has the seconds since the start, and the memory of each process in `rss_bytes`.
@@ -116,7 +116,7 @@ def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, ramp_s: flo
         wanted = f"at least {thresholds.connections:,}"
         findings.append(Finding("connections at once", f"{most:,}", wanted, most >= thresholds.connections))
     for process in sorted({name for row in rows for name in row.get("rss_bytes", {})}):
-        levels = [_memory_of(process, part) for part in settled(rows, ramp_s).values()]
+        levels = [_memory_of(process, part) for part in settled(rows, judged_from_s).values()]
         points = sorted(point for level in levels for point in level)
         slope = slope_percent_per_minute(levels)
         measured_s = points[-1][0] - points[0][0] if points else 0.0

@@ -56,7 +56,7 @@ def add_options(parser: LocustArgumentParser) -> None:
     )
     group = parser.add_argument_group("tunnel stress")
     group.add_argument(
-        "--crowd", type=int, default=50, help="number of users of a shape, which decides when they come (default: 50)"
+        "--crowd", type=int, default=50, help="number of users; the shape decides when they come (default: 50)"
     )
     group.add_argument("--seconds", type=float, default=150.0, help="duration of a shape (default: 150)")
     group.add_argument(
@@ -78,7 +78,7 @@ def on_init(environment: Environment, **_: Any) -> None:
         return
     _session = Session(environment, Path(options.measures), options)
     _session.find_world()
-    if options.shape == NO_SHAPE:  # Locust uses a class of shapes wherever it finds one
+    if options.shape == NO_SHAPE:  # Locust uses a shape's class whenever this file has one
         environment.shape_class = None
     else:
         StressShape.use_common_options = False
@@ -109,7 +109,7 @@ def on_quitting(environment: Environment, **_: Any) -> None:
 class StressShape(LoadTestShape):
     """Follows the plan: sets the number of users and the loss."""
 
-    use_common_options = True  # until `on_init` knows that a shape is chosen: before, Locust would warn of its options
+    use_common_options = True  # until `on_init` knows that a shape is chosen; otherwise Locust warns of its own options
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

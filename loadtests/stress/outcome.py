@@ -108,7 +108,7 @@ def _second(
 
 
 def _add_new(total: dict[str, int], before: dict[str, int], now: dict[str, int]) -> None:
-    """Add the increase since the last row. The sum over open connections falls when one of them ends; skip that."""
+    """Add the increase since the last row. Skip a decrease: the sum over open connections falls when one ends."""
     for cause, count in now.items():
         new = count - before.get(cause, 0)
         if new > 0:

@@ -27,7 +27,7 @@ from tunnel_client.sockets.runtime import default_runtime
 
 __all__ = ["Session", "Weather"]
 
-_POPULATION_S = 10  # between counts of the objects, since each takes a while
+_POPULATION_S = 10  # pause between counts of the objects, since each count takes a while
 # The gate must see the memory in use, not what malloc keeps after a peak: of 160 MiB at 20 % loss, 60 were unused.
 _GIVE_BACK_S = 4  # at least twice in a window of the gate
 _CONTROL_S = 60.0
@@ -177,7 +177,7 @@ class Session:
         return True
 
     def _show(self, row: dict[str, Any]) -> None:
-        """Report the measures to Locust, too, so that its tables show their percentiles."""
+        """Report the measures to Locust as well, so that its tables show their percentiles."""
         for name in (
             "rto_ms",
             "srtt_ms",

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 __all__ = ["SHAPES", "Plan", "Stage", "make_plan"]
 
 _RAMP_S = 20.0
-_DRAIN_S = 75.0  # memory rises by design until then: a closed connection is kept for a minute (PROTOCOL 5.7)
+# Time after the ramp in which memory still rises by design: the relay may keep a route for 60 s after its first SHUTDOWN
+# (PROTOCOL 9.5).
+_DRAIN_S = 75.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The state from `from_s` until the next stage."""
+    """The users and the loss from `from_s` until the next stage."""
 
     from_s: float
     users: int
@@ -21,34 +23,34 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The stages in order, the end of the run, and the end of its ramp."""
+    """The stages in order, the end of the run, and the time from which memory is judged."""
 
     stages: tuple[Stage, ...]
     ends_s: float
-    ramp_s: float
+    judged_from_s: float
 
     def at(self, seconds: float) -> Stage | None:
-        """Return the stage after `seconds`; None if the run is over."""
+        """Return the stage that is in force `seconds` after the start; None if the run is over."""
         if seconds >= self.ends_s:
             return None
         return [stage for stage in self.stages if stage.from_s <= seconds][-1]
 
 
 def _steps(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """Keep the users, and step through the losses."""
+    """Keep the number of users, and use each loss for the same time."""
     step_s = seconds / len(losses)
     rate = max(1.0, users / min(_RAMP_S, step_s / 2))
-    ramp_s = min(seconds / 2, users / rate + _DRAIN_S)
-    return Plan(tuple(Stage(i * step_s, users, rate, loss) for i, loss in enumerate(losses)), seconds, ramp_s)
+    judged_from_s = min(seconds / 2, users / rate + _DRAIN_S)
+    return Plan(tuple(Stage(i * step_s, users, rate, loss) for i, loss in enumerate(losses)), seconds, judged_from_s)
 
 
 def _ramp(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """Add users over the whole run, at the first loss."""
+    """Add users over the whole run, with the first of `losses` all the time."""
     return Plan((Stage(0, users, users / seconds, losses[0]),), seconds, seconds / 2)
 
 
 def _spike(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """Start with a tenth of the users, jump to all of them, then return to a tenth, at the first loss."""
+    """Start with a tenth of the users, jump to all of them, then return to a tenth, with the first of `losses`."""
     few = max(1, users // 10)
     stages = (
         Stage(0, few, few, losses[0]),
@@ -59,7 +61,7 @@ def _spike(users: int, seconds: float, losses: Sequence[str]) -> Plan:
 
 
 def _soak(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """Keep the users for any time; the losses take turns, a minute each."""
+    """Keep the number of users for a run of any length; the losses take turns, about a minute each."""
     rate = max(1.0, users / _RAMP_S)
     turns = max(1, round(seconds / 60))
     stages = tuple(Stage(i * seconds / turns, users, rate, losses[i % len(losses)]) for i in range(turns))

@@ -29,8 +29,8 @@ _IN_FLIGHT = 8  # answered sends at once
 _PUSH_RATE = 10_000  # messages a second
 _PUSH_EVERY_S = 0.001
 _CATCH_UP_S = 0.01
-_DISK_WRITES, _DISK_BYTES, _DISK_PAUSE_S = 200, 3_000, 0.002  # about what a push makes the broker do
-_SETTLE = 5  # the first of this number of parts does not count: the listener joins, and files are made
+_DISK_WRITES, _DISK_BYTES, _DISK_PAUSE_S = 200, 3_000, 0.002  # about what the broker writes during the case "push"
+_SETTLE = 5  # the first fifth of the times does not count: meanwhile the listener joins, and files are made
 
 
 async def broker_cases(
@@ -72,7 +72,7 @@ async def broker_cases(
 
 
 def disk_times(directory: Path) -> list[Row]:
-    """Measure how long the disk takes for what a broker does before it confirms: no message can be faster."""
+    """Measure the fdatasync that a broker waits for before it confirms a message: no confirmed message is faster."""
     times: list[float] = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(_DISK_WRITES):
@@ -149,8 +149,8 @@ async def _push(attachment: Attachment, client: BrokerClient, topic: str, storag
             stamp = b"%.9f" % time.perf_counter()
             await producer.send(topic, *[stamp.ljust(100)] * each)
             sent += each
-            # On a machine that is too busy for this rate, it falls: a sender that made up for all of its delay would
-            # send in bursts, and the time that those wait would count as that of a push.
+            # On a machine that is too busy for this rate, the rate falls. A sender that made up for all of its delay
+            # would send in bursts, and the time that messages wait in a burst would count as that of a push.
             due = max(due + _PUSH_EVERY_S, time.perf_counter() - _CATCH_UP_S)
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
         rate = sent / (time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""What zero copy saves: a log goes to a socket out of its file, and beside it through the memory of this process."""
+"""Measures what zero copy saves: a log goes to a socket out of its file, or through the memory of this process."""
 
 import socket
 import threading
@@ -15,7 +15,7 @@ from tunnel.messages.segments import SegmentSet
 
 __all__ = ["Sent", "send_log"]
 
-_PART_BYTES = 1 << 20  # of one fetch: what consumers ask for by default
+_PART_BYTES = 1 << 20  # size of one fetch, as consumers ask for it by default
 _READ_BYTES = 1 << 20
 
 

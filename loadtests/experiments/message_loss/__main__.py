@@ -82,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=2.0,
         metavar="S",
-        help="start the path again after S seconds; under one second, the listeners of a tunnel may not hear of it "
-        "(default: 2)",
+        help="start the path again after S seconds; a tunnel may not report an outage of less than one second to its "
+        "listeners (default: 2)",
     )
     parser.add_argument("--carrier", choices=CARRIERS, default="poll", help="carrier of the tunnel (default: poll)")
     parser.add_argument(

@@ -78,11 +78,12 @@ class _Batch:
 
 
 class TunnelCounting(Counting):
-    """The statistics collector of an attachment: it counts the bytes of batches, and from them the messages, once each.
+    """The statistics collector of an attachment: it counts the bytes of batches, and each message in them once.
 
     A message is buffered when a batch has its last byte, and written when that batch has been written to a connection.
-    The stream's bytes that were in any batch, `carried`, grow only when a byte is in a batch for the first time, so a
-    batch with repeats alone moves no message. A batch that is written again is no longer among those unwritten.
+    `carried` returns how many bytes of the stream were in any batch. This number grows only when a byte is in a batch
+    for the first time, so a batch with repeats alone moves no message. A batch that is written again is no longer among
+    those unwritten.
     """
 
     def __init__(self, statistics: PhaseStatistics, record: Recorder, carried: Callable[[], int]) -> None:
@@ -100,10 +101,10 @@ class TunnelCounting(Counting):
             self._waiting.append((self._position, message))
 
     def taken(self) -> None:
-        """Nothing follows from it: the tunnel has the bytes, and its collector tells where they go."""
+        """Do nothing: the tunnel has the bytes now, and calls the methods below when they leave."""
 
     def lost(self) -> None:
-        """A stream through the tunnel survives the path, so this loses nothing."""
+        """Do nothing: a stream through the tunnel survives the path, so no message is lost."""
 
     # the methods of tunnel.StatisticsCollector
 

@@ -34,11 +34,11 @@ class Road(abc.ABC):
     @property
     @abc.abstractmethod
     def is_connected(self) -> bool:
-        """The status of the connection, which anyone may ask for."""
+        """The status of the connection, which can be asked for at any time."""
 
     @abc.abstractmethod
     def counting(self, statistics: PhaseStatistics, record: Recorder) -> Counting:
-        """Return what counts the messages of this road. Call it once, before the first stream is opened."""
+        """Return the counter of this road's messages. Call it once, before the first stream is opened."""
 
     @abc.abstractmethod
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -102,7 +102,7 @@ class RawRoad(Road):
 
 
 class TunnelRoad(Road):
-    """A stream through a relay, which survives breaks of the path. The attachment tells of them, not the stream."""
+    """A stream through a relay, which survives breaks of the path. The attachment reports breaks, not the stream."""
 
     def __init__(self, relay_port: int, port: int, carrier: str) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class TunnelRoad(Road):
         return counting
 
     def _carried(self) -> int:
-        """The bytes of the only stream that have been in a batch."""
+        """Return how many bytes of the only stream have been in a batch."""
         return sum(each.bytes_written - each.bytes_buffered for each in self._attachment.stats().connections.values())
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -138,7 +138,7 @@ class TunnelRoad(Road):
         return await self._attachment.open_connection(_LOOPBACK, self._port, timeout=30)
 
     def greeted(self) -> None:
-        """Nothing follows from it: the attachment was connected before the stream."""
+        """Do nothing: the attachment was connected before the stream was opened."""
 
     def read_failed(self, text: str) -> None:
         raise ConnectionError(f"the stream through the tunnel broke, which must not happen here: {text}")

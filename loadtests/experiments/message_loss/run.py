@@ -25,7 +25,7 @@ _SERVERS = 3
 _GREETING_S = 0.1
 _GREETED_S = 60.0
 _ENDING_S = 120.0
-_ASK_S = 0.005  # between two questions for the status, as often as the sender asks
+_ASK_S = 0.005  # pause between two questions for the status; the sender asks as often
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Experiment:
     receivers: int = 3
     break_after_s: float = 5.0
     delay_ms: float = 20.0
-    outage_s: float = 2.0  # from the kill of the path to its restart; a tunnel tells its listeners of more than 0.75 s
+    outage_s: float = 2.0  # from the kill of the path to its restart; a tunnel reports no outage of less than 0.75 s
     carrier: str = "poll"
     directory: Path = Path("build/message-loss")
 

@@ -113,7 +113,7 @@ class Sender:
                     await writer.wait_closed()
 
     async def _use(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read and write until either fails, and raise its error. Reading always ends by itself, and tells why."""
+        """Read and write until either fails, and raise its error. After that, reading ends by itself, and says why."""
         loop = asyncio.get_running_loop()
         reading, writing = loop.create_task(self._read(reader, writer)), loop.create_task(self._write(writer))
         try:
@@ -148,7 +148,7 @@ class Sender:
             raise
 
     def _put(self, writer: asyncio.StreamWriter, line: bytes) -> None:
-        """Write a line that is no message."""
+        """Write a line that is not a message."""
         self._counting.moved(Moved(0, len(line)))
         writer.write(line)
 

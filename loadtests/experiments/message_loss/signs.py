@@ -67,5 +67,5 @@ class Signs:
         return bool(self.seen)
 
     def after_ms(self, start: float) -> dict[str, int]:
-        """How many milliseconds after `start` each sign was seen, by its name; a sign that was not seen is missing."""
+        """Return how many milliseconds after `start` each sign was seen, by its name, without the signs not seen."""
         return {sign.value: round((self.seen[sign] - start) * 1000) for sign in Sign if sign in self.seen}

@@ -19,8 +19,8 @@ def test_steps_change_only_the_loss() -> None:
         (50, "0.1"),
         (50, "0.1"),
     ]
-    assert plan.ramp_s == 50  # half of a short run
-    assert make_plan("steps", 200, 600, ["0"]).ramp_s == 95
+    assert plan.judged_from_s == 50  # half of a short run
+    assert make_plan("steps", 200, 600, ["0"]).judged_from_s == 95
 
 
 def test_a_spike_comes_and_goes() -> None:
