@@ -6,8 +6,8 @@ from dataclasses import dataclass
 __all__ = ["SHAPES", "Plan", "Stage", "make_plan"]
 
 _RAMP_S = 20.0
-# Time after the ramp in which memory still rises by design: the relay may keep a route for 60 s after its first SHUTDOWN
-# (PROTOCOL 9.5).
+# Time after the ramp in which memory still rises by design: the relay may keep a route for 60 s after the first
+# SHUTDOWN (PROTOCOL 9.5).
 _DRAIN_S = 75.0
 
 

@@ -76,7 +76,7 @@ export class Runtime {
     this.wake();
   }
 
-  /** Nothing will help: wrong token, denied, another protocol version. */
+  /** End everything, because no repeat can help: for example, the token is wrong. */
   fatal(why, next) {
     const error = Object.assign(new Error(why), { next });
     this.rejectReady(error);
@@ -86,7 +86,7 @@ export class Runtime {
     this.close();
   }
 
-  /** Something has changed: look once, soon. */
+  /** Something has changed: call tick() once, soon. */
   wake() {
     if (this.woken || this.closed) return;
     this.woken = true;

@@ -118,7 +118,7 @@ const data = (sequence, text, attempt = 0) => ({
   payload: Buffer.from(text),
 });
 
-test('4.3, 4.4: what is missing is named in ranges, newest first; what is refused is no cause', () => {
+test('4.3, 4.4: ranges name the packets kept beyond a gap, newest first; a refused packet is not the cause', () => {
   const receiver = new Receiver(100, 50);
   receiver.start(FIRST, 0, 0);
   for (const [number, text] of [
@@ -151,7 +151,7 @@ test('4.12: a window update leaves unasked when enough of the window has opened'
   assert.equal(decodeAck(receiver.makeAck(0)).window, 300);
 });
 
-test('5.1: a wrong digest or length is an integrity error, and FINISH is not acknowledged before', () => {
+test('5.1: a wrong digest or length is an integrity error, and a FINISH is not acknowledged before its data', () => {
   const digest = new StreamDigest();
   digest.update(Buffer.from('ab'));
   const end = (length, hash) => ({
@@ -163,7 +163,7 @@ test('5.1: a wrong digest or length is an integrity error, and FINISH is not ack
   for (const wrong of [end(3, digest.digest()), end(2, Buffer.alloc(16))]) {
     const receiver = new Receiver(100, 50);
     receiver.start(FIRST, 0, 0);
-    receiver.handle(wrong, 0); // ahead of the data: kept, but in no range
+    receiver.handle(wrong, 0); // it comes before the data: it is kept, but in no range
     assert.deepEqual(decodeAck(receiver.makeAck(0)).ranges, []);
     assert.throws(() => receiver.handle(data(FIRST + 1, 'ab'), 0), IntegrityError);
   }

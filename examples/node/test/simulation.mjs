@@ -32,7 +32,7 @@ export function generator(seed) {
   return random;
 }
 
-/** A queue of things to do, by time. */
+/** Simulated time, and a queue of actions ordered by their times. */
 class Clock {
   constructor() {
     this.now = 0;
@@ -90,7 +90,7 @@ export class Network {
     this.random = generator(seed);
     this.clock = new Clock();
     this.faults = faults;
-    this.era = 0; // one life of the relay
+    this.era = 0; // counts the restarts of the relay
   }
 
   join(settings) {
@@ -101,7 +101,7 @@ export class Network {
     return 5 + this.random.next() * this.faults.jitter;
   }
 
-  /** A batch is given up, or receipted and its packets go on their ways, each for itself. */
+  /** Give the batch up, or report its receipt. Each packet arrives by itself, perhaps also of a batch given up. */
   carry(from, batch) {
     const { random, clock, faults, era } = this;
     if (random.chance(faults.givenUp)) {
@@ -178,7 +178,7 @@ function application(party, connection, data, manner, random) {
   };
 }
 
-/** One whole connection; returns what came out of it. */
+/** Run one whole connection; returns its outcome. */
 export function transfer(seed, { faults, restarts = 0, size = 60_000, until = 1_500_000 }) {
   const network = new Network(seed, faults);
   const { random } = network;

@@ -1,7 +1,7 @@
 """Sections "Receivers" and "Results Explanation": collect message ids, sort them, and report the gaps.
 
-The receivers share the messages, so only the ids of all of them together can show a gap. In the document's sample, the
-received id 25,296 and the expected id 25,269 differ by 27, and it prints 17.
+The receivers share the messages, so only the ids of all receivers together can show a gap. In the document's sample,
+the received id 25,296 and the expected id 25,269 differ by 27, but the sample prints a gap of 17.
 
 Prints:
     Total Received Messages: 7

@@ -1,9 +1,9 @@
 """Section "Sender": a queue, a byte buffer of 64 KiB, a socket, two phases, and the counts of the statistics collector.
 
 A message moves from the queue to the byte buffer (`incrementOutBytes`), and the buffer to the socket (`registerWrite`).
-The fourth write fails. Messages that were buffered and not written are lost with the connection: the five that fit into
-the buffer. Messages that are still in the queue leave in phase 2. The whole experiment, with real sockets, brokers and
-a tunnel that loses none of this, is `python -m loadtests.experiments.message_loss`.
+The fourth write fails. The five messages in the buffer are then lost with the connection: they were buffered and not
+written. Messages that are still in the queue leave in phase 2. The whole experiment, with real sockets, with brokers
+and with a tunnel that loses no message, is `python -m loadtests.experiments.message_loss`.
 
 Prints:
     phase 1 ended by: status is not CONNECTED, disconnected, readClosed
@@ -46,7 +46,7 @@ class Collector:
 
 
 class Socket:
-    """A connection that breaks at its fourth write, and at none when it is the second connection."""
+    """A connection that breaks after `writes_left` writes, or never if that is None."""
 
     def __init__(self, writes_left: int | None) -> None:
         self.status = "CONNECTED"
@@ -62,7 +62,7 @@ class Socket:
 
 @dataclass
 class Client:
-    """A client library's half: it tells its listeners what happened."""
+    """The sender's client library. `signs` has what it told its listeners."""
 
     socket: Socket
     pending: deque[str] = field(default_factory=deque)
@@ -85,7 +85,7 @@ class Client:
             self.last_written = buffer[-1]
 
     def is_broken(self) -> bool:
-        """Whether any of the three signs says so."""
+        """Return whether any of the three signs says that the connection is broken."""
         return self.socket.status != "CONNECTED" or bool(self.signs)
 
 
@@ -97,7 +97,7 @@ def main() -> None:
     signs = ["status is not CONNECTED"] * (client.socket.status != "CONNECTED") + client.signs
     print("phase 1 ended by:", ", ".join(signs))
     client.socket, client.signs = Socket(writes_left=None), []  # reconnected
-    client.pending.append("terminate")  # behind the other messages
+    client.pending.append("terminate")  # after the other messages
     client.flush(after)
     before.show("Before Disconnect...")
     after.show("After Disconnect...")

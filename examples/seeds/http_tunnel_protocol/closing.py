@@ -1,8 +1,8 @@
-"""Section 2, "Connection close": close() sends what was written, then CLOSE; the other end reads up to there.
+"""Section 2, "Connection close": close() sends what was written, then CLOSE; the other end reads up to CLOSE.
 
 The end that closes discards data that arrives later. The other end may read everything that came before CLOSE. In the
-document, an end stops acknowledging when it has closed, or has read up to CLOSE. Here it goes on until SHUTDOWN, which
-is repeated until it is answered: the last acknowledgement may be lost. See docs/seed-notes.md.
+document, an end stops acknowledging when it has closed, or has read up to CLOSE. Here it goes on until SHUTDOWN comes,
+because the last acknowledgement may be lost; SHUTDOWN is repeated until it is answered. See docs/seed-notes.md.
 
 Prints:
     the client sent CONNECT, DATA, CLOSE, SHUTDOWN

@@ -15,7 +15,7 @@ _SECOND_US = 1_000_000
 
 
 class Two:
-    """A client and a server. `packets` has all that were sent: who sent it, its type, its ids and its number."""
+    """A client and a server. `packets` has, for each packet sent, its sender, type, source, destination and number."""
 
     def __init__(self) -> None:
         self.now = _SECOND_US
@@ -61,7 +61,7 @@ class Two:
         return client, self.endpoints[SERVER].connections[asked.connection_id]
 
     def wait(self, seconds: float) -> None:
-        """Let time pass: timers fire, and what they cause to be sent is delivered."""
+        """Let time pass: timers fire, and the packets that they cause are delivered."""
         end = self.now + round(seconds * _SECOND_US)
         while True:
             due = [at for each in self.endpoints.values() if (at := each.next_timeout()) is not None and at <= end]
@@ -74,5 +74,5 @@ class Two:
         self.now = end
 
     def types(self, sender: str) -> list[str]:
-        """The names of the packets that one endpoint sent, in order, acknowledgements left out."""
+        """Return the types of the packets that one endpoint sent, in order and without acknowledgements."""
         return [kind.name for name, kind, *_ in self.packets if name == sender and kind is not PacketType.ACK]

@@ -20,7 +20,7 @@ def main() -> None:
         print(f"offset {found.offset}, next offset {found.next_offset}, payload {found.message.payload!r}")
     try:
         maker.encode([ProducerData("orders", [{"item": "a whole library"}])])
-    except MessageTooLargeError as error:  # checked for all messages before the first byte is written
+    except MessageTooLargeError as error:  # sizes are checked for all messages before the first byte is written
         print("a message that is too large:", type(error).__name__)
 
 

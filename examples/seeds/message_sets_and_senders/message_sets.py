@@ -1,8 +1,8 @@
-"""Section "MessageSet": messages end to end, in memory for producer and consumer, in a file for the broker.
+"""Section "MessageSet": messages one after another, in memory for producer and consumer, in a file for the broker.
 
 Both kinds of set have the document's `writeTo(channel, offset, maxSize)`. A file set goes to a socket by `sendfile`, so
-that its bytes never enter this program. In the document, the bound of a file set ignores the offset, and would read
-beyond the set; here it does not.
+that its bytes never enter this program. In the document, the maximum size of a file set ignores the offset, so that
+`writeTo` would read beyond the set; here it does not.
 
 Prints:
     33 bytes in the buffer set: 3 messages of 11 bytes

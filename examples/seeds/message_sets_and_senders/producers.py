@@ -57,7 +57,7 @@ async def with_a_full_queue(timeout_ms: int) -> None:
     nowhere = Nowhere()
     config = AsyncProducerConfig(queue_max=1, batch_max=1, linger_s=0.0, enqueue_timeout_ms=timeout_ms)
     async with AsyncProducer(SyncProducer(cast("asyncio.StreamWriter", nowhere)), config) as producer:
-        for _ in range(3):  # one is being sent, one is in the queue, and there is no room for the third
+        for _ in range(3):  # the first is being sent, the second is in the queue, and there is no room for the third
             producer.offer("logs", b"x")
             await asyncio.sleep(0)
         if timeout_ms >= 0:

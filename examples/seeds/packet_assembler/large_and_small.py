@@ -27,7 +27,7 @@ async def main() -> None:
         streams = await asyncio.open_connection(*server.sockets[0].getsockname())
         async with MessageSession(*streams) as session:
             large = asyncio.ensure_future(session.send(Packet(bytes(8_000_000), TARGET)))
-            await asyncio.sleep(0)  # it has begun
+            await asyncio.sleep(0)  # from here on, message 1 is being sent
             await session.send(Packet(b"small", TARGET))
             await session.ping()
             before = not large.done()

@@ -1,7 +1,8 @@
 """Section "Long connections": one connection to each address, which all callers share.
 
 The table's entry wraps a channel that may still be connecting, so that callers that come meanwhile share it, too. The
-opaque field of a header matches each answer to its request, in any order. Connecting takes three seconds at most.
+opaque field of a header matches each answer to its request, whatever the order of the answers. Connecting may take
+three seconds.
 
 Prints:
     answers: 0, 1, 4, 9, 16

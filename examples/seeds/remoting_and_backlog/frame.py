@@ -25,7 +25,7 @@ def main() -> None:
     print("header", json.loads(data[8 : 8 + header_length]))
     print("body", body)
     decoder = FrameDecoder()
-    for number in range(len(data)):  # a stream may cut it anywhere
+    for number in range(len(data)):  # a stream may cut a frame anywhere
         for header, found in decoder.feed(data[number : number + 1]):
             print("decoded from single bytes:", header.code, header.opaque, found)
     try:

@@ -1,7 +1,7 @@
 """Section "Backlog", case 2, and its last example: a listener that finds out that messages pile up on the disk.
 
-The document registers a listener, and compares the offset of a message with the maximum offset: more than 10,000 apart
-is a backlog, 10,000 is not. This program has a limit of 10 instead, and 15 messages.
+The document registers a listener, and compares the offset of a message with the maximum offset. It calls a difference
+of more than 10,000 a backlog. This program has a limit of 10 instead, and 15 messages.
 
 Prints:
     offset 0 of 15: a backlog, 15 messages

@@ -12,7 +12,7 @@ from loadtests.harness import processes
 from loadtests.harness.compiled import NotCompiledError
 
 
-def test_a_small_run_between_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_run_measures_each_path_and_compares_it_with_the_bare_one(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--size", "512KiB", "--runs", "1", "--echoes", "10", "--only", "bare-1,link-service", "--json"]
     assert main(arguments) == 0
     found = json.loads(capsys.readouterr().out)

@@ -44,7 +44,7 @@ def test_every_byte_arrives(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(report["repeats"].values()) > 0
 
 
-def test_a_good_verdict() -> None:
+def test_a_good_run_gets_the_verdict_ok() -> None:
     report = msgspec.structs.replace(GOOD)
     report.judge()
     assert report.verdict == (
@@ -75,7 +75,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD)
-def test_a_bad_verdict(changes: dict[str, Any], message: str) -> None:
+def test_wrong_bytes_and_runs_that_prove_nothing_get_the_verdict_failed(changes: dict[str, Any], message: str) -> None:
     report = msgspec.structs.replace(GOOD, **changes)
     report.judge()
     assert message in report.verdict
@@ -83,7 +83,7 @@ def test_a_bad_verdict(changes: dict[str, Any], message: str) -> None:
     assert report.rows()
 
 
-def test_sizes_for_people() -> None:
+def test_sizes_below_10_mib_are_shown_in_kib() -> None:
     assert [pretty_bytes(size) for size in (0, 4096, 10 * MIB, 128 * MIB)] == ["0 KiB", "4 KiB", "10 MiB", "128 MiB"]
 
 

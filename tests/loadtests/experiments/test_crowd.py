@@ -53,7 +53,7 @@ async def test_echoed_bytes_are_compared_and_a_stalled_connection_is_dropped() -
     assert (report.wrong, "bytes that were sent" in report.failure) == (1, True)
 
 
-def test_the_summary_for_people() -> None:
+def test_the_summary_states_figures_goals_and_failures() -> None:
     text = summary(REPORT)
     assert "p50 of 3: 0.75 s (goal: at most 1 s)" in text
     assert "ratio of the two p99  1.25 (goal: at most 1.5)" in text

@@ -47,7 +47,7 @@ REPORT = Report(
 )
 
 
-def test_the_summary_for_people() -> None:
+def test_the_summary_states_figures_goals_and_failures() -> None:
     text = summary(REPORT)
     assert "10 MiB (up) in 2.0 s, 5.0 MiB/s" in text
     assert "p50 1.00 s, p99 1.00 s (goal: p50 at most 2 s)" in text

@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 HARD = ("--drop-request", "0.1", "--drop-response", "0.1", "--duplicate", "0.1", "--flip", "0.1")
 
 
-def test_every_byte_arrives_through_hard_weather() -> None:
+def test_every_byte_arrives_through_many_faults() -> None:
     with RelayProcess() as relay:
         outcome = asyncio.run(run_case(Case("hard", HARD), relay, 4 * MIB, seed=3))
     assert outcome.digests_equal

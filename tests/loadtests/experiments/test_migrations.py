@@ -31,7 +31,7 @@ def test_the_plan_begins_and_ends_on_a_link() -> None:
     assert on_link
 
 
-def test_the_summary_for_people() -> None:
+def test_the_summary_states_figures_encryption_and_failures() -> None:
     done = Interruption(Act.TO_POLL, 1 << 20, (1, 2), 0.25)
     report = Report(10 << 20, 2, True, [done], ("aa", "bb"), ("aa", "bb"), "SHA256:x", 2.0)
     text = summary(report)
@@ -43,7 +43,7 @@ def test_the_summary_for_people() -> None:
     assert summary(report).endswith("FAILED: gone")
 
 
-def test_odd_numbers_and_sizes_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_odd_number_of_migrations_and_an_invalid_size_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--migrations", "3"], ["--size", "many"]):
         with pytest.raises(SystemExit) as left:
             main(arguments)

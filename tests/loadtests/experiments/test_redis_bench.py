@@ -14,7 +14,7 @@ SAID = """\
 
 
 @pytest.mark.real("nginx", "redis-server", "redis-benchmark")
-def test_both_runs_end_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_direct_run_and_tunnel_end_without_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["-n", "100", "-c", "10", "-t", "set,get", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert (code, report["failure"]) == (0, "")
@@ -27,7 +27,7 @@ def test_the_output_of_redis_benchmark_is_parsed() -> None:
     assert list(figures) == ["SET", "LPUSH (needed to benchmark LRANGE)"]
 
 
-def test_the_summary_for_people() -> None:
+def test_the_summary_shows_both_runs_side_by_side_and_failures() -> None:
     report = Report(20000, 20, "", "poll", {"SET": Figures(50000, 0.25, 1.5)}, {"SET": Figures(500, 25, 150)})
     assert "SET       50000     0.25     1.50  |         500    25.00   150.00" in summary(report)
     assert summary(report).endswith("OK: 1 tests without an error")

@@ -35,7 +35,7 @@ P = ParamSpec("P")
 
 @dataclass
 class Received:
-    """A request as the origin received it. `complete`: up to its end."""
+    """A request as the origin received it. `complete`: whether it came to its end."""
 
     method: str
     target: str
@@ -47,7 +47,7 @@ class Received:
 
 @dataclass
 class Answer:
-    """A response as a client received it. `complete`: up to its end."""
+    """A response as a client received it. `complete`: whether it came to its end."""
 
     status: int
     headers: dict[str, str]
@@ -265,7 +265,7 @@ class Rig:
         await self._stack.aclose()
 
     async def connect(self, address: tuple[str, int] | None = None) -> Client:
-        """A new client of the proxy, or of the server at `address`; closed at the end of the rig."""
+        """Return a new client of the proxy, or of the server at `address`. The rig closes it at its own end."""
         host, port = address or self.proxy.address
         client = Client(*await asyncio.open_connection(host, port, limit=STREAM_BYTES_MAX))
         self._stack.push_async_callback(client.close)

@@ -63,7 +63,7 @@ def test_the_example_in_the_help_works() -> None:
     assert (arguments.trace, arguments.json) == (Path("traces"), True)
 
 
-def test_flags_and_repeated_options() -> None:
+def test_flags_and_repeated_options_are_parsed() -> None:
     flags = "--listen a:1 --node proxy-2 --buffer --no-upgrade --one-connection --status 503:0.1 --status 429:0.2:after"
     options = parse_arguments([*flags.split(), "--slots", "2"]).options
     assert options.slots == 2
@@ -71,7 +71,7 @@ def test_flags_and_repeated_options() -> None:
     assert options.statuses == (Status(503, 0.1), Status(429, 0.2, after=True))
 
 
-def test_faults_of_frames() -> None:
+def test_options_for_faults_of_frames_are_parsed() -> None:
     flags = "--listen a:1 --frame-cut 0.1 --frame-stall 0.2:for=1s --frame-flip 0.3:request --frame-buffer 0.4:5ms"
     options = parse_arguments([*flags.split(), "--frame-close", "0.5:code=1000"]).options
     assert options.frames == FrameFaults(
@@ -96,7 +96,9 @@ def test_faults_of_frames() -> None:
         ("--listen a:1 --drop 0.1", "unrecognized arguments: --drop"),
     ],
 )
-def test_usage_errors(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_name_the_argument_and_exit_with_2(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_arguments(arguments.split())
     assert caught.value.code == 2
@@ -113,7 +115,7 @@ def test_help_names_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert "example" in text
 
 
-def test_the_path_of_the_trace(tmp_path: Path) -> None:
+def test_a_trace_in_a_directory_is_named_faultproxy_jsonl(tmp_path: Path) -> None:
     assert trace_path(tmp_path) == tmp_path / "faultproxy.jsonl"
     assert trace_path(tmp_path / "new" / "folder") == tmp_path / "new" / "folder" / "faultproxy.jsonl"
     assert (tmp_path / "new" / "folder").is_dir()

@@ -34,7 +34,7 @@ def test_without_options_nothing_is_planned() -> None:
 
 
 @given(st.integers(), st.integers(1, 1000))
-def test_the_same_seed_plans_the_same(seed: int, number: int) -> None:
+def test_the_same_seed_plans_the_same_faults(seed: int, number: int) -> None:
     options = dataclasses.replace(ALL, seed=seed)
     assert plan_exchange(options, number) == plan_exchange(options, number)
 
@@ -89,7 +89,7 @@ def test_faults_are_as_frequent_as_asked() -> None:
     assert {len(plan.response.flips) for plan in planned} == set(range(9))
 
 
-def test_priorities_of_faults_with_probability_1() -> None:
+def test_of_several_certain_fates_the_first_wins_and_duplicates_add_up() -> None:
     assert {plan.fate for plan in plans(FaultProxyOptions(drop_request=Drop(1), drop_response=Drop(1)))} == {
         Fate.REQUEST_DROPPED
     }

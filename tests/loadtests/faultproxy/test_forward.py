@@ -93,7 +93,7 @@ async def test_a_broken_tunnel_is_broken_on_both_sides() -> None:
 
 
 @in_loop
-async def test_connect_to_a_closed_port_or_an_invalid_target() -> None:
+async def test_connect_to_a_closed_port_gets_502_and_to_an_invalid_target_400() -> None:
     with hold_port() as port:
         async with Rig() as rig:
             client = await rig.connect()

@@ -71,7 +71,7 @@ NO_FRAME = [
 
 @in_loop
 @pytest.mark.parametrize("faults", NO_FRAME)
-async def test_what_is_no_websocket_passes(faults: FrameFaults) -> None:
+async def test_faults_of_frames_spare_other_protocols(faults: FrameFaults) -> None:
     async with Rig(repeating, frames=faults) as rig:
         client = await opened(rig, "echo")
         await client.send(b"".join(MESSAGES))
@@ -83,7 +83,7 @@ async def test_what_is_no_websocket_passes(faults: FrameFaults) -> None:
 async def test_without_a_hit_all_frames_pass() -> None:
     async with Rig(repeating, frames=FrameFaults(cut=FrameCut(1e-9), flip=FrameFlip(1e-9))) as rig:
         client = await opened(rig)
-        await client.send(b"".join(MESSAGES) + b"\x82")  # the beginning of another one
+        await client.send(b"".join(MESSAGES) + b"\x82")  # the last byte begins another frame
         client.writer.write_eof()
         assert await client.ended() == b"".join(MESSAGES) + b"\x82"
 
@@ -113,7 +113,7 @@ async def test_a_stall_ends_after_its_time_and_loses_nothing() -> None:
 
 
 @in_loop
-async def test_a_stall_without_an_end_lets_nothing_pass_but_the_end() -> None:
+async def test_after_a_stall_for_ever_only_the_end_of_the_direction_passes() -> None:
     async with Rig(repeating, frames=FrameFaults(stall=FrameStall(1, "response"))) as rig:
         client = await opened(rig)
         await client.send(frame(b"x" * 1000) * 10)
@@ -152,10 +152,10 @@ async def test_frames_that_are_held_back_pass_together() -> None:
 
 
 @in_loop
-async def test_what_is_held_back_passes_before_the_end() -> None:
+async def test_bytes_held_back_pass_when_they_are_too_many_and_at_the_end() -> None:
     async with Rig(repeating, frames=FrameFaults(buffer=FrameBuffer(1, 60_000_000))) as rig:
         client = await opened(rig)
-        await client.send(frame(b"a" * 1_500_000))  # more than is held back
+        await client.send(frame(b"a" * 1_500_000))  # more than may be held back
         assert (await client.reader.readexactly(1_500_014)) == frame(b"a" * 1_500_000)
         await client.send(frame(b"b"))
         client.writer.write_eof()
@@ -212,7 +212,7 @@ GRAMMAR = [
 
 
 @pytest.mark.parametrize(("kind", "text", "value"), GRAMMAR)
-def test_the_grammar_of_frame_faults(kind: Any, text: str, value: object) -> None:
+def test_valid_frame_faults_are_parsed(kind: Any, text: str, value: object) -> None:
     assert kind.parse(text) == value
 
 
@@ -231,6 +231,6 @@ def test_the_grammar_of_frame_faults(kind: Any, text: str, value: object) -> Non
         (FrameClose, "0.1:code=x", "not a close code"),
     ],
 )
-def test_wrong_frame_faults(kind: Any, text: str, message: str) -> None:
+def test_invalid_frame_faults_are_refused_with_a_reason(kind: Any, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kind.parse(text)

@@ -139,7 +139,7 @@ def test_invalid_values_are_refused_with_a_reason(parse: Callable[[str], Any], t
         parse(text)
 
 
-def test_words_after_a_value() -> None:
+def test_words_after_a_value_are_split_and_chosen() -> None:
     assert split_words("a:b", values=2, words=[]) == (["a", "b"], [])
     assert split_words("a:x:y=1", values=1, words=["y=", "x"]) == (["a"], ["x", "y=1"])
     assert one_of("a:x", ["x"], ["x", "y"]) == "x"

@@ -34,7 +34,7 @@ async def test_a_dropped_request_closes_the_connection(chunked: bool) -> None:
 
 
 @in_loop
-async def test_a_dropped_request_of_a_client_that_expects_100_continue() -> None:
+async def test_a_dropped_request_closes_the_connection_before_100_continue() -> None:
     async with Rig(drop_request=Drop(1)) as rig:
         client = await rig.connect()
         await client.request("POST", Expect="100-continue", Content_Length="4")
@@ -86,7 +86,7 @@ async def test_a_silently_dropped_response_leaves_the_connection_open() -> None:
 
 
 @in_loop
-async def test_a_silent_connection_ends_when_its_client_breaks_it() -> None:
+async def test_a_client_may_reset_a_silent_connection() -> None:
     async with Rig(drop_response=Drop(1, silent=True)) as rig:
         client = await rig.connect()
         await client.request()

@@ -31,7 +31,7 @@ def test_a_body_is_damaged_as_planned(plan: BodyPlan, pieces: list[bytes], known
     body = b"".join(pieces)
     mangler = Mangler(plan, len(body) if known else None)
     out = feed(mangler, pieces)
-    assert out == feed(Mangler(plan, len(body) if known else None), [body] if body else [])  # in whatever pieces
+    assert out == feed(Mangler(plan, len(body) if known else None), [body] if body else [])  # pieces do not matter
     assert len(out) == mangler.passed_bytes
     if not mangler.ended:
         assert len(out) == len(body)
@@ -59,7 +59,7 @@ def test_an_empty_body_cannot_be_damaged() -> None:
     assert (mangler.is_harmless, mangler.ended, mangler.length) == (True, False, 0)
 
 
-def test_places_of_damage_in_a_body_of_unknown_length() -> None:
+def test_the_place_of_a_cut_in_a_body_of_unknown_length_grows_by_powers_of_two() -> None:
     assert Mangler(BodyPlan(cut_at=0.0), None).ended
     assert feed(Mangler(BodyPlan(cut_at=0.5), None), [bytes(1 << 20)]) == bytes(2 ** (UNKNOWN_LENGTH_BITS // 2) - 1)
     late = Mangler(BodyPlan(cut_at=0.999), None)

@@ -32,7 +32,7 @@ async def test_a_gate_is_open_when_it_was_opened_as_often_as_shut() -> None:
 
 
 @in_loop
-async def test_a_blackhole_without_a_trace() -> None:
+async def test_a_blackhole_without_a_trace_shuts_its_gate_and_is_counted() -> None:
     recorder = Recorder("node", None)
     gates = Gates(recorder)
     with gates.blackhole("request"):
@@ -59,7 +59,7 @@ async def all_of(source: Source) -> list[bytes]:
 
 
 @in_loop
-async def test_sources() -> None:
+async def test_sources_return_all_pieces_in_order() -> None:
     assert await all_of(collected(b"whole")) == [b"whole"]
     assert await all_of(collected(b"")) == []
     async with DelayLine(pieces_of(b"a", b"bc", b"d"), 1_000) as line:
@@ -133,7 +133,7 @@ async def test_small_writes_leave_in_order_with_large_ones() -> None:
 
 
 @in_loop
-async def test_reading_and_putting_back() -> None:
+async def test_bytes_that_are_put_back_are_read_again() -> None:
     async with Pair() as (stream, client):
         await client.send(b"later")
         assert await stream.read() == b"later"
@@ -170,7 +170,7 @@ async def test_a_stream_buffers_a_bounded_amount_of_unread_data() -> None:
 
 
 @in_loop
-async def test_a_muted_stream_discards() -> None:
+async def test_a_muted_stream_discards_both_directions() -> None:
     async with Pair() as (stream, client):
         stream.data_received(bytes(BUFFER_BYTES + 1))  # reading pauses
         stream.mute()
@@ -186,7 +186,7 @@ async def test_a_muted_stream_discards() -> None:
 
 
 @in_loop
-async def test_writing_to_a_broken_connection() -> None:
+async def test_on_a_broken_connection_only_drain_raises() -> None:
     async with Pair() as (stream, client):
         stream.write(b"small")
         stream.reset()

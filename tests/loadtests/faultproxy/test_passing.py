@@ -72,7 +72,7 @@ async def test_pieces_of_a_body_are_forwarded_as_they_arrive() -> None:
 
 
 @in_loop
-async def test_requests_and_answers_without_a_body() -> None:
+async def test_requests_and_answers_without_a_body_pass() -> None:
     async with Rig() as rig:
         client = await rig.connect()
         await client.request("HEAD")
@@ -109,7 +109,7 @@ async def test_hop_by_hop_headers_are_not_forwarded() -> None:
 
 
 @in_loop
-async def test_a_client_that_expects_100_continue() -> None:
+async def test_a_client_that_expects_100_continue_gets_it_from_upstream() -> None:
     async def willing(request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.body = await reader.readexactly(int(request.headers["content-length"]))
@@ -127,7 +127,7 @@ async def test_a_client_that_expects_100_continue() -> None:
 
 
 @in_loop
-async def test_a_client_that_expects_100_continue_and_is_refused() -> None:
+async def test_a_client_that_expects_100_continue_may_get_a_refusal() -> None:
     async with Rig(answering("HTTP/1.1 417 No\nContent-Length: 2", b"no")) as rig:
         client = await rig.connect()
         await client.request("POST", Expect="100-continue", Content_Length="4")
@@ -137,7 +137,7 @@ async def test_a_client_that_expects_100_continue_and_is_refused() -> None:
 
 
 @in_loop
-async def test_a_client_that_expects_100_continue_when_upstream_fails() -> None:
+async def test_a_client_that_expects_100_continue_gets_502_when_upstream_fails() -> None:
     async with Rig(answering("nonsense", close=True)) as rig:
         client = await rig.connect()
         await client.request("POST", Expect="100-continue", Content_Length="4")
@@ -147,7 +147,7 @@ async def test_a_client_that_expects_100_continue_when_upstream_fails() -> None:
 
 
 @in_loop
-async def test_informational_answers_pass() -> None:
+async def test_informational_answers_pass_except_to_clients_of_http_1_0() -> None:
     async with Rig(answering("HTTP/1.1 103 Early\nLink: x\n\nHTTP/1.1 200 OK\nContent-Length: 1", b"a")) as rig:
         client = await rig.connect()
         await client.request("GET")
@@ -182,7 +182,7 @@ async def test_a_body_that_ends_with_the_connection_becomes_chunked() -> None:
 
 
 @in_loop
-async def test_an_upstream_that_cannot_be_reached() -> None:
+async def test_a_client_gets_502_when_upstream_cannot_be_reached() -> None:
     with hold_port() as port:
         async with Rig(upstream=("127.0.0.1", port)) as rig:
             client = await rig.connect()
@@ -195,7 +195,7 @@ async def test_an_upstream_that_cannot_be_reached() -> None:
 
 @in_loop
 @pytest.mark.parametrize("head", ["", "HTTP/1.1 20", "nonsense\n", "HTTP/1.1 101 Switching Protocols"])
-async def test_an_upstream_that_does_not_answer(head: str) -> None:
+async def test_a_client_gets_502_when_upstream_sends_no_valid_head(head: str) -> None:
     async with Rig(answering(head, close=True)) as rig:
         client = await rig.connect()
         for count in (1, 2):
@@ -259,7 +259,7 @@ async def test_a_client_that_closes_ends_its_pending_request() -> None:
 
 
 @in_loop
-async def test_a_client_that_closes_in_the_middle_of_its_request() -> None:
+async def test_a_request_that_its_client_cuts_off_stays_incomplete_upstream() -> None:
     async with Rig() as rig:
         client = await rig.connect()
         await held(client)
@@ -270,7 +270,7 @@ async def test_a_client_that_closes_in_the_middle_of_its_request() -> None:
 
 
 @in_loop
-async def test_a_client_that_resets_its_connection() -> None:
+async def test_a_client_that_resets_breaks_its_upstream_connection_and_is_no_error() -> None:
     async def large(_request: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")
         try:
@@ -294,7 +294,7 @@ async def test_a_client_that_resets_its_connection() -> None:
 
 
 @in_loop
-async def test_an_upstream_that_resets_in_the_middle_of_a_request() -> None:
+async def test_a_client_gets_502_when_upstream_resets_in_the_middle_of_a_request() -> None:
     async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         reset(writer)
@@ -359,6 +359,6 @@ async def test_chunked_encoding_overrides_content_length() -> None:
         assert "content-length" not in rig.origin.received[0].headers
 
 
-def test_authorities() -> None:
+def test_an_authority_leaves_out_port_80_and_has_ipv6_in_brackets() -> None:
     assert authority(("::1", 81)) == "[::1]:81"
     assert authority(("host.test", 80)) == "host.test"

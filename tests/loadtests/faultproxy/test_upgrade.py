@@ -72,7 +72,7 @@ async def test_an_upgrade_may_be_stripped() -> None:
 
 
 @in_loop
-async def test_upstream_ends_first() -> None:
+async def test_an_end_by_upstream_reaches_the_client() -> None:
     async def brief(_: Received, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(SWITCH + b"that is all")
         writer.close()
@@ -83,7 +83,7 @@ async def test_upstream_ends_first() -> None:
 
 
 @in_loop
-async def test_upstream_resets() -> None:
+async def test_a_reset_by_upstream_reaches_the_client() -> None:
     async def rude(_: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(SWITCH)
         await reader.readexactly(1)
@@ -121,7 +121,7 @@ async def test_a_delayed_tunnel_keeps_its_bytes_and_their_order() -> None:
 
 
 @in_loop
-async def test_an_error_is_delayed_as_well() -> None:
+async def test_a_client_may_reset_a_delayed_tunnel() -> None:
     async with Rig(switching, delay=Delay(2_000)) as rig:
         client = await upgraded(rig)
         client.writer.transport.abort()
@@ -134,7 +134,7 @@ async def test_an_error_is_delayed_as_well() -> None:
 async def test_a_tunnel_is_truncated(side: str, cause: str) -> None:
     async with Rig(switching, truncate=Truncate(1, side, "short")) as rig:
         client = await upgraded(rig)
-        data = bytes(range(256)) * 4096  # as long as the place of a cut can lie
+        data = bytes(range(256)) * 4096  # 1 MiB: the place of a cut always lies within it
         sending = asyncio.ensure_future(client.send(data))
         got = await client.ended() or b""
         await asyncio.gather(sending, return_exceptions=True)

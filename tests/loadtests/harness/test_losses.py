@@ -30,11 +30,11 @@ def test_bursts_are_as_long_as_configured() -> None:
     assert sum(bursts) / len(bursts) == pytest.approx(4, rel=0.15)
 
 
-def test_the_same_seed_loses_the_same() -> None:
+def test_the_same_seed_loses_the_same_packets() -> None:
     assert losses(Bernoulli(0.1), 5) == losses(Bernoulli(0.1), 5) != losses(Bernoulli(0.1), 6)
 
 
-def test_losses_of_none_and_of_all() -> None:
+def test_probability_0_loses_no_packet_and_1_loses_all() -> None:
     assert not any(losses(Bernoulli(0)))
     assert all(losses(Bernoulli(1)))
     assert GilbertElliott(0, 1).share == 0

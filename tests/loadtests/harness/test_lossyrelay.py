@@ -70,7 +70,7 @@ async def test_every_byte_arrives_through_a_relay_that_loses() -> None:
 
 @in_loop
 async def test_fast_retransmit_repairs_random_loss_at_the_servlet() -> None:
-    """The first entry of the seed's list: every byte arrives, and most losses are repaired without a timeout."""
+    """Every byte arrives, and fast retransmit repairs more losses than timeouts do."""
     lossy = LossyFilter(Bernoulli(0.03), 7)
     config = load_config("", Overrides(listen=("127.0.0.1:0",), allow=("127.0.0.1:*",), is_open=True))
     target = await asyncio.start_server(serve, "127.0.0.1", 0)

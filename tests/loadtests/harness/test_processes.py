@@ -83,7 +83,7 @@ def test_a_process_dies_with_its_parent() -> None:
         os.close(pidfd)
 
 
-def test_commands_and_events() -> None:
+def test_commands_run_modules_and_events_are_recognised() -> None:
     assert python_command("a.b", "-x")[1:] == ["-m", "a.b", "-x"]
     assert relay_command("serve")[1:] == ["-m", "tunnel_servlet", "serve"]
     is_it = says_event("listening")
@@ -94,7 +94,7 @@ def test_commands_and_events() -> None:
 
 
 @in_loop
-async def test_a_relay_that_is_killed_and_comes_back_at_the_same_port() -> None:
+async def test_a_killed_relay_comes_back_at_the_same_port() -> None:
     with hold_port() as port:
         command = relay_command("serve", "--open", "--listen", f"127.0.0.1:{port}")
         async with Process(command, ready=says_event("listening")) as relay:

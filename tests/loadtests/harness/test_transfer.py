@@ -35,7 +35,7 @@ def test_a_flow_is_right_only_if_all_written_bytes_arrive_in_order() -> None:
 
 
 @in_loop
-async def test_waiting_for_goals_and_deliveries() -> None:
+async def test_waits_for_goals_and_deliveries_end_when_the_bytes_have_arrived() -> None:
     flow = Flow(10, 1)
     async with asyncio.TaskGroup() as group:
         waits = [group.create_task(flow.reach(size)) for size in (8, 3)]
@@ -112,7 +112,7 @@ async def test_a_writer_that_is_held_leaves_bytes_to_put_in_flight() -> None:
     assert await flow.put_in_flight() == 0
 
 
-def test_percentiles() -> None:
+def test_a_percentile_is_one_of_the_values_or_nan_if_there_are_none() -> None:
     values = [float(number) for number in range(100, 0, -1)]
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1)) == (50, 99, 100)
     assert percentile([7.0], 0.5) == 7

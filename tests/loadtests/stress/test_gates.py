@@ -67,7 +67,7 @@ def test_memory_of_data_in_flight_does_not_count() -> None:
     assert [y for _, y in lower_envelope(points)] == [100.0] * 10
 
 
-def test_slopes() -> None:
+def test_a_slope_is_in_percent_per_minute_and_0_without_enough_points() -> None:
     assert slope_percent_per_minute([[(float(i), 100 + i / 60) for i in range(60)]]) == pytest.approx(1, rel=0.01)
     assert slope_percent_per_minute([[(0, 1), (1, 2)]]) == 0  # too few points
     assert slope_percent_per_minute([[(1.0, 5.0)] * 10]) == 0  # all at the same time
@@ -86,7 +86,7 @@ def test_levels_share_one_slope_at_different_heights() -> None:
 
 
 def stepped(rise_bytes: float, losses: Sequence[str]) -> list[Row]:
-    """Rows of a minute for each loss: ten MiB more if it is not zero, twenty while it is new."""
+    """Return rows for a minute of each loss: memory is 10 MiB higher if it is not 0, and 20 MiB higher at first."""
     found: list[Row] = []
     for second in range(60 * len(losses)):
         loss = losses[second // 60]

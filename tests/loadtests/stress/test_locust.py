@@ -82,7 +82,7 @@ def listens(port: int) -> bool:
 
 
 def count(found: dict[str, Any]) -> int:
-    """The number of user actions in Locust's table."""
+    """Return the number of user actions in Locust's table."""
     return sum(row["num_requests"] for row in found["stats"] if row["method"] == "tunnel")
 
 

@@ -76,7 +76,7 @@ def test_processes_are_summed(tmp_path: Path) -> None:
     assert outcome.summary["errors"] == ["error 1", "error 2", "late"]
 
 
-def test_goodput_is_by_step(tmp_path: Path) -> None:
+def test_goodput_is_computed_for_each_step(tmp_path: Path) -> None:
     make_run(tmp_path)
     assert read_outcome(tmp_path).steps == [("0", 2.0, 3000.0), ("0.1", 3.0, 3000.0)]
 
@@ -87,12 +87,12 @@ def test_retransmissions_of_connections_that_ended_stay_counted(tmp_path: Path) 
     assert read_outcome(tmp_path).resent == {"pto_probe": 3 + 6 + 5 + 10}
 
 
-def test_a_cut_line_is_left_out_and_no_lines_are_an_error(tmp_path: Path) -> None:
+def test_a_run_without_measures_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the run ended before it could write them"):
         read_outcome(tmp_path)
 
 
-def test_a_run_whose_users_have_not_ended_has_no_outcome(tmp_path: Path) -> None:
+def test_a_missing_summary_is_an_error_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
     make_run(tmp_path)
     (tmp_path / "summary-2.jsonl").unlink()
     assert without_summary(tmp_path) == [2]

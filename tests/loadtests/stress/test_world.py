@@ -102,7 +102,7 @@ async def test_the_world_obeys_orders_on_its_control_port() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_small_run_and_a_threshold_that_breaks(tmp_path: Path) -> None:
+def test_a_small_run_passes_and_breaks_a_threshold_that_cannot_hold(tmp_path: Path) -> None:
     """Both runs use processes of their own: Locust replaces threads with gevent's."""
     command = python_command("loadtests.stress", "--crowd", "4", "--seconds", "6", "--losses", "0,0.05", "--json")
     command += ["--measures", str(tmp_path / "measures"), "--max-slope", "1000"]

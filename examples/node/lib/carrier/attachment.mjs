@@ -8,7 +8,7 @@ const MOST_OPEN = 8; // 7.8
 const LARGEST_BODY = 4 * 1024 * 1024;
 
 export class Attachment {
-  /** `attached(info, fresh)`, `fatal(why)` and `trouble(why)` are called as it goes. */
+  /** `attached(info, fresh)` is called after each attach, `trouble(why)` after a failure, `fatal(why)` if it is final. */
   constructor({ client, identity, name, pullInterval, times, attached, fatal, trouble }) {
     Object.assign(this, { client, identity, name, pullInterval, times, onAttached: attached, onFatal: fatal, trouble });
     this.generation = 0;
@@ -34,7 +34,7 @@ export class Attachment {
       deadline: this.times.deadline,
       smoothed: () => this.times.srtt,
       isAnswer: (result) => result.of === KIND.ATTACHED && result.value.generation === this.generation,
-      // 7.9: neither is final in answer to ATTACH
+      // 7.9: in answer to ATTACH, neither of these results is final
       isFailure: (result) => result.kind === RESULT.UNKNOWN || result.kind === RESULT.TOO_LARGE,
       done: (result, request) => this.answered(result, request),
       failed: (why) => this.trouble(why),

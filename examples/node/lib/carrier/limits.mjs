@@ -1,4 +1,5 @@
-// The sizes of bodies and answers that an endpoint dares: 7.16; and how long pulls hold: 7.15.
+// The sizes of the bodies that an endpoint sends and of the answers that it asks for (7.16), and the hold of its pulls
+// (7.15).
 
 const START = 64 * 1024;
 const LEAST = 16 * 1024;

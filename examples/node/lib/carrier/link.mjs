@@ -8,9 +8,9 @@ import { interpret, RESULT } from './response.mjs';
 const BATCH = 512 * 1024; // the largest batch that leaves
 const MOST_OUTSTANDING = 4 * 1024 * 1024; // bytes without a receipt
 const LONGEST_LENGTH = 16 * 1024 * 1024; // 8.3
-const RECEIPT_DELAY = 15; // at the latest 25 ms (8.2)
+const RECEIPT_DELAY = 15; // 8.2 allows 25 ms at most
 const NO_RECEIPT = 10_000; // 8.0
-const QUIET = 30_000; // after so long without a batch a NOOP leaves: its missing receipt shows that a link is dead
+const QUIET = 30_000; // after this time without a batch a NOOP leaves; if its receipt is missing, the link is dead
 const LONGEST_PAUSE = 5000;
 
 /** A batch that only asks for a receipt. */
@@ -19,7 +19,7 @@ function noop() {
   return { packets: [packet], size: packet.length, receipted() {}, lost() {} };
 }
 
-/** One opened link. `report(why)` is called once, when it is over. */
+/** One opened link. `carrier.ended` is called once, when the link is over. */
 class Link {
   constructor(carrier, socket, head) {
     this.carrier = carrier;
@@ -107,7 +107,7 @@ class Link {
     return true;
   }
 
-  /** 8.3: what makes a header wrong. */
+  /** Returns why a header is wrong (8.3), or null. */
   wrong(frame) {
     if (!frame) return 'a header on the link is damaged';
     if (frame.number !== 0 && frame.number !== this.received + 1) return 'a batch number on the link is wrong';

@@ -37,7 +37,7 @@ export class Incoming {
 
   /** Take a piece; returns the whole packet once it is complete, else null. */
   take(offset, bytes) {
-    if (offset !== this.length) this.clear(); // it does not continue what is held
+    if (offset !== this.length) this.clear(); // the piece does not continue the ones that are held
     if (offset !== this.length || !bytes.length) return null;
     this.parts.push(Buffer.from(bytes));
     this.length += bytes.length;

@@ -9,7 +9,7 @@ import { RESULT } from './response.mjs';
 const MOST_LANES = 4;
 const MOST_OPEN = 3; // 7.8
 const LEAST_BODY = 16 * 1024;
-const LAST = 0xfffffff0; // 6.2: an endpoint whose numbers end attaches again
+const LAST = 0xfffffff0; // 6.2: an endpoint attaches again before the numbers of a lane end
 
 class Lane {
   constructor(index) {
@@ -106,7 +106,7 @@ export class PollCarrier {
     );
   }
 
-  /** One pull is held; while more waits, further idle lanes pull without a hold, and one is left to pushes (7.15). */
+  /** One pull is held. While more packets wait, idle lanes pull without a hold; one lane is left for pushes (7.15). */
   pullMore(now) {
     if (!this.lanes.length) return;
     const interval = this.info.pullInterval;
@@ -138,7 +138,7 @@ export class PollCarrier {
     this.send(lane, { packets: [], pull: true, hold, flags: FLAG.PULL }, now);
   }
 
-  /** The next exchange is the last but a few of this generation: attach again, once it has left. */
+  /** The numbers of a lane will end soon: attach again, once the present exchange has left. */
   numbersEnd() {
     setImmediate(() => this.reattach(false));
   }
@@ -217,7 +217,7 @@ export class PollCarrier {
     this.weigh(value.evidence);
     if (flags & FLAG.PIECE) this.takePiece(lane, value, now);
     else if (size) {
-      lane.incoming.clear(); // whole packets on the lane: 7.6
+      lane.incoming.clear(); // 7.6: whole packets end a packet that came in pieces
       this.endpoint.handleBatch(value.packets, now);
     }
   }

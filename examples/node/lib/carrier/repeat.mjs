@@ -9,14 +9,14 @@ const between = (low, high) => low + Math.random() * (high - low);
 export class RepeatedRequest {
   /**
    * {client, body, maxOpen, deadline (ms), smoothed() -> SRTT or null, isAnswer(result), done(result)}
-   * `done` gets the first result that is no failure; `failed` hears of each failure.
+   * `done` is called with the first result that is not a failure, and `failed`, if it is given, for each failure.
    */
   constructor(options) {
     Object.assign(this, options);
     this.open = []; // attempts without a response, oldest first
     this.sent = 0;
     this.failures = 0;
-    this.reported = 0; // failures of newest attempts that were reported, for their pauses
+    this.reported = 0; // number of reported failures of newest attempts, from which the next pause follows
     this.notBefore = 0;
     this.oldestGivenUp = 0;
     this.over = false;
@@ -94,7 +94,7 @@ export class RepeatedRequest {
     if (!this.over) this.schedule(0);
   }
 
-  /** Give everything up; the answer is not wanted any more. */
+  /** Give all attempts up: the answer has come, or is not wanted any more. */
   stop() {
     this.over = true;
     clearTimeout(this.timer);

@@ -1,4 +1,4 @@
-// The smoothed time from a request to its answer, and the deadlines made of it: 7.8.
+// The smoothed time from a request to its answer, and the deadline computed from it: 7.8.
 
 export class ExchangeTime {
   constructor() {

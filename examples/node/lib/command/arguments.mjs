@@ -40,7 +40,7 @@ function httpUrl(text, what, schemes) {
   return text;
 }
 
-// A token crosses a network only in TLS: without it, everybody on the way could use the token.
+// A token crosses a network only in TLS: otherwise everybody on the way could read and use it.
 function requirePrivate({ relay, proxy, token }) {
   if (!token || relay.startsWith('https:') || process.env.TUNNEL_INSECURE_HTTP === '1') return;
   const away = [relay, proxy].find((url) => url && !isHere(new URL(url).hostname));

@@ -5,7 +5,7 @@ import { Runtime } from '../runtime.mjs';
 import { Splice } from './splice.mjs';
 
 const REACH = 30_000; // how long the relay may take to answer the first time
-const INPUT_AFTER_CLOSE = 200; // how long is watched whether there is input that the peer did not want
+const INPUT_AFTER_CLOSE = 200; // how long to look for input that can no longer be sent
 const LINGER = 3000; // how long the process waits for the last SHUTDOWN
 
 const pause = (ms) =>

@@ -64,7 +64,7 @@ function untilSignal(runtime) {
   });
 }
 
-/** Accept no new connections, and end those that live with ABORT: a cut must not look like an end of stream. */
+/** Accept no new connections, and end the open ones with ABORT: a cut must not look like an end of stream. */
 async function stop(runtime, name) {
   const { endpoint } = runtime;
   endpoint.services.announce(name, DOWN, 0);
@@ -91,7 +91,7 @@ export async function serve({ relay, token, proxy, carrier, endpointName, servic
       };
     };
     let stopping = false;
-    let said = false; // a relay that was started again confirms again
+    let said = false; // a restarted relay confirms the service again
     runtime.endpoint.services.announce(service, UP, BACKLOG, (state) => {
       if (stopping) return;
       if (state === UP && !said) process.stderr.write(`listening ${service}\n`);

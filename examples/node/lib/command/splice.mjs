@@ -6,7 +6,7 @@ export class Splice {
     Object.assign(this, { runtime, connection, input, output, done });
     this.inputEnded = false;
     this.outputEnded = false;
-    this.blocked = false; // the output takes no more: what comes stays in the connection, and its window closes
+    this.blocked = false; // the output takes no more: bytes stay in the connection, and its window closes
     this.over = false;
     connection.app = (event) => this.handle(event);
     input.on('data', (bytes) => this.read(bytes));
@@ -34,7 +34,7 @@ export class Splice {
     this.runtime.wake();
   }
 
-  /** FIN of the input: FINISH, or CLOSE if the peer's FINISH was carried over before. */
+  /** After FIN of the input, send FINISH, or CLOSE if the peer's FINISH was carried over before. */
   ended() {
     if (this.inputEnded || this.over) return;
     this.inputEnded = true;
@@ -43,7 +43,7 @@ export class Splice {
     this.runtime.wake();
   }
 
-  /** Carry over what has come, while the output takes it. */
+  /** Carry over the bytes that have come, as long as the output takes them. */
   drain() {
     if (this.outputEnded) return;
     while (!this.blocked) {
@@ -70,7 +70,7 @@ export class Splice {
   }
 
   lost() {
-    // 5.8: what came up to the peer's CLOSE is still read
+    // 5.8: the bytes up to the peer's CLOSE are still read
     if (this.connection.receiver.closed) {
       this.drain();
       return;

@@ -67,13 +67,13 @@ function fromPeer(c, packet, now) {
       c.receiver.ackNow = true;
       return undefined;
     default:
-      return undefined; // PONG: having heard it is enough. NOOP
+      return undefined; // PONG has been noted by heard(); NOOP says nothing
   }
 }
 
 function sequenced(c, packet, now) {
   const { receiver } = c;
-  // What is malformed is discarded here, before it could be acknowledged.
+  // A malformed packet is discarded here, before it could be acknowledged.
   if (packet.type === TYPE.OPTION) decodeOptionPacket(packet.payload);
   else if (packet.type !== TYPE.DATA) decodeEnd(packet.payload);
   const before = [receiver.received, receiver.finished, receiver.closed];

@@ -40,7 +40,7 @@ export class Closing {
     this.check(now);
   }
 
-  /** What a SHUTDOWN or REJECTED(finished) proves: the peer has taken the own CLOSE (5.7). */
+  /** REJECTED(finished) proves that the peer has taken our CLOSE (5.7). */
   closeTaken(now) {
     const c = this.connection;
     c.sender.closeTaken = true;
@@ -76,15 +76,15 @@ export class Closing {
     this.shutdownCame = true;
     if (c.state === 'drain') return this.answer();
     if (this.closeOutstanding) {
-      // Only the own CLOSE can have ended the connection at the peer.
+      // Only our CLOSE can have ended the connection at the peer.
       c.sender.closeTaken = true;
       return this.check(now);
     }
     if (!c.receiver.closed) c.die(new Error('the peer ended the connection while packets were missing'));
-    // Otherwise the reader has not read everything yet. It reads every byte, and then `drain` answers.
+    // Otherwise the application has not read everything yet. It still gets every byte, and then `drain` answers.
   }
 
-  /** The peer's SHUTDOWN is the answer to an own one, or it is answered now; then the connection is forgotten. */
+  /** The peer's SHUTDOWN answers ours, or else we answer it now; then the connection is forgotten. */
   answer() {
     if (this.attempts > 0) return this.connection.die(null);
     this.owed = true;

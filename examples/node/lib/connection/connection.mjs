@@ -66,7 +66,7 @@ export class Connection {
     return this.writable;
   }
 
-  /** The next bytes, or null: then `atEnd` says whether the stream has ended. */
+  /** Returns the next bytes, or null. After null, `atEnd` says whether the stream has ended. */
   read(now) {
     const bytes = this.receiver.read();
     if (!bytes && this.receiver.closed) {
@@ -80,7 +80,7 @@ export class Connection {
     return this.receiver.finished && !this.receiver.unread.length;
   }
 
-  /** End the own direction. */
+  /** End our direction. */
   finish() {
     this.sender.wantFinish = true;
   }
@@ -104,7 +104,7 @@ export class Connection {
     this.die(new Error(text || ABORT_TEXT[reason]));
   }
 
-  /** The connection is over. With an error, the application learns it, unless it may still read to CLOSE (5.8). */
+  /** The connection is over. The application gets the error, if there is one, except during a drain (5.8). */
   die(error) {
     if (this.dead) return;
     const draining = this.state === 'drain';
@@ -123,7 +123,7 @@ export class Connection {
     if (!this.dead) arrive(this, packet, now);
   }
 
-  /** Something of the peer has come: the route is bound (6.7), and PING is answered (4.16). */
+  /** A packet of the peer has come: the route is bound (6.7), and our PING counts as answered (4.16). */
   heard(now) {
     this.lastHeard = now;
     this.keepalive.heard();
@@ -234,7 +234,7 @@ export class Connection {
       this.abort(now, ABORT.USER_TIMEOUT, `nothing was answered for ${Math.round(this.userTimeout / 1000)} s`);
   }
 
-  /** When the user timeout ends the connection (4.15). In a drain the drain's own end counts. */
+  /** Returns when the user timeout ends the connection (4.15). A drain has an end of its own instead. */
   userTimeoutAt() {
     if (this.state === 'drain' || this.dead) return Infinity;
     const since = [this.opening.since, this.routeLostSince, this.attachmentLostSince, this.keepalive.since];

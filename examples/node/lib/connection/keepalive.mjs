@@ -34,7 +34,7 @@ export class Keepalive {
     this.pingAt = null;
   }
 
-  /** Anything that stays unanswered since, for the user timeout. */
+  /** The time since which a PING or a PROBE is unanswered, for the user timeout; null if none is. */
   get since() {
     if (this.pingSince === null) return this.probeSince;
     return this.probeSince === null ? this.pingSince : Math.min(this.pingSince, this.probeSince);

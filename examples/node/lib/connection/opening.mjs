@@ -18,7 +18,7 @@ const LONGEST_PAUSE = 60_000; // 3.1
 export class InitiatorOpening {
   constructor(connection, now) {
     this.connection = connection;
-    this.since = now; // CONNECT is unanswered since
+    this.since = now; // CONNECT is unanswered since this time
     this.attempts = 0;
     this.owed = true;
     this.pause = 1000;
@@ -87,7 +87,7 @@ export class InitiatorOpening {
     this.owed = true;
     this.quick = 10;
     this.pause = 1000;
-    c.sender.resume(now); // early data died with the relay
+    c.sender.resume(now); // early data was lost with the relay
   }
 
   routeLost() {
@@ -153,7 +153,7 @@ export class InitiatorOpening {
       reject: reason,
     });
     if (c.state === 'connecting') return c.die(error);
-    if (!this.resuming) return; // out of date
+    if (!this.resuming) return; // this answers a CONNECT that was accepted or resumed meanwhile
     if (reason === REJECT.FINISHED && c.closing.closeOutstanding) return c.closing.closeTaken(now); // 5.7
     if (reason === REJECT.GONE || reason === REJECT.DENIED || reason === REJECT.FINISHED) c.die(error); // 6.8
   }
@@ -171,7 +171,7 @@ export class AcceptorOpening {
   constructor(connection, now) {
     this.connection = connection;
     this.since = null;
-    this.shown = false; // 3.5: not before the initiator's first packet
+    this.shown = false; // 3.5: the application sees the connection only after the initiator's next packet
     this.resumedOwed = false;
     this.resumeAttempt = null;
     const { connect, packet } = connection.peer;
@@ -207,7 +207,7 @@ export class AcceptorOpening {
     };
   }
 
-  /** A repeated CONNECT, or a resume, is answered once more; neither answer is a new packet of the stream (6.6). */
+  /** Answer a repeated CONNECT or a resume. Neither answer is a new packet of the stream (6.6). */
   answerAgain() {
     const resumed = this.resumedOwed;
     this.resumedOwed = false;
@@ -227,7 +227,7 @@ export class AcceptorOpening {
     return c.packet(TYPE.ACCEPTED, payload, { source: c.peerId, destination: c.id, sequence: c.initial, attempt });
   }
 
-  /** CONNECT of a connection that lives (3.3, 6.6). The endpoint has checked user and route key. */
+  /** Handle the CONNECT of a living connection (3.3, 6.6). The endpoint has checked user and route key. */
   handle(packet, now) {
     if (packet.type !== TYPE.CONNECT) return;
     const c = this.connection;

@@ -62,7 +62,7 @@ export class Receiver {
       return false;
     }
     if (!this.hasRoom(packet, distance)) {
-      this.ackNow = true; // refused: answered, but not the cause (4.3)
+      this.ackNow = true; // 4.3: a refused packet is answered with an ACK, but that does not name it as its cause
       return false;
     }
     if (packet.type === TYPE.CLOSE) this.closeSeen = decodeEnd(packet.payload);
@@ -136,7 +136,7 @@ export class Receiver {
     return bytes;
   }
 
-  /** close() of the own application: nothing is kept any more (5.2). */
+  /** Our application has called close(): nothing is kept any more (5.2). */
   discard() {
     this.discarding = true;
     this.unread = [];
@@ -171,7 +171,7 @@ export class Receiver {
     });
   }
 
-  /** What is kept ahead and may be acknowledged: a FINISH or CLOSE is not verified there, so not yet (5.1). */
+  /** Packets kept ahead that may be acknowledged. A FINISH or CLOSE may not: it is not verified yet (5.1). */
   kept() {
     return [...this.ahead.values()].filter(
       (packet) => this.discarding || (packet.type !== TYPE.FINISH && packet.type !== TYPE.CLOSE),

@@ -64,7 +64,7 @@ export class LossRecovery {
 
   acknowledgedOne(flight, named, ack, now) {
     if (named?.receiptAt != null) this.rtt.sample(now - named.receiptAt - Math.min(ack.delay / 1000, MAX_ACK_DELAY));
-    // An ACK names one attempt only. For other packets the oldest receipt is taken: the cautious choice.
+    // An ACK names one attempt only. For other packets the oldest receipt counts, which declares fewer packets lost.
     const attempt = named ?? flight.attempts.find((one) => one.receiptAt !== null);
     if (attempt?.receiptAt != null) this.ackedReceipt = Math.max(this.ackedReceipt, attempt.receiptAt);
   }
@@ -81,7 +81,7 @@ export class LossRecovery {
     return Math.max(1, Math.min(base + (this.reorderExtra * srtt) / 4, Math.max(4 * srtt, base)));
   }
 
-  /** When the oldest packet is sent again by the RTO, or Infinity. */
+  /** Returns when the RTO sends the oldest packet again, or Infinity. */
   rtoAt() {
     const oldest = this.sender.flights.oldest();
     if (!oldest || (oldest.resend && !this.sender.held) || oldest.latest?.receiptAt == null) return Infinity;
@@ -97,7 +97,7 @@ export class LossRecovery {
     return at < this.rtoAt() ? at : Infinity;
   }
 
-  /** Mark what is lost by time now; return when the next packet would be lost by time. */
+  /** Mark the packets that count as lost now (4.8). Returns when the next one will, or Infinity. */
   lossAt(now) {
     let next = Infinity;
     if (this.rtt.srtt === null) return next;

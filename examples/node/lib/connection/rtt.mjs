@@ -1,4 +1,4 @@
-// Round-trip times and the timeout made of them: 4.5, 4.6. All times here are milliseconds.
+// Round-trip times and the timeout computed from them: 4.5, 4.6. All times here are milliseconds.
 
 export const MAX_ACK_DELAY = 25;
 const GRANULARITY = 10;

@@ -11,7 +11,7 @@ const EARLY_TOTAL = 64 * 1024; // 3.6
 const EARLY_PACKET = 1024;
 
 export class Sender {
-  /** `initial` is the number of CONNECT or ACCEPTED; `limits` = {initialEdge, lanes()}. */
+  /** `initial` is the number of CONNECT or ACCEPTED, and `initialEdge` the edge of a new route in bytes (7.12). */
   constructor(initial, initialEdge) {
     this.flights = new Flights(seqAdd(initial, 1));
     this.queue = [];
@@ -76,7 +76,7 @@ export class Sender {
     return !this.queued && !this.unsentEnd && !this.flights.oldest();
   }
 
-  /** DATA payload that loads the relay (4.11). */
+  /** Returns the bytes of DATA that load the relay (4.11). */
   load() {
     let sum = 0;
     for (const flight of this.flights.pending()) {
@@ -93,7 +93,7 @@ export class Sender {
     return load + length <= this.edge.bytes || (load === 0 && length <= EARLY_PACKET);
   }
 
-  /** What is to be sent again, or null: a lost packet that the limits allow, else the tail probe. */
+  /** Returns the packet to send again: a lost one that the limits allow, else the tail probe, else null. */
   again() {
     if (this.ended) return null;
     return this.nextLost() ?? this.recovery.tailProbe();
@@ -118,7 +118,7 @@ export class Sender {
     return null;
   }
 
-  /** How much new DATA the limits allow now: the window (4.1), the edge (4.11), and 3.6 before ACCEPTED. */
+  /** Returns how much new DATA the window (4.1) and the edge (4.11) allow now; before ACCEPTED, how much 3.6 allows. */
   room(limit) {
     if (this.held) return 0;
     let most = limit;
@@ -129,7 +129,7 @@ export class Sender {
     return Math.min(most, load === 0 ? Math.max(edge, EARLY_PACKET) : edge);
   }
 
-  /** A small rest of the window or edge waits until more opens, so that packets do not become tiny. */
+  /** Returns whether to fill this room. A small rest of window or edge waits until it grows, to avoid tiny packets. */
   mayCut(room, wanted) {
     if (room <= 0) return false;
     return room >= Math.min(wanted, EARLY_PACKET) || !this.flights.oldest();
@@ -206,7 +206,7 @@ export class Sender {
     if (!flight.acknowledged && flight.latest === attempt) flight.resend = true;
   }
 
-  /** An ACK, already decoded. Returns false when it is malformed (4.4), else whether something new was acknowledged. */
+  /** Handle a decoded ACK. Returns {malformed: true} (4.4), or {fresh} with the newly acknowledged packets. */
   acknowledge(ack, now) {
     const top = seqAdd(this.flights.next, -1);
     if (seqAfter(ack.cumulative, top) || ack.ranges.some((range) => seqAfter(range[1], top)))

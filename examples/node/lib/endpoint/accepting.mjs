@@ -1,4 +1,4 @@
-// How an endpoint answers CONNECT: idempotent by user and route key (3.3), by service (3.10), by version (3.4).
+// How an endpoint answers CONNECT: by its services (3.10) and versions (3.4), and a repeated one as before (3.3).
 
 import { Connection } from '../connection/connection.mjs';
 import { TYPE, encodePacket } from '../wire/packet.mjs';
@@ -69,7 +69,7 @@ export class Accepting {
     this.endpoint.add(connection);
   }
 
-  /** The connection is forgotten: 3.3 says how a late CONNECT is answered from now on. */
+  /** Forget the connection, and note how 3.3 answers a late CONNECT from now on. */
   forget(connection, now) {
     if (!connection.tombKey) return;
     this.live.delete(connection.tombKey);

@@ -3,7 +3,7 @@
 const CONTROL_ROOM = 1024; // no control packet is larger
 const SMALL = 4096; // connections with less to send go first
 const HEADER = 24;
-const CONTROL_PACKETS = 16; // no connection has more control packets at once
+const CONTROL_PACKETS = 16; // no connection has more control packets to send at once
 
 class Batch {
   constructor() {

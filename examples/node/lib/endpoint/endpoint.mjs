@@ -42,7 +42,7 @@ export class Endpoint {
     this.resting = new Map(); // ids that ended, and until when they are not used
     this.services = new Services();
     this.accepting = new Accepting(this);
-    this.outbox = []; // packets of no connection that lives: REJECTED, ABORT, SHUTDOWN
+    this.outbox = []; // packets that belong to no living connection: REJECTED, ABORT, SHUTDOWN
     this.strays = 0;
     this.over = []; // connections that were forgotten and have events left
     this.discarded = {};
@@ -94,7 +94,7 @@ export class Endpoint {
     this.services.announceAgain();
   }
 
-  /** 4.15: how long the attachment stays lost counts for every connection. */
+  /** 4.15: the time for which the attachment is lost counts for the user timeout of every connection. */
   attachmentLost(now) {
     for (const connection of this.connections.values()) connection.attachmentLostSince ??= now;
   }
@@ -102,7 +102,7 @@ export class Endpoint {
     for (const connection of this.connections.values()) connection.attachmentLostSince = null;
   }
 
-  /** Living connections, and those that are over and whose last events were not taken. */
+  /** Returns the living connections, and the ended ones whose last events were not taken yet. */
   allConnections() {
     const over = this.over;
     this.over = over.filter((connection) => connection.events.length);
@@ -164,7 +164,7 @@ export class Endpoint {
     this.sweep(connection, now);
   }
 
-  /** 3.9 and 5.7: a packet for an id that does not exist. */
+  /** Answer a packet for an id that does not exist (3.9, 5.7). */
   answerStray(packet, source, destination) {
     if (this.strays >= STRAY_ANSWERS || UNANSWERED.has(packet.type)) return;
     if (packet.type === TYPE.SHUTDOWN) {
@@ -185,7 +185,7 @@ export class Endpoint {
     });
   }
 
-  /** A packet that belongs to no connection. With `again` it is made anew when its batch is given up (4.10). */
+  /** Send a packet that belongs to no connection. With `again`, it is sent again when its batch is given up (4.10). */
   post(bytes, again = false) {
     const item = { bytes };
     if (again) item.lost = () => this.outbox.push(item);

@@ -1,4 +1,4 @@
-// Who an endpoint is: its secret and attachment id (6.1), and the random numbers that it draws.
+// The identity of an endpoint: its secret and attachment id (6.1), and the random numbers that it draws.
 
 import { createHash, randomBytes } from 'node:crypto';
 

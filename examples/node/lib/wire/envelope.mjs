@@ -39,7 +39,7 @@ export function remask(body, mask) {
 
 export const hasMagic = (body) => body.length >= 4 && body.toString('latin1', 0, 4) === 'TUNL';
 
-/** Kind, flags and content of an envelope. Throws Malformed; `.foreign` says: whole, but of another version. */
+/** Kind, flags and content of an envelope. Throws Malformed; with `.foreign` if it is whole, but of another version. */
 export function decodeEnvelope(body) {
   if (body.length < ENVELOPE || !hasMagic(body)) throw new Malformed('not an envelope');
   if (body.readUInt32BE(8) !== body.length - ENVELOPE) throw new Malformed('the envelope is truncated');
@@ -146,7 +146,7 @@ export function decodeAnswer(content) {
   return answer;
 }
 
-/** Only tests write ANSWER and ATTACHED: the transcript is encoded again with them. */
+/** Encodes ANSWER and ATTACHED for the tests, which encode the messages of the transcript again. */
 export function encodeAnswer({ lane, number, serial, pieceOffset = 0, evidence, packets = [] }, flags = 0) {
   const named = evidence.flatMap(([of, highest]) => [u16(of), u32(highest)]);
   return encodeEnvelope(KIND.ANSWER, flags, [

@@ -27,7 +27,7 @@ def reader_of(data: bytes) -> asyncio.StreamReader:
 
 
 @in_loop
-async def test_frames() -> None:
+async def test_encoded_frames_are_read_back() -> None:
     reader = reader_of(connect_line() + publish("a.b", 7, b"x\r\ny") + b"ping\r\n" + info_line("one"))
     assert (await read_frame(reader)) is not None
     assert await read_frame(reader) == Frame("PING", ())

@@ -56,7 +56,7 @@ def test_in_a_tunnel_a_message_is_buffered_when_a_batch_has_its_last_byte(
     counting = TunnelCounting(statistics, record, lambda: stream.carried)
     for moved in (Moved(0, 10), Moved(1, 100), Moved(2, 100)):
         counting.moved(moved)
-    counting.taken()  # by the tunnel: nothing has left this process
+    counting.taken()  # the tunnel has taken the messages, but nothing has left this process
     assert counts(statistics) == (Count(), Count())
     stream.carried = 109
     counting.increment_out_bytes(150)
@@ -95,7 +95,7 @@ def test_in_a_tunnel_batches_under_way_at_the_break_are_buffered_before_and_writ
     counting.increment_out_bytes(120)
     stream.carried = 200
     counting.increment_out_bytes(125)
-    counting.register_write(122)  # of the first: the second does not fit
+    counting.register_write(122)  # the write of the first batch: the second one is larger
     statistics.phase = Phase.AFTER
     counting.register_write(150)
     stream.carried = 300

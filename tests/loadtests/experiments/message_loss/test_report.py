@@ -6,10 +6,10 @@ from loadtests.experiments.message_loss.statistics import Count, Phase, PhaseSta
 
 def test_a_gap_is_the_received_number_less_the_expected_one() -> None:
     assert Gap(expected=25_269, received=25_296).size == 27  # the document prints 17 for these two
-    assert Gap(expected=25_269, received=25_286).size * 12_288 == 208_896  # and this product is of 17
+    assert Gap(expected=25_269, received=25_286).size * 12_288 == 208_896  # the document's product, of a gap of 17
 
 
-def test_gaps_in_the_middle_at_the_beginning_and_at_the_end() -> None:
+def test_gaps_are_found_at_the_beginning_in_the_middle_and_at_the_end() -> None:
     assert find_gaps([], 0) == []
     assert find_gaps([1, 2, 3], 3) == []
     assert find_gaps([3, 1, 2, 2], 3) == []
@@ -92,6 +92,6 @@ def test_a_report_states_zero_gaps_and_a_measured_outage() -> None:
     ]
 
 
-def test_two_reports_side_by_side() -> None:
+def test_two_reports_are_printed_side_by_side() -> None:
     assert side_by_side(["a", "bcd", "e"], ["x"]) == ["a      x", "bcd", "e"]
     assert side_by_side([], ["x"]) == ["    x"]

@@ -37,11 +37,11 @@ def test_a_broken_path_loses_messages(broker: str, tmp_path: Path) -> None:
     assert report.counts["before"]["published"][0] > 0
     check_signs_and_bytes(report)
     counts = report.counts["before"]
-    assert counts["buffered"][0] - counts["written"][0] <= 64 * 1024 // SMALL.size_bytes  # the byte buffer, no more
+    assert counts["buffered"][0] - counts["written"][0] <= 64 * 1024 // SMALL.size_bytes  # one byte buffer at most
 
 
 def check_signs_and_bytes(report: Report) -> None:
-    """All three signs were seen, and a message has more bytes on the wire than its payload."""
+    """Check that all three signs were seen, and that a message has more bytes on the wire than its payload."""
     assert set(report.signs) == {sign.value for sign in Sign}
     for phase in ("before", "after"):
         for name in ("buffered", "written"):
@@ -56,7 +56,7 @@ def test_through_the_tunnel_no_message_is_lost(carrier: str, tmp_path: Path) -> 
     assert (report.gaps, report.twice) == ([], 0)
     assert report.total == report.published > 0
     after, before = report.counts["after"], report.counts["before"]
-    for name in ("published", "buffered", "written"):  # each message once, whatever was sent again
+    for name in ("published", "buffered", "written"):  # each message counts once, although packets were sent again
         assert before[name][0] + after[name][0] == report.published
     assert before["buffered"][0] >= before["written"][0]
     check_signs_and_bytes(report)
@@ -64,7 +64,7 @@ def test_through_the_tunnel_no_message_is_lost(carrier: str, tmp_path: Path) -> 
     assert sorted(ids) == list(range(1, report.published + 1))
 
 
-def test_the_command_and_its_exit_codes(
+def test_the_command_returns_1_only_for_a_loss_through_the_tunnel(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     lost = 0

@@ -121,7 +121,7 @@ async def test_a_socket_that_ends_gives_all_three_signs_each_from_its_own_source
                 await asyncio.sleep(0)
             server.close()
             await sender.close()
-    # The reader tells while the client still counts itself as connected, the client when it has given the stream up.
+    # The reader reports the break while the client still counts as connected; the client reports it after that.
     assert status[:2] == [True, False]
     assert not road.is_connected
     assert road.signs.is_broken()
