@@ -126,7 +126,7 @@ def _echo(count: int) -> float:
 
 
 def _crowded(count: int) -> float:
-    """Like `_one_way`, with small writes of many connections in each batch; returns the seconds per packet."""
+    """Do as `_one_way` does, with small writes of many connections in each batch; return the seconds per packet."""
     pair = _Pair(joined=True)
     others = [pair.near.connect(Target(TargetKind.SERVICE, "bench"), pair.now) for _ in range(63)]
     for _ in range(64):

@@ -32,7 +32,7 @@ __all__ = ["Found", "main"]
 
 _CHUNK = bytes(64 << 10)
 _ECHO = bytes(64)
-_PAUSE_S = 0.01  # between echoes
+_PAUSE_S = 0.01  # pause between echoes
 _USERS = ("ann", "bob")
 _ECHOES = [f"{user}_{state}_p{percent}" for user in _USERS for state in ("alone", "beside") for percent in (50, 99)]
 _CONFIG = """\
@@ -65,7 +65,7 @@ class Found(msgspec.Struct, kw_only=True):
 
 
 async def transfer(url: str, port: int, carrier: str, seconds: float, rate: str) -> None:
-    """Move bytes through the echo server; print JSON with the bytes that went each way within the time.
+    """Move bytes through the echo server; print JSON with the bytes per second that went each way.
 
     With a rate, the JSON also has the times of echoes on another connection of this attachment, which were sent alone
     and beside the transfer.
@@ -202,9 +202,13 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rate", default="20 MiB/s", help="the rate of the limited user (default: 20 MiB/s)")
-    parser.add_argument("--carrier", choices=("link", "poll"), default="link", help="of the transfer (default: link)")
+    parser.add_argument(
+        "--carrier", choices=("link", "poll"), default="link", help="carrier of the transfer (default: link)"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of the measurement (default: 10)")
-    parser.add_argument("--at", choices=("relay", "client"), default="relay", help="what limits (default: relay)")
+    parser.add_argument(
+        "--at", choices=("relay", "client"), default="relay", help="where the rate is limited (default: relay)"
+    )
     parser.add_argument("--transfer", nargs=2, metavar=("URL", "PORT"), help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)

@@ -24,7 +24,7 @@ _POLL_S = 0.02
 
 
 class Outcome(msgspec.Struct):
-    """The result of a run. `received` counts the messages that all groups took in."""
+    """The result of a run. `received` counts the messages that the groups took in, each group for itself."""
 
     messages: int
     received: int = 0
@@ -143,7 +143,8 @@ def _watch(
     deadline: float,
     progress: Callable[[str], None],
 ) -> None:
-    """Kill and restart processes as planned. Return when every group has every message and all kills were done."""
+    """Kill and restart processes as planned, until all kills are done and every group has every message, or until the
+    deadline."""
     total = outcome.messages // PARTITIONS * PARTITIONS
     before = -1  # messages at the last kill: the next kill waits until more have come, or all
     while time.monotonic() < deadline:

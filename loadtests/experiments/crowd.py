@@ -34,13 +34,13 @@ _KIB, _MIB = 1 << 10, 1 << 20
 
 
 class Report(msgspec.Struct):
-    """The results of a run. Times are from the connect to the last byte of the echo."""
+    """The results of a run. A connection's time is that from the connect to the last byte of the echo."""
 
     connections: int
     size_kib: int
     rounds: int
     carrier: str
-    starts_s: list[float] = []
+    starts_s: list[float] = []  # from the start of a forward to the first byte through it
     moved_bytes: int = 0  # in both directions
     seconds: float = 0.0
     alone_p50_s: float = 0.0
@@ -52,7 +52,7 @@ class Report(msgspec.Struct):
 
     @property
     def slower(self) -> float:
-        """How many times longer p99 is next to a stalled connection."""
+        """The p99 next to a stalled connection, as a multiple of the p99 alone."""
         return self.beside_p99_s / max(self.alone_p99_s, 1e-9)
 
 

@@ -18,7 +18,7 @@ class NotCompiledError(RuntimeError):
 
 
 def wants_compiled(environment: Mapping[str, str]) -> bool:
-    """Whether this environment requests the compiled build."""
+    """Return whether this environment requests the compiled build."""
     return environment.get(_WANTED) == "1"
 
 

@@ -117,7 +117,7 @@ class Process:
         return self
 
     async def ready(self, seconds: float = READY_S) -> Self:
-        """Like `wait_ready`, without blocking the event loop."""
+        """Wait as `wait_ready` does, without blocking the event loop."""
         return await asyncio.to_thread(self.wait_ready, seconds)
 
     def kill(self) -> None:

@@ -49,7 +49,7 @@ class Traffic:
     def __init__(self, attachment: Attachment, limit: RateLimit | None = None) -> None:
         self._limit = limit
         self.failed = 0  # connections
-        self.failure = ""  # why the latest connection failed; empty while it has not
+        self.failure = ""  # why a connection failed last; empty again after one has been opened
         self._attachment = attachment
         self._open: dict[TunnelSide, None] = {}
         self._ended = TrafficReport()

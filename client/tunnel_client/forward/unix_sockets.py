@@ -46,7 +46,8 @@ def bind_unix(address: Address, mode: int = SOCKET_MODE) -> socket.socket:
     """Return a socket that listens at the path of the address, with these permission bits.
 
     A socket that is there already is replaced if it is ours and nothing listens on it: an earlier command was killed.
-    Raises UsageError if that is not so, or if the path cannot be used. Connections wait until they are accepted.
+    Raises UsageError if something else is there, or if the path cannot be used. Connections wait until they are
+    accepted.
     """
     path = address.path
     _remove_stale(address)

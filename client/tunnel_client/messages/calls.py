@@ -18,7 +18,7 @@ from tunnel_client.sockets.tunnel_socket import create_connection
 
 __all__ = ["BlockingChannel", "BlockingHandler", "BlockingTable", "Connect"]
 
-_THREADS = 8  # for handlers: as many requests of one peer are handled at once
+_THREADS = 8  # for handlers: this many requests of one peer are handled at once
 _DIALS = 8  # addresses that one table dials at once
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -123,7 +123,7 @@ class BlockingChannel(Closeable):
 
 
 class BlockingTable(Closeable):
-    """One channel per address, shared by all threads: dialled once, and again when it is dead. Use it in `with`.
+    """One channel per address, shared by all threads: dialled once, and again when it has ended. Use it in `with`.
 
     `connect` opens the sockets; without it, a TunnelSocket connects to the address: "host:port", or the name of a
     service.

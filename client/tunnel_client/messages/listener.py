@@ -1,4 +1,4 @@
-"""Listeners for threads: the handler is called in a thread of its own for each message."""
+"""Listeners for threads: the handler is called for each message in one of several threads."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class BlockingListener(Closeable):
     def close(self) -> None:
         """Start no more handlers, store the progress, leave the group, and wait for the handlers that run.
 
-        A handler cannot be stopped. If it succeeds after this, its message is handled again by the next member.
+        A handler cannot be stopped. If one succeeds only after the group was left, the next member handles its message
+        again.
         """
         self._runner.run(self._listener.close())
         self._pool.shutdown(wait=True, cancel_futures=True)

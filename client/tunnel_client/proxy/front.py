@@ -59,7 +59,7 @@ class ProxyFront(asyncio.Protocol):
         self._near: Side | None = None
         self.is_eof = False
         self._is_over = False
-        self._is_control = False  # of UDP ASSOCIATE
+        self._is_control = False  # whether this is the control connection of a UDP ASSOCIATE
 
     def addresses(self) -> tuple[str, str]:
         """Return our address and the client's, without ports."""
@@ -152,7 +152,7 @@ class ProxyFront(asyncio.Protocol):
             self._join(request, far)
 
     def _join(self, request: ProxyRequest, far: TunnelSide) -> None:
-        """Join the client and the connection through the tunnel. From here on, the two sides deal with each other."""
+        """Join the client and the connection through the tunnel. From here on, bytes go from one to the other."""
         if self._is_over or self._transport.is_closing():
             far.abort()
             return

@@ -85,7 +85,7 @@ class Connector:
         self._attachment: Attachment | None = None
         self._starting: asyncio.Task[Attachment] | None = None
         self._opening = 0  # connections that are being opened
-        self._changed = asyncio.Event()  # set when a socket has ended, or one that was being opened is done
+        self._changed = asyncio.Event()  # set when a socket has ended, or when an attempt to open one has ended
         self._is_closed = False
 
     async def attach(self) -> Attachment:
@@ -154,7 +154,7 @@ class Connector:
         if self._attachment is None:
             return
         if self.nears:
-            # The process is ending, so the sockets that it still holds open count as closed. Otherwise their last bytes
+            # Sockets that the application still holds open count as closed from now on. Otherwise their last bytes
             # would stay in the kernel.
             names = (near.names() for near in self.nears if not near.is_eof)
             shut_writing({pair for pair in names if pair is not None})

@@ -123,7 +123,7 @@ _lock = threading.Lock()
 _current: LoopThread | None = None
 _at_exit: Callable[[], None] | None = None
 _after_fork: list[Callable[[], None]] = []
-_inherited: list[LoopThread] = []  # of the parent: kept, since a child must not close its loop
+_inherited: list[LoopThread] = []  # the parent's loop threads: kept, since a child must not close their loops
 
 
 def loop_thread(at_exit: Callable[[], None] | None = None) -> LoopThread:

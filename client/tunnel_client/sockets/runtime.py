@@ -142,7 +142,7 @@ def connecting(runtime: Runtime) -> Connecting:
 
 
 _connecting: WeakKeyDictionary[Runtime, Connecting] = WeakKeyDictionary()
-_retired: set[Connecting] = set()  # those without a runtime that still have sockets
+_retired: set[Connecting] = set()  # those that still have sockets, although their runtime was dropped
 _configured: RelaySettings | None = None
 _default: Runtime | None = None
 _lock = threading.Lock()
@@ -168,14 +168,14 @@ def configure(
 ) -> RelaySettings:
     """Choose the relay that the sockets of this process use.
 
-    `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll, link or
-    websocket. `token=None` means no token,
-    `proxy=None` a direct connection. Settings that are not given come from TUNNEL_RELAY, TUNNEL_TOKEN and
-    TUNNEL_CARRIER, then from `tunnel login`; the proxy comes from the login, then from the usual variables.
-    `insecure_http` lets the token go unencrypted to an http:// relay on another machine. `headers`, `hostname` and
-    `sni` are for a gateway before the relay, as in `tunnel.attach`; so are `links` and `pull_interval`. `encryption` is
-    auto, require or off; `peer_key` is the key, or the keys, that exits and services must have. Existing sockets keep
-    their relay. Raises ValueError if a setting is wrong, UnreachableError if no relay is known.
+    `relay` is its URL; `ca` and `cert` are files; `carrier` is auto, poll, link, stream or websocket. `token=None`
+    means no token, `proxy=None` a direct connection. Settings that are not given come from TUNNEL_RELAY, TUNNEL_TOKEN,
+    TUNNEL_CARRIER, TUNNEL_ENCRYPTION, TUNNEL_PEER_KEY and TUNNEL_INSECURE_HTTP, then from `tunnel login`; the proxy
+    comes from the login, then from the usual variables. `insecure_http` lets the token go unencrypted to an http://
+    relay on another machine. `headers`, `hostname` and `sni` are for a gateway before the relay; these, `links` and
+    `pull_interval` are as in `tunnel.attach`. `encryption` is auto, require or off; `peer_key` is the key, or the keys,
+    that exits and services must have. Existing sockets keep their relay. Raises ValueError if a setting is wrong,
+    UnreachableError if no relay is known.
     """
     global _configured, _default
     with _translated_errors():

@@ -1,4 +1,4 @@
-"""Measures the speed of messages through a relay on this machine. Relay, sender and receiver are three processes.
+"""Measures the speed of messages through a relay on this machine. Relay, sender, receiver and broker are processes.
 
 The receiver checks every message, and a message counts when the receiver has reported it. Each case takes a few
 seconds.
@@ -112,8 +112,10 @@ def main(arguments: list[str] | None = None) -> int:
         help=f"cases, of {', '.join(CASES)}; parts of broker are {', '.join(BROKER_PARTS)} (default: all)",
     )
     parser.add_argument("--carriers", default="link,poll", help="carriers (default: link,poll)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="duration of the cases sync and calls (default 3)")
-    parser.add_argument("--count", type=int, default=400_000, help="messages per async case (default 400000)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of sync, calls and push (default 3)")
+    parser.add_argument(
+        "--count", type=int, default=400_000, help="messages of async, store and fetch (default 400000)"
+    )
     parser.add_argument("--batch", type=int, default=200, help="messages per batch (default 200)")
     parser.add_argument("--callers", type=int, default=64, help="callers on one connection (default 64)")
     parser.add_argument("--mib", type=int, default=1024, help="size of the large packet, in MiB (default 1024)")

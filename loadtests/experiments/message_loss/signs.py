@@ -62,7 +62,7 @@ class Signs:
             self._noted(Sign.STATUS)
 
     def is_broken(self) -> bool:
-        """Whether any of the three signs says that the connection is broken."""
+        """Return whether any of the three signs says that the connection is broken."""
         self.ask()
         return bool(self.seen)
 

@@ -1,4 +1,4 @@
-"""One run: kills relay, sender and receiver in turn while messages flow, then counts the messages in the inbox."""
+"""One run: kills relay, sender and receiver in random order while messages flow, then counts those in the inbox."""
 
 import shutil
 import tempfile
@@ -125,7 +125,8 @@ def _watch(
     deadline: float,
     progress: Callable[[str], None],
 ) -> None:
-    """Kill and restart processes as planned. Return when the sender reports that everything is delivered."""
+    """Kill and restart processes as planned, until all kills are done and the sender reports that it has delivered
+    everything, or until the deadline."""
     killed_at, killed, before = 0.0, "", -1
     while time.monotonic() < deadline:
         received = _received(inbox)

@@ -23,8 +23,8 @@ from tunnel_client.status import ClientReport
 __all__ = ["Display", "HasReport", "can_draw", "drawn"]
 
 _INTERVAL_S = 0.5
-_LINES_MAX = 1000  # of the log, that wait to be drawn
-_END_S = 1.0  # for the last drawing; a terminal may stand still
+_LINES_MAX = 1000  # lines of the log that may wait to be drawn; further ones displace the oldest
+_END_S = 1.0  # time for the last drawing; a terminal may stand still
 
 
 class HasReport(Protocol):

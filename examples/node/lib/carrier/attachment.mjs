@@ -8,7 +8,7 @@ const MOST_OPEN = 8; // 7.8
 const LARGEST_BODY = 4 * 1024 * 1024;
 
 export class Attachment {
-  /** `attached(info, fresh)` is called after each attach, `trouble(why)` after a failure, `fatal(why)` if it is final. */
+  /** `attached(info, fresh)` follows each attach, `trouble(why)` each failure, `fatal(why)` a final failure. */
   constructor({ client, identity, name, pullInterval, times, attached, fatal, trouble }) {
     Object.assign(this, { client, identity, name, pullInterval, times, onAttached: attached, onFatal: fatal, trouble });
     this.generation = 0;
