@@ -109,7 +109,7 @@ def _columns(figures: Figures) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if redis-benchmark ended without an error both times, 1 if not. The figures do not matter."""
+    """Return 0 if redis-benchmark ended without an error both times, 1 if not, whatever the figures are."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.redis_bench",
         description=__doc__,

@@ -56,7 +56,7 @@ class RelayProcess:
         `public` is a line of the configuration, and `rules` one of the table of "client".
         """
         self._public, self._rules = public, rules
-        self.startup_s = 0.0  # from the latest start until the relay listened
+        self.startup_s = 0.0  # from the latest start, or from the kill by replace(), until the relay listened
         self.tokens: dict[str, str] = {}
         self._exit = "inline" if inline_exit else "none"
         self._module, self._event = module, event

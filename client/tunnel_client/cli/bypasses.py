@@ -45,9 +45,9 @@ class _Remote:
 class Bypasses:
     """Finds connections of a process and its descendants that bypass the tunnel. Without Linux's /proc it finds none.
 
-    `greeted` returns the processes that have announced themselves as borrowers: in these, the hook runs that replaces
-    Python's sockets. There, only C extensions can open sockets past the hook.
-    Connections to hosts that do not match the patterns are ignored.
+    `greeted` returns the processes that have announced themselves as borrowers. In these runs the hook that replaces
+    Python's sockets; only C extensions can open sockets past it. Connections to hosts that do not match the patterns
+    are ignored.
     """
 
     def __init__(self, pid: int, greeted: Callable[[], set[int]], hosts: Hosts, proc: Path = _PROC) -> None:

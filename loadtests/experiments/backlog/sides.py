@@ -1,8 +1,8 @@
 """The processes of the measurement: `python -m loadtests.experiments.backlog.sides ROLE ...`, where ROLE is broker,
-replica, producer, consumer or reader.
+producer, consumer or reader.
 
-A broker serves until it is killed. The other roles work for some seconds, then print one line of JSON. All of them use
-loopback TCP, since the log is measured and not the tunnel.
+A broker, which may be the replica of another one, serves until it is killed. The other roles work for some seconds,
+then print one line of JSON. All of them use loopback TCP, since the log is measured and not the tunnel.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _BATCH = 100
 _IN_FLIGHT = 8
 _LOG = LogConfig(
     flush_messages=1000, flush_s=0.005
-)  # live readers wait for flushes; the default would make them wait longer
+)  # live readers wait for flushes, and with the default interval they would wait longer
 
 
 async def broker(port: int, directory: str, master: str, replica: str) -> None:

@@ -62,7 +62,7 @@ class Signs:
             self._noted(Sign.STATUS)
 
     def is_broken(self) -> bool:
-        """Return whether any of the three signs says that the connection is broken."""
+        """Ask for the status, and return whether any of the three signs says that the connection is broken."""
         self.ask()
         return bool(self.seen)
 
