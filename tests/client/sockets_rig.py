@@ -123,7 +123,7 @@ class RelayThread:
     async def _resolve(self, host: str, port: int) -> list[IPAddress]:
         self.asked.append(host)
         if host == "never.internal":
-            with contextlib.suppress(TimeoutError):  # a resolver gives up some time; until then it takes a turn
+            with contextlib.suppress(TimeoutError):  # a resolver gives up after a time
                 async with asyncio.timeout(_RESOLVER_S):
                     await self._stop.wait()
         return [ip_address(NAMES[host])] if host in NAMES else []

@@ -1,4 +1,4 @@
-"""The engine that replaces functions of `socket`, without a tunnel: who is led, and what two threads may do at once."""
+"""The engine that replaces functions of `socket`, without a tunnel: which sockets it leads, and two threads at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunnel_client.sockets.connector import errno_of
 
 
 class Late:
-    """Watches no module. `slow`: the name of the call that lasts until `goes_on` is set."""
+    """Stands for the import hook, and patches no module. `slow` names the call that lasts until `goes_on` is set."""
 
     def __init__(self, slow: str = "") -> None:
         self.slow = slow

@@ -1,4 +1,7 @@
-"""Connections that bypass the tunnel: found in a /proc that the test writes, and printed once."""
+"""Connections that bypass the tunnel: found in a /proc that the test writes, and printed once.
+
+The *hook* is the code that `tunnel run` loads into each Python program to lead its sockets through the tunnel.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def proc(tmp_path: Path) -> Proc:
     return Proc(tmp_path)
 
 
-def test_a_program_without_the_hook_that_connects(proc: Proc) -> None:
+def test_a_program_without_the_hook_that_connects_is_noticed(proc: Proc) -> None:
     proc.add(CHILD, "curl", 7, parent=COMMAND)
     assert proc.look("*") is None
     proc.tables["tcp"] += row(7, WEB, state="02")  # still connecting, as through a firewall that drops packets
@@ -94,19 +97,21 @@ def test_a_program_without_the_hook_that_connects(proc: Proc) -> None:
         (["*.internal"], LOOPBACK, False),
     ],
 )
-def test_hosts_decide(proc: Proc, patterns: list[str], remote: str, is_noticed: bool) -> None:
+def test_the_given_hosts_decide_which_connections_are_noticed(
+    proc: Proc, patterns: list[str], remote: str, is_noticed: bool
+) -> None:
     proc.add(CHILD, "curl", 7, parent=COMMAND)
     proc.tables["tcp"] += row(7, remote)
     assert (proc.look(*patterns) is not None) == is_noticed
 
 
-def test_the_notice_is_not_sure_where_only_names_are_given(proc: Proc) -> None:
+def test_the_notice_adds_a_condition_if_all_hosts_are_names(proc: Proc) -> None:
     proc.add(CHILD, "curl", 7, parent=COMMAND)
     proc.tables["tcp"] += row(7, WEB)
     assert "bypasses the tunnel, if this is one of your --hosts: `tunnel run`" in (proc.look("*.internal") or "")
 
 
-def test_ipv6(proc: Proc) -> None:
+def test_ipv6_connections_are_noticed(proc: Proc) -> None:
     proc.add(CHILD, "curl", 7, 8, parent=COMMAND)
     proc.tables["tcp6"] += row(8, "::1")
     assert proc.look("*") is None
@@ -115,14 +120,14 @@ def test_ipv6(proc: Proc) -> None:
 
 
 def test_other_sockets_are_ignored(proc: Proc) -> None:
-    """Those of other processes, listeners, what a listener accepted, and what is not connected."""
+    """Ignored are sockets of other processes, listeners, accepted connections, and unconnected UDP sockets."""
     proc.add(CHILD, "server", 7, 8, 9, parent=COMMAND)
     proc.tables["tcp"] += row(6, WEB) + row(7, ANYWHERE, 0, local=80, state="0A") + row(8, WEB, 5000, local=80)
     proc.tables["udp"] += row(9, ANYWHERE, 0, state="07")
     assert proc.look("*") is None
 
 
-def test_within_the_hook_only_tcp_to_matching_addresses_counts(proc: Proc) -> None:
+def test_with_the_hook_only_tcp_to_matching_addresses_counts(proc: Proc) -> None:
     proc.hooked.add(CHILD)
     proc.add(CHILD, "python", 7, 8, parent=COMMAND)
     proc.tables["udp"] += row(7, WEB, 53)
@@ -154,7 +159,7 @@ def test_where_there_is_no_proc_nothing_is_found(tmp_path: Path) -> None:
     assert Bypasses(1, set, Hosts(["*"]), tmp_path / "nothing").look() is None
 
 
-def test_a_process_that_ended_meanwhile(proc: Proc) -> None:
+def test_a_process_that_ended_meanwhile_is_ignored(proc: Proc) -> None:
     proc.tables["tcp"] += row(7, WEB)
     (proc.root / str(COMMAND) / "task" / str(COMMAND) / "children").write_text("4711 ")
     proc.hooked.add(COMMAND)
@@ -162,7 +167,7 @@ def test_a_process_that_ended_meanwhile(proc: Proc) -> None:
 
 
 class Notices:
-    """Something to notice, after a few looks."""
+    """Finds something to notice at the third look."""
 
     def __init__(self) -> None:
         self.looks = 0

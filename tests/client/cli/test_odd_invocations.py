@@ -8,7 +8,7 @@ import pytest
 from tests.client.rig import Rig
 from tunnel_client.cli.main import main
 
-NO_UTF8 = "a\udcff"  # as a byte that is no UTF-8 arrives in sys.argv
+NO_UTF8 = "a\udcff"  # how a byte that is not UTF-8 appears in sys.argv
 LONG = "a" * 300
 
 CASES = [
@@ -52,7 +52,7 @@ def test_an_odd_argument_is_explained(arguments: list[str], text: str, said: Any
 
 
 @pytest.mark.parametrize("seconds", ["0.1", "1e12", "nan", "-1", "x"])
-def test_a_user_timeout_that_fits_nowhere_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_user_timeout_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["connect", "a:1", f"--user-timeout={seconds}"])
     assert stopped.value.code == 2
@@ -63,7 +63,9 @@ def test_a_user_timeout_that_fits_nowhere_is_refused(seconds: str, capsys: pytes
     ("option", "text"),
     [("--links=0", "from 1 to 4"), ("--links=x", "from 1 to 4"), ("--pull-interval=-1", "above 0.001")],
 )
-def test_a_rate_that_no_relay_has_is_refused(option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_numbers_of_links_and_pull_intervals_are_refused(
+    option: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["connect", "a:1", option])
     assert stopped.value.code == 2
@@ -76,7 +78,7 @@ def test_ports_that_differ_in_address_or_protocol_can_be_forwarded_together(said
     assert "'x' is not a forward specification" in printed
 
 
-def test_a_status_directory_that_cannot_be_read(
+def test_a_status_directory_that_cannot_be_read_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -86,7 +88,7 @@ def test_a_status_directory_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "1.5", "x"])
-def test_a_size_of_traces_that_is_none_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_size_of_traces_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["connect", "a:1", f"--trace-max={size}"])
     assert stopped.value.code == 2

@@ -284,7 +284,7 @@ async def test_a_forward_with_a_rate_carries_all_bytes(relay: RelayProcess) -> N
 
 
 @pytest.mark.parametrize("name", [["forward", "0:a:1"], ["expose", "a", "b:1"], ["proxy", "0"], ["up"]])
-def test_a_rate_that_is_none_is_a_usage_error(name: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_rate_is_a_usage_error(name: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*name, "--rate", "fast"])
     assert caught.value.code == 2

@@ -20,7 +20,7 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 @dataclass
 class Request:
-    """A request at a hop. `number` counts all of them from 1; `relay` is the port of the relay."""
+    """A request at a hop. `number` counts those of a `hop` from 1; `relay` is the port of the relay."""
 
     number: int
     head: bytes
@@ -70,7 +70,7 @@ def hop(rig: Rig, script: Script, *, closes: bool = False) -> str:
 
 
 def connections_at_most(rig: Rig, most: int) -> str:
-    """Start a hop that resets every connection above this number; return its URL."""
+    """Start a hop that resets each connection beyond the first `most` at once; return its URL."""
     relay = rig.running.addresses[0].port
     live = 0
 
@@ -90,7 +90,10 @@ def connections_at_most(rig: Rig, most: int) -> str:
 
 
 def opening_proxy(rig: Rig, tls: ssl.SSLContext, via: str) -> str:
-    """Start a forward proxy that opens TLS with a certificate of its own and adds `Via`; return its URL."""
+    """Start a forward proxy that decrypts TLS: it shows the client the certificate of `tls`, and reads the requests.
+
+    It adds `Via` to each answer. Return its URL.
+    """
     relay = rig.running.addresses[0].port
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -59,9 +59,11 @@ class _Own:
 
 
 class Played:
-    """`attaching`: the outcomes of `attach`, one after the other. `caches`: a hop repeats the first answer it saw.
-    `path`: what all other requests find. `epochs`: those of the relays that answer on new connections.
-    `reuses`: whether a connection carries several exchanges. `delay_s`: how long a plain exchange takes.
+    """A prober that sends nothing. `attaching`: the outcomes of `attach`, one after the other.
+
+    `caches`: a hop repeats the first answer it saw. `path`: what all other requests find. `epochs`: those of the relays
+    that answer on new connections. `reuses`: whether a connection carries several exchanges. `delay_s`: how long a
+    plain exchange takes.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Played:
         self.reconnects = 0
         self.is_fresh = False
         self.answer_bytes = 64 << 10
-        self.waiting_bytes = 0  # of answers to questions
+        self.waiting_bytes = 0  # of answers that were asked for and not fetched
         self._attaching = attaching
         self._caches = caches
         self._path = path

@@ -32,7 +32,7 @@ TOO_BIG = {"server": "squid/5.7", "x_squid_error": "ERR_TOO_BIG 0"}
         (foreign(401), "HTTP 401, an empty body", "it wants credentials of its own"),
     ],
 )
-def test_strangers_are_named_and_explained(reply: Reply, text: str, advice: str) -> None:
+def test_answers_that_are_not_the_relays_are_named_and_explained(reply: Reply, text: str, advice: str) -> None:
     assert described(reply) == text
     assert advice_for(reply).startswith(advice)
 

@@ -72,7 +72,7 @@ def test_a_hop_that_refuses_slow_requests_as_well_limits_no_rate() -> None:
     assert "10 of 20 exchanges were not answered" in finding(report, "reliability").text
 
 
-def test_one_refusal_in_ten_is_no_rate_limit_unless_it_says_so() -> None:
+def test_one_refusal_in_ten_is_no_rate_limit_unless_it_is_a_429() -> None:
     def passes(number: int) -> bool:
         return number % 10 != 0
 

@@ -50,7 +50,7 @@ def test_late_answers_show_a_queue() -> None:
 
 
 @pytest.mark.parametrize(("together_s", "is_limited"), [(0.001, False), (0.3, True)])
-def test_a_hop_that_delays_requests_is_found_where_more_at_once_are_no_faster(
+def test_a_hop_that_delays_requests_is_found_if_many_at_once_are_no_faster(
     monkeypatch: pytest.MonkeyPatch, together_s: float, is_limited: bool
 ) -> None:
     monkeypatch.setattr("tunnel_client.doctor.connection_steps.TURNS_S", 0.1)

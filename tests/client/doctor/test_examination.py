@@ -144,8 +144,8 @@ def tls_relay(server: str = "server.pem") -> RelayConfig:
     return settings(listen=(listen,), tls=TlsFiles(str(TLS / server), str(TLS / server)))
 
 
-# The doctor may end while a TLS connection of its look at the certificate still waits for the server's close_notify:
-# asyncio then warns of the connection when it is collected. The process ends there, so no user has more open for it.
+# The doctor looks at the certificate on a TLS connection, and may end while this still waits for the server's
+# close_notify: asyncio then warns when the connection is collected. For a user, the process ends with the doctor.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_trusted_and_untrusted_certificates(home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Rig(tls_relay()) as rig:

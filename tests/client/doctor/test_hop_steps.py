@@ -70,7 +70,7 @@ def test_http_1_0_is_noted() -> None:
 
 
 @in_loop
-async def test_a_lost_request_for_a_name_is_no_failure_of_the_path() -> None:
+async def test_losing_a_request_for_the_name_of_a_hop_is_no_failure_of_the_path() -> None:
     def path(asked: Asked) -> Reply | None:
         raise cut()
 
@@ -84,7 +84,7 @@ async def test_a_lost_request_for_a_name_is_no_failure_of_the_path() -> None:
     ("epochs", "verdict"),
     [
         ([EPOCH, EPOCH, EPOCH], Verdict.OK),
-        ([8, EPOCH, 8], Verdict.PROBLEM),  # by turns
+        ([8, EPOCH, 8], Verdict.PROBLEM),  # two relays answer in turn
         ([8, 9, EPOCH], Verdict.PROBLEM),
         ([8, 9, 10], Verdict.PROBLEM),
         ([EPOCH, EPOCH, 8, 8, EPOCH], Verdict.PROBLEM),  # the first one returns later

@@ -57,7 +57,7 @@ def test_a_hop_that_closes_connections_silently_ends_nothing(rig: Rig, doctor: A
     assert found["idle limit"][0] == "not tried"
 
 
-def test_a_hop_that_says_that_it_closes_and_speaks_http_1_0(rig: Rig, doctor: Any) -> None:
+def test_a_hop_that_speaks_http_1_0_and_so_closes_connections_is_noted(rig: Rig, doctor: Any) -> None:
     async def script(request: Request) -> bytes:
         return (await plain(request)).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
 
@@ -68,7 +68,7 @@ def test_a_hop_that_says_that_it_closes_and_speaks_http_1_0(rig: Rig, doctor: An
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_few_connections_at_once_are_counted(rig: Rig, doctor: Any, most: int) -> None:
+def test_the_connections_that_a_hop_allows_at_once_are_counted(rig: Rig, doctor: Any, most: int) -> None:
     code, found, _ = doctor(connections_at_most(rig, most))
     assert code == 0
     assert found["at once"][2]["requests"] == most
@@ -150,7 +150,9 @@ def test_a_limit_of_8_kib_still_carries_the_tunnel(rig: Rig, doctor: Any) -> Non
     assert found["body limit"][2]["body_bytes"] == 8192
 
 
-def test_a_hop_that_upgrades_and_then_says_nothing(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hop_that_upgrades_and_then_says_nothing_carries_no_link(
+    rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tunnel_client.doctor.carrier_steps.LINK_S", 0.2)
 
     async def script(request: Request) -> bytes:
@@ -166,7 +168,7 @@ def test_a_hop_that_upgrades_and_then_says_nothing(rig: Rig, doctor: Any, monkey
     assert "but nothing came over it within 0.2 s" in found["link"][1]
 
 
-def test_a_token_that_a_hop_removes(rig: Rig, doctor: Any) -> None:
+def test_a_hop_that_removes_the_token_is_named_as_the_cause(rig: Rig, doctor: Any) -> None:
     async def script(request: Request) -> bytes:
         request.head = re.sub(rb"(?im)^authorization:[^\n]*\n", b"", request.head)
         return await plain(request)
@@ -178,7 +180,7 @@ def test_a_token_that_a_hop_removes(rig: Rig, doctor: Any) -> None:
     assert TOKEN not in str(report)
 
 
-def test_two_relays_behind_one_address(rig: Rig, doctor: Any) -> None:
+def test_two_relays_behind_one_address_are_a_problem(rig: Rig, doctor: Any) -> None:
     with Rig() as other:
         ports = rig.running.addresses[0].port, other.running.addresses[0].port
 
@@ -201,7 +203,9 @@ def test_two_relays_behind_one_address(rig: Rig, doctor: Any) -> None:
         (b"", b"<!-- scanned -->", "16 bytes were added to the relay's answer"),
     ],
 )
-def test_a_hop_that_adds_to_every_answer(rig: Rig, doctor: Any, before: bytes, after: bytes, text: str) -> None:
+def test_a_hop_that_adds_to_every_answer_is_found(
+    rig: Rig, doctor: Any, before: bytes, after: bytes, text: str
+) -> None:
     async def script(request: Request) -> bytes:
         head, body = await request.pass_on()
         return with_length(head, before + body + after)
@@ -271,7 +275,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_no_answer_makes_the_doctor_fail(name: str, home: Path, rig: Rig, doctor: Any) -> None:
+def test_the_doctor_survives_every_strange_answer(name: str, home: Path, rig: Rig, doctor: Any) -> None:
     async def script(request: Request) -> bytes:
         return STRANGE[name]
 
@@ -282,7 +286,7 @@ def test_no_answer_makes_the_doctor_fail(name: str, home: Path, rig: Rig, doctor
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_no_answer_in_mid_examination_makes_the_doctor_fail(name: str, home: Path, rig: Rig, doctor: Any) -> None:
+def test_the_doctor_survives_strange_answers_in_mid_examination(name: str, home: Path, rig: Rig, doctor: Any) -> None:
     async def script(request: Request) -> bytes:
         return STRANGE[name] if request.number > 12 else await plain(request)
 

@@ -54,7 +54,7 @@ def test_a_lost_exchange_is_counted_and_the_steps_go_on() -> None:
     assert found.data["failed"] == 1
 
 
-def test_no_step_takes_a_stranger_for_the_relay_and_none_is_left_out() -> None:
+def test_no_step_takes_another_server_for_the_relay_and_each_step_is_reported() -> None:
     report = examined(Played(path=lambda asked: foreign(503, "", server="nginx/1.2")))
     verdicts = {one.step: one.verdict for one in report.findings}
     skipped = dict.fromkeys(("buffering", "caching", "altering", "headers"), Verdict.SKIPPED)

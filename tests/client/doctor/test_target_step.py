@@ -1,4 +1,4 @@
-"""What the doctor says about the encryption of a target: who has which key, and whether it is verified."""
+"""What the doctor says about the encryption of a target: whether it has a key, and whether that is verified."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ async def peer(**options: Any) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def attached(*rules: str, encrypted: bool = False) -> AsyncIterator[Attachment]:
-    """An attachment to a relay with an exit: its own, or with `encrypted` one that accepts nothing in clear."""
+    """An attachment to a relay with an inline exit, or with `encrypted` another exit, which refuses clear text."""
     grants = GrantTable({"ann": Grant(connect=tuple(map(parse_rule, rules))), "exits": Grant(exit=True)})
     config = settings(exit="none" if encrypted else "inline", grants=grants)
     async with AsyncExitStack() as stack:
@@ -114,7 +114,7 @@ async def test_an_idle_flow_ends_and_the_least_recently_used_makes_room() -> Non
         heard: asyncio.Queue[bytes] = asyncio.Queue()
         where = Address("127.0.0.1", target.port)
         resting = Flows(attachment, Traffic(attachment), idle_seconds=0.2)
-        while heard.empty():  # on a busy machine it may be idle before the target is reached
+        while heard.empty():  # on a busy machine the flow may end as idle before it reaches the target
             resting.send("a", where, b"a", heard.put_nowait)
             await asyncio.sleep(0.05)
         while len(resting):  # noqa: ASYNC110 - the flow ends by itself, without an event

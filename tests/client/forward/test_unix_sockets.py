@@ -17,7 +17,7 @@ def place(tmp_path: Path, name: str = "s") -> Address:
     return parse_address(f"unix:{tmp_path}/{name}")
 
 
-def test_a_socket_belongs_to_its_owner_alone_and_goes_when_it_is_closed(tmp_path: Path) -> None:
+def test_a_socket_belongs_to_its_owner_alone_and_is_removed_when_it_is_closed(tmp_path: Path) -> None:
     where = place(tmp_path)
     with bind_unix(where) as sock:
         assert stat.S_IMODE(os.stat(where.path).st_mode) == 0o600
@@ -27,7 +27,7 @@ def test_a_socket_belongs_to_its_owner_alone_and_goes_when_it_is_closed(tmp_path
     assert not os.path.exists(where.path)
 
 
-def test_other_permission_bits(tmp_path: Path) -> None:
+def test_a_socket_has_the_permission_bits_that_were_asked_for(tmp_path: Path) -> None:
     where = place(tmp_path)
     with bind_unix(where, 0o660):
         assert stat.S_IMODE(os.stat(where.path).st_mode) == 0o660

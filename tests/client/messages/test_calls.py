@@ -55,7 +55,7 @@ def fail(request: Request) -> Response:
 
 
 def within_deadline(is_so: Callable[[], bool]) -> None:
-    """Wait until something holds, which only a hanging test takes long for."""
+    """Wait until the condition holds; fail at the deadline, which only a hanging test reaches."""
     end = time.monotonic() + DEADLINE_S
     while not is_so():
         assert time.monotonic() < end
@@ -124,7 +124,7 @@ def test_a_cancelled_call_that_waits_for_a_thread_of_the_peer_is_never_handled(e
         assert dropped.cancel()
         with pytest.raises(CancelledError):
             dropped.result(DEADLINE_S)
-        for _ in range(2):  # the first may overtake the cancellation in the loop; the second is answered after it
+        for _ in range(2):  # the first call may overtake the cancellation; the second is answered after it
             with pytest.raises(RemoteCallError, match="no handler"):
                 channel.call(9, timeout=DEADLINE_S)
         gate.open.set()

@@ -75,7 +75,7 @@ def test_threads_share_a_producer_and_every_message_arrives_whole_and_in_the_ord
         assert mine == [text for number in range(50) for text in (str(number), "x" * 2000)]
 
 
-def test_several_places_go_into_one_request_and_a_message_that_is_too_large_stops_all_of_it(ends: Pair) -> None:
+def test_several_partitions_share_a_request_and_one_message_that_is_too_large_stops_all_of_it(ends: Pair) -> None:
     near, far = ends
     with broker(far) as got, BlockingProducer(near, encoder=StringEncoder(), message_bytes_max=10) as producer:
         producer.send_data(ProducerData("a", ["one"]), ProducerData("b", ["two"], 7))
@@ -134,7 +134,7 @@ def test_a_queue_sends_what_many_threads_put_into_it_before_it_closes(ends: Pair
         assert [text for _, partition, text in got if partition == thread] == [str(number) for number in range(100)]
 
 
-def test_a_full_queue_refuses_an_offer_and_what_cannot_be_sent_is_reported() -> None:
+def test_a_message_that_could_not_be_sent_is_an_error_of_a_later_call() -> None:
     near, far = socket.socketpair()
     producer = BlockingQueueProducer(near, AsyncProducerConfig(queue_max=1, batch_max=1, linger_s=60.0))
     far.close()

@@ -167,7 +167,7 @@ def test_asyncios_sock_connect(led: None, port: int, make: Any) -> None:
         assert runner.run(fetch()) == b"HTTP/1.0 200"
 
 
-def test_a_socket_of_the_program(led: None, port: int) -> None:
+def test_a_socket_that_the_program_makes_itself_is_led(led: None, port: int) -> None:
     with socket.socket() as sock:
         sock.settimeout(DEADLINE_S)
         assert sock.connect_ex(("db.internal", port)) == 0

@@ -187,7 +187,7 @@ async def test_a_cut_after_the_application_ended_its_direction_is_no_clean_end()
 
 @in_loop
 async def test_an_application_that_closed_after_its_end_is_noticed_when_the_peer_goes_on_sending() -> None:
-    """The loop does not report it: the far side could send an endless answer into the void."""
+    """The loop does not report the close, so the far side could send an endless answer that nothing reads."""
     async with Spliced() as pair:
         pair.application.shutdown(socket.SHUT_WR)
         await pair.near.ended_reading
@@ -234,7 +234,7 @@ async def test_a_slow_tunnel_pauses_the_application() -> None:
 @pytest.mark.parametrize("size", [300, 3_000_000])
 @in_loop
 async def test_an_answer_before_the_request_is_read_arrives_whole(size: int) -> None:
-    """The same through a real switch: the service answers, and closes while most of the request is unread."""
+    """Through a real switch: the service answers, and closes while most of the request is unread."""
 
     async def answer_early(reader: StreamReader, writer: StreamWriter) -> None:
         await reader.read(1000)

@@ -80,7 +80,9 @@ def test_a_name_without_a_port_is_a_service(runtime: Runtime, address: Any) -> N
         assert sock.recv(1) == b""
 
 
-def test_a_nonblocking_connect_that_succeeds(runtime: Runtime, listener: socket.socket) -> None:
+def test_a_nonblocking_connect_that_succeeds_makes_the_socket_writable(
+    runtime: Runtime, listener: socket.socket
+) -> None:
     with waiting_socket(runtime) as sock:
         with pytest.raises(BlockingIOError) as caught:
             sock.connect(("db.internal", listener.getsockname()[1]))
@@ -94,7 +96,7 @@ def test_a_nonblocking_connect_that_succeeds(runtime: Runtime, listener: socket.
             assert far.recv(100) == b"first"  # and none of the filler that made the socket unwritable
 
 
-def test_a_socket_that_is_still_connecting(runtime: Runtime) -> None:
+def test_a_socket_that_is_still_connecting_is_not_ready(runtime: Runtime) -> None:
     with waiting_socket(runtime) as sock:
         assert sock.connect_ex(("never.internal", 5432)) == errno.EINPROGRESS
         assert sock.connect_ex(("never.internal", 5432)) == errno.EALREADY
@@ -103,7 +105,9 @@ def test_a_socket_that_is_still_connecting(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("ask", ["getsockopt", "connect_ex"])
-def test_a_nonblocking_connect_that_is_refused(runtime: Runtime, closed_port: int, ask: str) -> None:
+def test_a_nonblocking_connect_that_is_refused_makes_the_socket_writable_with_an_error(
+    runtime: Runtime, closed_port: int, ask: str
+) -> None:
     with waiting_socket(runtime) as sock:
         sock.connect_ex(("db.internal", closed_port))
         assert select.select([], [sock], [], DEADLINE_S)[1] == [sock]
@@ -242,7 +246,7 @@ def go_on_talking(sock: socket.socket) -> None:
 
 
 def test_data_for_a_closed_socket_is_answered_with_a_reset(runtime: Runtime, listener: socket.socket) -> None:
-    """As with TCP. The loop does not notice the close by itself: the application had ended its direction before."""
+    """TCP does the same. The loop does not notice the close, since the application had ended its direction before."""
     sock = create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime)
     far, _ = listener.accept()
     far.settimeout(DEADLINE_S)

@@ -108,7 +108,7 @@ def test_an_empty_broker_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert "no topics yet" in capsys.readouterr().out
 
 
-def test_a_broker_behind_a_relay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_behind_a_relay_is_reached_by_its_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with hold_port() as port:
         relay = f"http://127.0.0.1:{port}"
         with (
@@ -166,7 +166,7 @@ def test_clients_of_a_killed_broker_behind_a_relay_reach_its_successor_at_once(t
             asyncio.run(send_twice(broker))
 
 
-def test_topics_on_the_command_line() -> None:
+def test_topics_on_the_command_line_are_parsed() -> None:
     assert parse_topic("orders") == ("orders", TopicSpec())
     assert parse_topic("orders:4") == ("orders", TopicSpec(partitions=4))
     assert parse_topic("hints::memory") == ("hints", TopicSpec(storage="memory"))

@@ -91,7 +91,7 @@ def test_the_first_key_is_remembered_and_another_one_is_code_4(rig: Rig, home: P
     ],
 )
 def test_an_attack_by_the_relay_is_code_7(kind: str, seed: int, text: str, home: Path) -> None:
-    """A bad record, a cut and a wrong binding."""
+    """The relay alters a record, sends clear text, ends the stream early, or leads it to another service."""
     grant = Grant(services=("*",), listen=(ECHO, "other"))
     config = settings(exit="none", grants=GrantTable({"ann": grant}))
     with Rig(config, Attacker(kind, Random(seed), "other")) as rig:
@@ -134,14 +134,14 @@ def test_sockets_to_an_exit_are_encrypted(known: Rig) -> None:
         (["expose", "reports", "127.0.0.1:1", "--key", "/dev/null/key"], "key"),
     ],
 )
-def test_settings_that_cannot_be_used(
+def test_settings_that_cannot_be_used_are_explained(
     arguments: list[str], text: str, known: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     assert text in capsys.readouterr().err
 
 
-def test_an_unknown_mode_in_the_environment(
+def test_an_unknown_mode_in_the_environment_is_explained(
     known: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TUNNEL_ENCRYPTION", "on")
@@ -153,7 +153,7 @@ def test_an_unknown_mode_in_the_environment(
 def test_expose_prints_its_key(
     arguments: list[str], known: Rig, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A key that was named or is required is made; a default key that exists is used."""
+    """The command makes a key that is named or required. Otherwise it uses the default key, if that exists."""
     file = known_peers_path().with_name("service.pem") if "FILE" not in arguments else home / "key.pem"
     words = [str(file) if word == "FILE" else word for word in arguments]
     if not words:
@@ -174,10 +174,10 @@ def test_expose_prints_its_key(
     asyncio.run(scenario())
 
 
-def test_without_a_key_nothing_makes_one(known: Rig, home: Path) -> None:
+def test_expose_makes_no_key_unasked_and_refuses_one_that_others_can_read(known: Rig, home: Path) -> None:
     file = known_peers_path().with_name("service.pem")
     assert main(["expose", "payroll", "127.0.0.1:1", "--wait", "5"]) == 5  # no rule allows the name
     assert not file.exists()
     make_key_file(file)
     file.chmod(0o640)
-    assert main(["expose", "payroll", "127.0.0.1:1", "--wait", "5"]) == 2  # not in clear instead
+    assert main(["expose", "payroll", "127.0.0.1:1", "--wait", "5"]) == 2  # others can read the key

@@ -1,4 +1,7 @@
-"""`tunnel expose`: local services under names at the relay. Run in this process; test_serving.py tests the command."""
+"""`tunnel expose`: local services under names at the relay.
+
+It runs in the test's process; ../test_serving.py runs the command.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_mistakes_are_explained(words: tuple[str, ...], text: str, capsys: pytes
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "http", "-1", ""])
-def test_ports_that_are_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_that_is_no_port_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["expose", "a", "b:1", f"--public={port}"])
     assert "is not a port from 1 to 65535" in capsys.readouterr().err

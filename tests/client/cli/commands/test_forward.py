@@ -1,4 +1,4 @@
-"""`tunnel forward` as local programs see it. Run in this process; test_serving.py tests the command."""
+"""`tunnel forward` as local programs see it. It runs in the test's process; ../test_serving.py runs the command."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_a_stalled_connection_does_not_stall_the_others() -> None:
     async with target(flood) as still_port, target(echo) as port, open_rig() as rig:
         still_reader, still = await rig.connect(await rig.forward(HERE, still_port))
         await still_reader.readexactly(1)
-        still.transport.pause_reading()  # type: ignore[attr-defined]  # and never again
+        still.transport.pause_reading()  # type: ignore[attr-defined]  # and reading is never resumed
         local = await rig.forward(HERE, port)
         for _ in range(3):
             reader, writer = await rig.connect(local)

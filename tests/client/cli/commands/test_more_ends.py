@@ -109,7 +109,7 @@ async def test_datagrams_to_a_service_keep_boundaries_and_senders_apart() -> Non
 
 
 @in_loop
-async def test_a_service_of_datagrams_is_another_one_than_that_of_streams() -> None:
+async def test_the_right_to_reach_udp_dns_allows_neither_dns_nor_to_offer_udp_dns() -> None:
     async with users() as (ann, bob), peer(echoes=True) as server:
         async with Exposing(ann, "udp/dns", Address("127.0.0.1", server.port), Traffic(ann)):
             with pytest.raises(DeniedError, match="no rule allows the service dns"):

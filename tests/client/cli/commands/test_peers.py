@@ -55,7 +55,9 @@ def test_the_relay_may_come_from_the_login(monkeypatch: pytest.MonkeyPatch, caps
         (["trust", "exit", "SHA256:short"], "is not a key"),
     ],
 )
-def test_what_is_no_peer_or_no_key(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_peers_and_keys_are_refused(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["peers", *arguments]) == 2
     assert text in capsys.readouterr().err
 

@@ -237,7 +237,7 @@ for connected_first in (True, False):
 
 
 def test_tls_under_eventlet(relay: RelayThread) -> None:
-    """A socket may be wrapped before it connects: eventlet then connects it by another way."""
+    """eventlet has one way to connect a plain socket, and another one for a socket that is already wrapped."""
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(TLS / "server.pem")
 
@@ -272,8 +272,8 @@ PAST = {
 
 
 @pytest.mark.parametrize("words", PAST.values(), ids=PAST)
-def test_a_connection_past_the_tunnel_is_noticed_once(relay: RelayThread, words: list[str]) -> None:
-    """The program connects until the notice has come, and hangs in between."""
+def test_a_connection_that_bypasses_the_tunnel_is_noticed_once(relay: RelayThread, words: list[str]) -> None:
+    """The program waits on its first connection until the notice has come. Then it opens a second one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
         program = [sys.executable, *words, port, PLAIN + STAY]  # the last word is for a child
@@ -283,7 +283,7 @@ def test_a_connection_past_the_tunnel_is_noticed_once(relay: RelayThread, words:
             first, _ = listener.accept()
             assert running.stderr is not None
             notice = running.stderr.readline()
-            first.sendall(b"x")  # go on: another connection
+            first.sendall(b"x")  # the program goes on with another connection
             second, _ = listener.accept()
             second.close()
             rest = running.stderr.read()
@@ -379,7 +379,7 @@ def test_a_wrong_token_is_reported_before_the_command_starts(relay: RelayThread)
     assert "check the token" in done.stderr
 
 
-# its parts
+# parts of `tunnel run`
 
 BORROWED = sorted((ROOT / "client" / "tunnel_client" / "borrowed").rglob("*.py"))
 
@@ -405,7 +405,7 @@ def test_connections_fail_when_the_tunnel_has_ended(tmp_path: Path) -> None:
 def test_a_connect_ends_at_its_timeout_even_if_tunnel_run_is_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
-    """It takes the request, or even answers the first question, and then says no more."""
+    """`tunnel run` accepts the request, gives the first answer or none, and then falls silent."""
     monkeypatch.setattr("tunnel_client.borrowed.borrower.GRACE_S", 0.0)
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as lender, pair.listen_near() as near, socket.socket() as sock:
@@ -423,7 +423,7 @@ def test_a_connect_ends_at_its_timeout_even_if_tunnel_run_is_stuck(
             Borrowed(path, pair).connect(sock, "db.internal", 80, 0.2)
         held[0].close()
         with socket.create_server(("127.0.0.1", 0)) as target:
-            sock.connect(target.getsockname())  # the same socket is as new
+            sock.connect(target.getsockname())  # the same socket can still connect
 
 
 def test_the_environment_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

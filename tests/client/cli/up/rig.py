@@ -59,7 +59,7 @@ class UpRig:
         return self.supervisor.keepers[name]
 
     async def reload(self, entries: str, more: str = "") -> None:
-        """Write the file and let it be read, without waiting for the next check of the files."""
+        """Write the file and let the supervisor read it, without waiting for its next check of the files."""
         self.write(entries, more)
         self.supervisor._watch.look()
         while self.supervisor._tasks:

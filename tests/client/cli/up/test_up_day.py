@@ -55,7 +55,7 @@ class Laptop:
         )
 
     def entries(self, text: str) -> None:
-        """Replace the file."""
+        """Replace the file of `tunnel up` by one with these entries."""
         new = self.path.with_suffix(".new")
         new.write_text(self._head + text)
         new.replace(self.path)
@@ -150,7 +150,7 @@ async def test_the_day_of_a_laptop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 @in_loop
-async def test_a_signal_ends_it_also_while_it_waits(stop: signal.Signals, tmp_path: Path) -> None:
+async def test_a_signal_ends_tunnel_up_also_while_it_waits(stop: signal.Signals, tmp_path: Path) -> None:
     with hold_port() as proxy_port, RelayProcess() as relay:
         laptop = Laptop(tmp_path, relay, proxy_port)
         laptop.password("me:secret")

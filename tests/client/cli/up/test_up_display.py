@@ -144,7 +144,7 @@ class StuckTerminal(io.StringIO):
         return super().write(text)
 
 
-def test_a_terminal_that_stands_still_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_stands_still_delays_no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.cli.up.display._END_S", 0.01)
     terminal = StuckTerminal()
     display = Display(terminal)
@@ -159,7 +159,7 @@ def test_a_terminal_that_stands_still_stops_nobody(monkeypatch: pytest.MonkeyPat
     assert "line 0\n" not in terminal.getvalue()  # the oldest lines were dropped
 
 
-def test_lines_of_the_log_appear_above_and_after_the_end_as_usual() -> None:
+def test_log_lines_appear_above_the_entries_and_still_after_the_end() -> None:
     terminal = io.StringIO()
     display = Display(terminal)
     assert display.isatty()

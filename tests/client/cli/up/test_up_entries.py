@@ -151,7 +151,7 @@ async def test_what_did_not_change_keeps_its_connections(tmp_path: Path) -> None
             await up.serves("forward new")
             assert await ask(new, b"new") == b"new"
             await _goes_on(stays)
-            # a rate is taken up by the open connections
+            # open connections take up a new rate
             await up.reload(f'[forward.kept]\nspec = "{kept}:{HERE}:{port}"\nrate = "1 MiB/s"')
             assert await up.event("reloaded") == f"{up.path}: changed: forward kept; removed: forward new"
             await _goes_on(stays)
@@ -256,7 +256,7 @@ async def test_a_slow_entry_does_not_slow_the_others_and_shares_its_rate(tmp_pat
             await up.serves("forward slow", "forward fast")
             bulk = await _open(slow)
             bulk[1].write(bytes(8 << 20))  # nine minutes at this rate
-            small = await _open(slow)  # of the same entry: it takes its turns
+            small = await _open(slow)  # of the same entry: its bytes take turns with those of `bulk`
             await _goes_on(small)
             assert await ask(fast, bytes(2 << 20)) == bytes(2 << 20)
             moved = {entry.name: entry for entry in up.supervisor.report().entries}
@@ -279,7 +279,7 @@ async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path:
             assert "there is no such file" in await up.event("not_reloaded")
             await _goes_on(stays)
             await up.reload(f"{entries}\n[proxy]\nmore = '0'")
-            up.supervisor._watch.look()  # a file that was not there may still be being written
+            up.supervisor._watch.look()  # a new file counts at the second look: it may still be being written
             assert await up.event("reloaded") == f"{up.path}: added: proxy more"
             await _goes_on(stays)
             stays[1].transport.abort()

@@ -221,7 +221,7 @@ def test_the_choices_are_those_of_the_options() -> None:
     assert set(settings["encryption"]["enum"]) == {"", *ENCRYPTION}
 
 
-# the unit
+# the systemd unit
 
 
 def _verify(path: Path) -> subprocess.CompletedProcess[str]:
@@ -253,7 +253,7 @@ def test_the_unit_runs_the_program_that_printed_it(
     assert (str(tmp_path / started) in words) == (started != "pytest")
 
 
-def test_the_token_file_of_the_option_is_followed_in_place_of_the_one_that_the_file_names(tmp_path: Path) -> None:
+def test_a_token_file_given_as_an_option_is_watched_in_place_of_that_of_the_file(tmp_path: Path) -> None:
     private(tmp_path / "token", "tnl_a")
     path = written(tmp_path, f'{RELAY}token-file = "token"\n{ENTRY}')
     assert read_up_file(path).files == [path, tmp_path / "token"]

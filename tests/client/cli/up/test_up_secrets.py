@@ -40,7 +40,7 @@ class Gateway:
     def __init__(self, key: str) -> None:
         self.key = key
         self.relay = ""  # its address; without it, the gateway answers 503
-        self.keys: list[str] = []  # of the requests, in their order
+        self.keys: list[str] = []  # that the requests carried, in order
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=1 << 24)
@@ -111,7 +111,7 @@ async def test_a_rotation_of_the_token_interrupts_nothing(carrier: str, tmp_path
 
 
 @in_loop
-async def test_a_token_is_used_at_once_that_came_just_before_the_refusal_of_the_old_one_was_seen(
+async def test_a_new_token_that_came_before_the_refusal_of_the_old_one_was_seen_is_used_at_once(
     tmp_path: Path,
 ) -> None:
     async with open_up(tmp_path, '[forward]\nthere = "0:reports"', 'carrier = "poll"\n') as up:
@@ -151,7 +151,9 @@ async def test_a_wrong_new_token_changes_nothing_while_the_old_one_is_valid(carr
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 @in_loop
-async def test_two_users_the_token_of_another_user_takes_no_attachment_over(carrier: str, tmp_path: Path) -> None:
+async def test_two_users_with_the_token_of_another_user_the_old_attachment_is_given_up(
+    carrier: str, tmp_path: Path
+) -> None:
     local = free_port()
     async with target(echo) as port:
         entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
