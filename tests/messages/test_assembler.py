@@ -30,7 +30,7 @@ class Host:
 
 
 class Spool:
-    """Writes at once, or fails with `error`; keeps the callbacks instead if `late` is a list."""
+    """Completes each write at once, or fails it with `error`. If `late` is a list, it gets the callbacks instead."""
 
     def __init__(self) -> None:
         self.error: OSError | None = None
@@ -218,7 +218,7 @@ def test_taken_bytes_are_reported_in_order_of_arrival() -> None:
     side.take(small)
     assert side.host.told == [10, 10]
     (packet,) = side.host.packets
-    assert packet.body == b"b" * 12  # it waits for no disk, but it must not acknowledge the large one
+    assert packet.body == b"b" * 12  # it needs no disk, but its bytes are reported after those of the large one
     (done,) = side.spool.late
     done(OSError("full"))
     assert side.host.refused == [(1, "the receiver cannot store the body: full")]

@@ -155,7 +155,7 @@ async def test_a_timeout_and_a_cancellation_reach_the_handler() -> None:
             await caller.call(2)
         assert gated.cancelled == [b"timeout", b"cancelled"]
         assert not answerer._handling
-        # to an unknown request: harmless
+        # to cancel or to answer an unknown request is harmless
         caller._frames.put(encode_frame(CallHeader(1, 9999, FrameFlag.CANCEL)))
         answerer._frames.put(encode_frame(CallHeader(0, 9999, FrameFlag.RESPONSE)))
         await caller.call(2)

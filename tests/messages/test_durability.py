@@ -58,7 +58,7 @@ def flush(disk: RecordedDisk, log: Log) -> None:
     disk.mark("durable", log.end_offset)
 
 
-def test_at_no_step_of_a_log_a_power_failure_loses_what_was_flushed(tmp_path: Path) -> None:
+def test_a_power_failure_at_any_step_loses_nothing_that_was_flushed(tmp_path: Path) -> None:
     with RecordedDisk(tmp_path / "disk") as disk:
         with Log.open(disk.root / "deep" / "log", SMALL) as log:
             for count in (1, 5, 2, 9, 1, 4):
@@ -122,8 +122,8 @@ def fail(disk: RecordedDisk, random: Random, place: Path, spared: Collection[str
 
 
 def test_a_tail_that_was_cut_off_never_comes_back(tmp_path: Path) -> None:
-    """A whole message lies behind a torn one. Were the cut not on disk before the next message is written in place of
-    the torn one, the next power failure could show the message behind it, which had been lost and sent again."""
+    """Recovery cuts off a torn message and the whole one after it. If the cut were not on disk before a new message
+    takes the place of the torn one, the next power failure could bring back the whole one, which was sent again."""
     torn, behind = encode_payloads([b"sent first"]), encode_payloads([b"behind"])
     with RecordedDisk(tmp_path / "disk") as disk:
         Log.open(disk.root, SMALL).close()

@@ -212,7 +212,7 @@ async def test_each_message_arrives_once_after_any_deaths(tmp_path: Path, seed: 
 
 
 @in_loop
-async def test_at_no_step_a_power_failure_loses_or_doubles_a_message(tmp_path: Path) -> None:
+async def test_a_power_failure_at_any_step_loses_and_doubles_no_message(tmp_path: Path) -> None:
     with RecordedDisk(tmp_path / "disk") as disk:
         life = Life(disk, Told())
         async with sender(life.outboxes["out-a"], life.inbox), sender(life.outboxes["out-b"], life.inbox):
@@ -228,7 +228,7 @@ async def test_at_no_step_a_power_failure_loses_or_doubles_a_message(tmp_path: P
                 check(tmp_path / "image", crash.last("told", Told()))
 
 
-# what no step of the runs above shows for certain
+# cases that the runs above may miss
 
 
 async def opens_at_every_step(disk: RecordedDisk, place: Path) -> None:
@@ -258,7 +258,8 @@ async def test_a_checkpoint_names_only_records_that_are_on_disk(tmp_path: Path) 
         first = asyncio.ensure_future(inbox._accept(ID, 0, 0, [b"a"]))
         await inbox.log.flushed(1, now=True)
         second = asyncio.ensure_future(inbox._accept(ID, 0, 1, [b"b"]))
-        # The checkpoint after the first record names the second, too. It waits for it, beside the sender of the second.
+        # The checkpoint after the first record names the second one, too. So the checkpoint and the sender of the
+        # second record wait until that record is on disk.
         while not renamed.is_set() and len(inbox.log._waiters) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         free.set()
@@ -277,7 +278,7 @@ async def test_trimming_syncs_the_records_before_their_checkpoint(tmp_path: Path
 
 
 @in_loop
-async def test_records_are_removed_only_after_a_checkpoint_behind_them(tmp_path: Path) -> None:
+async def test_records_are_removed_only_once_a_checkpoint_covers_them(tmp_path: Path) -> None:
     with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", SMALL) as inbox:
         for number in range(30):
             await inbox._accept(ID, 0, number, [b"x"])

@@ -112,7 +112,7 @@ async def test_many_appends_cost_few_writes_and_a_reader_that_waits_is_told_at_o
 
 
 def test_appended_messages_are_written_before_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a process that is killed loses little, although it had not confirmed these messages."""
+    """A process that is killed then loses little, although it had confirmed none of these messages."""
     monkeypatch.setattr("tunnel.messages.log._WRITE_BYTES", 20)
     with Log.open(tmp_path, config()) as log:
         log.append([b"a"])

@@ -129,7 +129,7 @@ def test_counting_begins_and_stops_where_it_is_told() -> None:
     assert plain_payloads(data, 11, 2) == ([b"bb"], 23)
 
 
-def test_the_fast_loops_take_everything_up_to_the_end() -> None:
+def test_counting_goes_to_the_end_and_plain_payloads_stop_at_the_first_message_that_is_not_plain() -> None:
     data = encode_payloads([b"a", b""])
     assert plain_payloads(data) == ([b"a", b""], 21)
     packed = wrap(data)

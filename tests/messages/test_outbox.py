@@ -176,7 +176,7 @@ async def test_an_old_copy_of_an_outbox_is_noticed(tmp_path: Path) -> None:
                 async with fast(outbox, path):
                     await outbox.delivered(1)
             with Outbox.open(tmp_path / "old") as old, Outbox.open(tmp_path / "out") as new:
-                # Both have epoch 2 and 3: the older one is refused as soon as the newer one has sent its first message.
+                # They have the epochs 2 and 3: `old` is refused as soon as `new` has sent its first message.
                 async with fast(new, path):
                     await new.put(b"2")
                     await new.delivered(2)
@@ -256,7 +256,7 @@ def test_a_directory_that_is_no_outbox_is_refused(tmp_path: Path) -> None:
 
 
 @in_loop_within(HANGING_S)
-async def test_a_receiver_that_is_down_is_asked_ever_less_often(
+async def test_a_receiver_that_is_down_is_asked_with_exponential_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sender without pauses would take a whole processor, and flood the receiver when it comes back."""
@@ -292,7 +292,7 @@ class Answering:
 
 @in_loop
 async def test_a_receiver_that_lost_confirmed_messages_is_noticed_at_the_greeting(tmp_path: Path) -> None:
-    """The messages are in no outbox any more: sending the rest would leave a hole without a word."""
+    """No outbox has those messages any more: sending the rest would leave a hole that nothing reports."""
     with Outbox.open(tmp_path, LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=10)) as outbox:
         for _ in range(5):
             await outbox.put(b"message")

@@ -64,7 +64,7 @@ def test_a_wrong_index_is_not_used(tmp_path: Path, damage: str) -> None:
     assert next(iter(again.read(99, 1))).payload == PAYLOADS[99]
 
 
-def test_a_torn_tail_is_cut_off_only_the_last_segment(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_only_off_the_last_segment(tmp_path: Path) -> None:
     for tail in (b"\x00", encode_payloads([b"x" * 50])[:-1], b"\xff" * 40, encode_payloads([b"x"])[:-1] + b"y"):
         whole = filled(tmp_path).size
         with open(segment_path(tmp_path, 0), "ab") as file:

@@ -76,7 +76,7 @@ async def test_a_message_tried_again_later_holds_back_an_ordered_partition(tmp_p
 
 
 @in_loop
-async def test_concurrent_handlers_advance_only_over_what_succeeded(tmp_path: Path) -> None:
+async def test_concurrent_handlers_move_the_position_only_over_handled_messages(tmp_path: Path) -> None:
     let = [asyncio.Event() for _ in range(6)]
     running: set[int] = set()
 
@@ -99,7 +99,7 @@ async def test_concurrent_handlers_advance_only_over_what_succeeded(tmp_path: Pa
             assert await position(client) == 0
             let[0].set()
             await until_position(client, 5)
-        assert await position(client) == 5  # the last one was cancelled, and another member gets it
+        assert await position(client) == 5  # the handler of 5 was cancelled, so another member gets that message
         found: list[DeliveredMessage] = []
         async with group(client).register_message_listener(found.append):
             await until(lambda: len(found) == 1)
@@ -147,7 +147,7 @@ async def test_members_share_partitions_and_every_group_gets_all(tmp_path: Path)
                         await client.producer().send("t", b"%d" % partition, partition=partition)
                     await until(lambda: len(seen["a1"]) == len(seen["a2"]) == 2 and len(seen["b"]) == 4)
                     assert sorted(seen["a1"] + seen["a2"]) == sorted(seen["b"]) == [b"0", b"1", b"2", b"3"]
-                await until(lambda: len(one.partitions) == 4)  # the one that has left gave them back
+                await until(lambda: len(one.partitions) == 4)  # `two` has left and gave its partitions back
 
 
 @in_loop
@@ -171,7 +171,7 @@ async def test_a_position_never_goes_back_unless_asked(tmp_path: Path) -> None:
             await until_position(client, 3)
             assert await client.commit("billing", "t", 0, 1) == 3
             assert await client.commit("billing", "t", 0, 1, force=True) == 1
-            await until(lambda: len(found) == 5)  # the listener follows
+            await until(lambda: len(found) == 5)  # the listener goes back, too
             await until_position(client, 3)
         with pytest.raises(Exception, match="after the end 3"):
             await client.commit("billing", "t", 0, 4)

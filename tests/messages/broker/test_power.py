@@ -49,7 +49,8 @@ async def produce_and_consume(disk: RecordedDisk, client: BrokerClient) -> None:
     async with consumer.register_message_listener(handle):
         for partition in (0, 1):
             await until_position(client, 4, partition=partition)
-    # A report may name a position that is not on disk yet. A listener that has closed has had all of its own confirmed.
+    # The position that the broker reports may not be on disk yet. But a listener closes only after the broker has
+    # confirmed its positions.
     disk.mark("read", True)
 
 
@@ -94,7 +95,7 @@ async def test_a_position_is_confirmed_when_it_is_on_disk(tmp_path: Path) -> Non
 
 
 @in_loop
-async def test_at_no_step_a_power_failure_loses_what_a_broker_has_confirmed(tmp_path: Path) -> None:
+async def test_a_power_failure_at_any_step_loses_nothing_that_a_broker_has_confirmed(tmp_path: Path) -> None:
     with RecordedDisk(tmp_path / "disk") as disk:
         async with brokered(disk.root / "deep" / "broker", settings=SMALL, topics=TOPICS) as (_, client):
             await produce_and_consume(disk, client)

@@ -36,7 +36,7 @@ from tunnel.messages.sets import ByteBufferMessageSet
 
 
 async def sync_send(address: str, *data: ProducerData) -> bytes:
-    """Send with a plain SyncProducer, and return what the broker sends until it closes: nothing."""
+    """Send with a plain SyncProducer; return what the broker sends before it closes: nothing if all was stored."""
     reader, writer = await asyncio.open_connection(*split_address(address))
     try:
         await SyncProducer(writer).send_data(*data)
@@ -47,7 +47,7 @@ async def sync_send(address: str, *data: ProducerData) -> bytes:
 
 
 @in_loop
-async def test_a_sync_producer_works_as_it_is(tmp_path: Path) -> None:
+async def test_a_plain_sync_producer_works(tmp_path: Path) -> None:
     async with brokered(tmp_path) as (_, client):
         assert await sync_send(client.address, ProducerData("orders", [b"a", b"b"])) == b""
         assert await sync_send(client.address, ProducerData("orders", [b"c"]), ProducerData("bills", [b"d"], -1)) == b""
@@ -84,7 +84,7 @@ async def test_an_answered_send_has_a_place_or_an_error(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_misdirected_send_is_an_error(tmp_path: Path) -> None:
+async def test_a_produce_request_to_a_log_broker_is_an_error(tmp_path: Path) -> None:
     with Log.open(tmp_path, QUICK) as log:
         async with served(LogBroker(log).handlers) as address, ChannelTable() as table:
             with pytest.raises(RemoteCallError, match="no handler"):

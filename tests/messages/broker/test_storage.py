@@ -63,7 +63,7 @@ async def test_a_full_disk_refuses_messages_and_positions_go_on(tmp_path: Path) 
         producer = client.producer()
         await producer.send("t", b"a")
         free[0] = 1000
-        broker.topics._room._left = 0  # as after as many bytes as there was room for
+        broker.topics._room._left = 0  # as if the room had been used up
         for _ in range(2):
             with pytest.raises(RemoteCallError, match="disk of the broker is full: 1000 bytes are left") as caught:
                 await producer.send("t", b"b")
@@ -93,7 +93,7 @@ async def test_a_failed_write_loses_nothing_that_was_acknowledged(tmp_path: Path
             assert kept == [b"first", *[b"x" * 1000] * 4]
         partition = broker.topics.get("t").partition(0)
         assert isinstance(partition, StoredPartition)
-        partition._failed_at = float("-inf")  # a second later
+        partition._failed_at = float("-inf")  # as if the pause after the failure had passed
         assert (await producer.send("t", b"last")).offset == 5
         assert await drain_fetches(client, "t", 6) == [*kept, b"last"]
     async with brokered(tmp_path) as (_, client):
@@ -141,7 +141,7 @@ async def test_a_log_that_is_opened_again_has_only_what_was_flushed(tmp_path: Pa
         with pytest.raises(RemoteCallError):
             await partition.flushed(2)
     with pytest.raises(RemoteCallError, match="cannot be written"):
-        await partition.ready()  # not again within a second
+        await partition.ready()  # the log is not opened again within a second
     now[0] = 1.0
     await partition.ready()
     assert partition.append(data, 1, PLAIN) == 1

@@ -1,4 +1,4 @@
-"""A broker as a service at a relay: it has no descriptors there, and serves large answers out of the mapped file."""
+"""A broker as a service at a relay: large answers are views of a mapped file, as connections have no descriptor."""
 
 from __future__ import annotations
 

@@ -178,14 +178,14 @@ async def test_a_replica_that_is_ahead_of_its_master_waits(tmp_path: Path) -> No
     async with brokered(tmp_path / "a") as (_, client):
         settings = BrokerSettings(master=client.address)
         async with brokered(tmp_path / "b", settings=settings) as (replica, copy):
-            asked = client.table  # the master answers the replica's fetch before that of this test
+            asked = client.table
             await until(lambda: stored(replica).is_ready)
             assert await drain_fetches(copy, "t", 2) == [b"a", b"b"]
             assert asked is client.table
 
 
 @in_loop
-async def test_what_every_partition_must_have() -> None:
+async def test_a_partition_is_ready_unless_its_class_says_otherwise() -> None:
     partition = Partition()
     await partition.ready()
     await partition.readable()

@@ -94,7 +94,7 @@ async def test_answers_that_are_not_read_cost_little_memory(tmp_path: Path) -> N
 
 
 @in_loop
-async def test_unfinished_large_requests_wait_for_each_other_alone(tmp_path: Path) -> None:
+async def test_large_requests_wait_for_each_other_and_small_ones_do_not_wait(tmp_path: Path) -> None:
     settings = BrokerSettings(large_requests_max=1)
     large = produce(encode_payloads([b"x" * 900_000]))
     async with brokered(tmp_path, settings=settings) as (broker, client):
@@ -169,7 +169,7 @@ async def test_a_large_set_of_tiny_messages_lets_others_in(tmp_path: Path) -> No
 
 
 @in_loop
-async def test_frames_that_are_too_large_for_one_client(tmp_path: Path) -> None:
+async def test_a_frame_over_the_limit_is_refused_and_smaller_ones_still_pass(tmp_path: Path) -> None:
     settings = BrokerSettings(request_bytes_max=100)
     async with brokered(tmp_path, settings=settings) as (_, client):
         with pytest.raises(RemoteCallError, match="over 100 bytes"):
