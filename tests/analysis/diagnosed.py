@@ -34,7 +34,7 @@ Rows = list[dict[str, Any]]
 
 
 class Diagnosed(msgspec.Struct):
-    """One report over all cases, and what the verdict on each case is made of."""
+    """One analysis of all cases together, and one of each case, from which its verdict is made."""
 
     whole: Analysis
     cases: dict[str, Analysis]

@@ -23,7 +23,7 @@ __all__ = ["EVENTS", "Attempts", "attempt"]
 
 EVENTS = 10_003
 MOMENTS = ("while Spark writes", "before the record", "at a random time")
-TIME_S = (4.0, 12.0)  # the random time lies between them: Spark starts, reads and writes
+TIME_S = (4.0, 12.0)  # the random time lies between these, while Spark starts, reads or writes
 WAIT_S = 300.0
 MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -71,7 +71,7 @@ def _again(session: SparkSession, traces: Path, work: Path) -> int:
 def _killed(folder: Path, moment: str) -> int:
     """Kill the command at this moment. Return its process group, in which its Java may still be at work."""
     traces, work = _traces(folder), folder / "_tables"
-    # the record is written to a hidden file (1), which gets its name (2)
+    # the first touch writes the record to a hidden file, the second one gives this file its name
     hidden, step = f"{work / 'commits'}/.", "2" if moment == "before the record" else "0"
     command = [sys.executable, "-m", "tests.analysis.killed", str(traces), str(work), hidden, step]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -104,7 +104,7 @@ def _end_java(group: int) -> None:
 
 
 def _failed(session: SparkSession, folder: Path, change: Callable[[Path], object]) -> tuple[str, int, int]:
-    """A file is changed before Spark reads it; the next attempt finds the trace files as they were."""
+    """Change a file before Spark reads it, and restore it before the next attempt. Return the row of `failed`."""
     traces, work = _traces(folder), folder / "_tables"
     (original,) = traces.glob("*.zst")
     content = original.read_bytes()

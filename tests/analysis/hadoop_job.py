@@ -41,7 +41,8 @@ class Found(msgspec.Struct):
     first: int = -1
     again: int = -1
     more: int = -1
-    """Events in the tables of the URI after the first run, the same again, and after copies and one new event."""
+    """Events in the tables of the URI after the `first` run, `again` after another one, and `more` after copies and one
+    new event were added."""
     problems: list[list[str]] = []
     sources: list[str] = []
     names: list[str] = []
@@ -52,7 +53,7 @@ class Found(msgspec.Struct):
     errors: dict[str, str] = {}
     renewals: int = 0
     fenced: bool = False
-    """A process that had lost its lock could add no record."""
+    """Whether a process that had lost its lock was kept from adding a record."""
     command: list[str] = []
     """The exit code and the output of the command on the URI."""
 

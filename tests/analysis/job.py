@@ -53,8 +53,9 @@ class Found(msgspec.Struct):
     expected: dict[str, str]
     rows_first: int
     rows_again: int
-    """The numbers of rows after another run without a new file, and after one more file."""
+    """The number of rows after another run without a new file."""
     rows_more: int
+    """The number of rows after one more file."""
     proxied: dict[str, int]
     """The faults that the fault proxy reports."""
     proxied_faults: list[dict[str, Any]]

@@ -20,7 +20,7 @@ _TOUCHES = frozenset({"open", "os.mkdir", "os.link", "os.rename", "os.remove", "
 
 
 def die_at(step: int, beginning: str) -> None:
-    """Kill this process when it is about to touch a file whose path begins so, for the `step`th time."""
+    """Kill this process when it is about to touch a file whose path begins with `beginning`, for the `step`th time."""
     left = [step]
 
     def count(event: str, arguments: tuple[Any, ...]) -> None:
@@ -33,7 +33,7 @@ def die_at(step: int, beginning: str) -> None:
 
 
 def survives(work: Callable[[], object], step: int, folder: Path) -> bool:
-    """Run `work` in a process that dies at this step. Return whether it ended before."""
+    """Run `work` in a process that dies at this step. Return whether it ended before that step."""
     child = os.fork()
     if not child:
         die_at(step, str(folder))

@@ -35,7 +35,7 @@ def compressed(directory: Path, name: str, count: int = 3) -> Path:
 
 
 def append_to(work: Path) -> Append:
-    """Return what does the work of Spark: it writes the lines of all files to a new folder, one file for each."""
+    """Return a stand-in for Spark: it writes the lines of all files to a new folder, one file for each."""
 
     def append(files: list[str], data: str) -> dict[str, Added]:
         (work / data).mkdir()

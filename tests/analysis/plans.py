@@ -35,7 +35,7 @@ class Step:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the number of rows that it contributes to the result does not grow with its own."""
+        """Whether an operator above it bounds the number of rows that it contributes to the result."""
         return any(_BOUNDED.search(name) for name in self.above)
 
     @property

@@ -166,7 +166,7 @@ def _count(found: Recount, packets: dict[int, Packet], order: list[Packet]) -> N
 
 
 def _trips(packets: dict[int, Packet], order: list[Packet]) -> list[int]:
-    """Round trips of packets up to which an acknowledgement moved the cumulative number, over others sent once."""
+    """Round trips of packets at which the cumulative number stopped, if all that it passed were sent once."""
     trips, newly, clean = [], 0, True
     for packet in order:
         newly += 1
@@ -192,7 +192,7 @@ def _steps(stream: int, lines: list[Line], ends: dict[int, Line]) -> list[Line]:
         is_answer = event == "packet_received" and kind in (2, 3)
         if is_sent or is_answer or event in ("packets_acked", "connection_closed"):
             steps.append(line)
-    # what came is handled before what is sent
+    # of the same time, arrivals come before packets that were sent
     return sorted(steps, key=lambda line: (line["time_us"], line["event"] == "packet_sent", line.get("sequence", 0)))
 
 

@@ -43,7 +43,7 @@ class Silence:
     asks: bool = False
     """The packet before the silence is CONNECT."""
     lasts_us: int = SILENCE_US
-    """When its writer's trace ends, after the beginning of the silence."""
+    """How long after the beginning of the silence its writer's trace ends."""
 
 
 def _acked(**fields: Any) -> Fields:

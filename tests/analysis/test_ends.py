@@ -58,7 +58,7 @@ def test_an_acknowledgement_proves_that_a_packet_arrived(rows: dict[str, dict[st
     assert {rows[name]["payload_bytes"] for name in names} == {BYTES}
 
 
-def test_packets_are_in_doubt_that_may_have_arrived_while_records_were_lost(rows: dict[str, dict[str, Any]]) -> None:
+def test_packets_that_may_have_arrived_while_records_were_lost_are_in_doubt(rows: dict[str, dict[str, Any]]) -> None:
     row = rows["receiver cut and no acknowledgements"]
     assert (row["in_doubt"], row["judged"]) == (CUT, PACKETS - CUT + 1)
     assert rows["receiver dropped records"]["in_doubt"] == CUT

@@ -59,7 +59,7 @@ def test_the_fitted_gilbert_model_is_the_injected_one(found: Found) -> None:
 
 
 def test_transitions_agree_with_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
-    """Also across the wrap of numbers, near which these streams begin."""
+    """They agree also where the numbers wrap to 0; these streams begin near that."""
     sent, received = attempts_of(records, TraceEvent.PACKET_SENT), attempts_of(records, TraceEvent.PACKET_RECEIVED)
     order: dict[int, list[int]] = defaultdict(list)
     for record in records:
@@ -122,7 +122,7 @@ def test_exchange_faults_are_seen_as_failed_exchanges(found: Found) -> None:
 
 
 def test_the_faults_of_a_real_proxy_are_found(found: Found) -> None:
-    """With real sockets: a request or response that the proxy lost is a failed exchange, or one abandoned before."""
+    """Each request or response that the proxy lost is an exchange that failed, or was abandoned before it failed."""
     told = {row["cause"]: row["n"] for row in found.proxied_faults}
     assert told == {
         "request_lost": found.proxied["drop_request"],
@@ -163,7 +163,7 @@ def test_every_stream_is_found_with_its_own_numbers(found: Found) -> None:
 
 
 def test_round_trips_agree_with_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
-    """Each sample belongs to a packet that was sent once, and is as long as the path is at least."""
+    """Each sample belongs to a packet that was sent once, and is not shorter than the path."""
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     for record in records:
         if record.event == TraceEvent.PACKET_SENT and record.packet_type in NUMBERED:

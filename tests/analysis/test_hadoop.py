@@ -98,7 +98,7 @@ def test_a_lock_is_renewed_and_ends_when_it_is_not(found: Found) -> None:
     assert found.fenced
 
 
-def test_errors_are_those_of_python_and_of_one_line(found: Found) -> None:
+def test_errors_are_those_of_python_or_of_the_project_and_have_one_line(found: Found) -> None:
     assert "is not a directory" in found.errors["no such folder"]
     assert found.errors["no such file system"].startswith("UnusableError: nothing://here/traces cannot be used (")
     assert found.errors["exists"].startswith("FileExistsError: ")

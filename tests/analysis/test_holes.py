@@ -23,7 +23,7 @@ def test_holes_of_one_writer_that_meet_are_one() -> None:
 
 
 def test_dropped_records_lie_between_the_record_before_their_report_and_the_report(tmp_path: Path) -> None:
-    """Although older records may follow the report. holes_of depends on it."""
+    """They do so although older records may follow the report. holes_of depends on this."""
     now = 0
     refused: list[int] = []
     with TraceWriter(tmp_path, queue_records=8) as trace:

@@ -90,14 +90,14 @@ def test_a_file_that_grew_at_two_times_is_known_in_one_piece(tmp_path: Path) -> 
     }
 
 
-def test_several_files_in_one_are_known(tmp_path: Path) -> None:
+def test_files_that_were_joined_into_one_are_known(tmp_path: Path) -> None:
     one, two = compressed(tmp_path, "a", 5), plain(tmp_path, "b.jsonl", 4)
     take_in(tmp_path, tmp_path / "_tables")
     (tmp_path / "all.jsonl").write_bytes(content_of(two, one) + lines(0, 1))
     assert len(take_in(tmp_path, tmp_path / "_tables")[1]) == 10
 
 
-def test_a_cut_copy_counts_when_its_original_no_longer_shows_what_it_was(tmp_path: Path) -> None:
+def test_a_cut_copy_is_added_again_if_its_original_is_no_longer_there(tmp_path: Path) -> None:
     path = plain(tmp_path, "b.jsonl", 9)
     content = path.read_bytes()
     take_in(tmp_path, tmp_path / "_tables")
@@ -112,7 +112,7 @@ def test_files_that_begin_alike_and_go_on_differently_are_both_read(tmp_path: Pa
     assert len(take_in(tmp_path, tmp_path / "_tables")[1]) == 13
 
 
-def test_what_is_known_is_divided_from_the_rest() -> None:
+def test_known_parts_of_a_content_are_divided_from_the_rest() -> None:
     parts = [part_of(lines(0, 3)), part_of(lines(3, 5))]
     known = Known([Entry(TraceFile("a", 1, 1), parts=parts)], lambda name, content: False)
     content = lines(0, 7)

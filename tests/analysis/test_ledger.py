@@ -23,7 +23,7 @@ def test_an_intake_that_is_killed_at_any_step_is_completed_by_the_next(tmp_path:
     assert int(done.stdout) >= STEPS_MIN
 
 
-def test_the_second_of_two_is_told_which_process_is_the_first(tmp_path: Path) -> None:
+def test_the_second_of_two_processes_is_told_which_one_is_the_first(tmp_path: Path) -> None:
     with (
         open_ledger(LocalFolder(tmp_path)),
         pytest.raises(LedgerError, match=rf"process {os.getpid()} on .*run this one again"),
@@ -54,7 +54,7 @@ def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
 
 
 def test_the_record_of_another_process_is_not_replaced(tmp_path: Path) -> None:
-    """Where a file system does not honour locks."""
+    """Two processes may add at once where a file system does not honour locks."""
     with open_ledger(LocalFolder(tmp_path)) as ledger:
         other = Ledger(LocalFolder(tmp_path))
         other.commit([Entry(TraceFile("a", 1, 1))])

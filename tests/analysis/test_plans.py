@@ -54,7 +54,7 @@ def test_a_cached_table_is_computed_once() -> None:
     assert sum(step.is_shuffle for step in steps) == 3
 
 
-def test_a_report_reads_the_tables_and_moves_rows_only_so_often(found: Found) -> None:
+def test_a_report_reads_the_tables_and_moves_rows_a_limited_number_of_times(found: Found) -> None:
     steps = executed(found.queries)
     assert 0 < sum(step.is_scan for step in steps) <= SCANS_MAX
     assert 0 < sum(step.is_shuffle for step in steps) <= SHUFFLES_MAX

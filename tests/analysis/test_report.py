@@ -96,7 +96,7 @@ def test_the_verdict_on_a_run_without_faults_says_so() -> None:
     ]
 
 
-def test_a_trace_of_no_time_has_no_limit() -> None:
+def test_a_trace_of_no_duration_is_too_short_for_a_verdict() -> None:
     assert verdict(Analysis(totals=streams()))[0].startswith("The trace is too short")
 
 
@@ -122,7 +122,9 @@ def exchange(event: str, n: int, status: int = 0) -> dict[str, object]:
         ([exchange("exchange_sent", 10), exchange("exchange_failed", 10)], "Requests had no answer"),
     ],
 )
-def test_failed_exchanges_count_where_nothing_else_did(exchanges: list[dict[str, object]], words: str) -> None:
+def test_failed_exchanges_are_named_where_nothing_else_explains_the_time(
+    exchanges: list[dict[str, object]], words: str
+) -> None:
     for limits in ({"carrier_full": 1_000}, {"idle": 1_000}):
         sentences = verdict(Analysis(totals=streams(), limits=limits, exchanges=exchanges))
         assert words in " ".join(sentences)
@@ -136,7 +138,7 @@ def test_a_relay_that_never_answered_is_the_verdict_of_a_trace_without_packets()
     assert "look at whether the relay ran" in sentences[0]
 
 
-def test_a_few_failed_exchanges_are_not_of_note() -> None:
+def test_a_few_failed_exchanges_are_not_mentioned() -> None:
     exchanges = [exchange("exchange_sent", 1000), exchange("exchange_answered", 1, 503)]
     sentences = verdict(Analysis(totals=streams(), limits={"carrier_full": 1_000}, exchanges=exchanges))
     assert "the rate of the path" in sentences[0]

@@ -16,7 +16,7 @@ ALL = (*CASES, *INVENTED)
 
 
 def first(found: Found, case: Case, count: int = 1) -> list[str]:
-    """The families that took most time."""
+    """The families of causes that took most time."""
     return [blame.family for blame in blames(found.diagnosed.cases[case.name])[:count]]
 
 
@@ -37,7 +37,7 @@ def test_16_of_19_verdicts_name_the_cause_first(found: Found) -> None:
     assert len(missed) <= 3, missed
 
 
-def test_3_of_those_that_were_invented_later_name_it_first(found: Found) -> None:
+def test_3_verdicts_on_the_cases_invented_later_name_the_cause_first(found: Found) -> None:
     missed = {case.name: first(found, case, 3) for case in INVENTED if first(found, case) != [case.cause]}
     assert len(INVENTED) - len(missed) >= 3, missed
 

@@ -49,7 +49,7 @@ class Run:
 
     @contextlib.asynccontextmanager
     async def _part(self, *parts: str) -> AsyncIterator[None]:
-        """Record a broken transfer for these parts."""
+        """Record for each of these parts why the transfer in the block broke."""
         try:
             yield
         except (BrokenError, NotReadyError, OSError) as error:
@@ -82,7 +82,7 @@ class Run:
         result.used = after if before == after else f"{before}, then {after}"
 
     def _has_given_up(self) -> bool:
-        """Return whether the client has ended. If so, replace all that was recorded as broken by that."""
+        """Return whether the client has ended. If so, record only its end, in place of all broken parts."""
         try:
             self._stage.check_forward()
         except StageError as error:
@@ -113,7 +113,7 @@ class Run:
             self.result.kill_s = await pour(self._stage.port, size, self._stage.replace_relay, _KILL_S)
 
     async def examine(self) -> None:
-        """Let the doctor judge the path, without the client."""
+        """End the client, and let the doctor judge the path."""
         # A program that did not start leaves nothing to examine.
         if not self._is_examined or ("attach" in self.result.broken and self.result.code is None):
             return

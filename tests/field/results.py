@@ -65,7 +65,7 @@ class Result(msgspec.Struct):
 
 
 def complaints(row: Row, result: Result) -> Iterator[tuple[str, str]]:
-    """Yield each part that is not as the row promises, with the reason; also the known ones."""
+    """Yield each part that is not as the row promises, with the reason. Known faults are among them."""
     refused = row.refused and result.code == row.refused
     for part in PARTS:
         if part in result.broken and not (part == "attach" and refused):
@@ -85,7 +85,7 @@ def _doctor_complaints(result: Result, doctor: Doctor) -> Iterator[tuple[str, st
 
 
 def known_reason(row: Row, carrier: str, part: str) -> str:
-    """The reason for which this part is known not to be whole; empty if it must be."""
+    """The reason for which this part is known not to be whole; empty if it must be whole."""
     return row.known.get(f"{carrier}:{part}") or row.known.get(part, "")
 
 
@@ -100,7 +100,7 @@ def judge(row: Row, result: Result) -> Outcome:
 
 
 def mended(results: Sequence[Result]) -> Iterator[str]:
-    """Yield each known part that was whole in every result that could show it: its entry can be removed."""
+    """Yield each entry of `Row.known` that can be removed: its part was whole in every result that could show it."""
     for row in ROWS:
         measured = [result for result in results if result.row == row.name]
         for key in row.known:

@@ -108,7 +108,7 @@ class ScriptedProxy:
         return self._render(there, found)
 
     def _is_out(self) -> bool:
-        """Whether the outage lasts; the bytes that have moved begin it."""
+        """Whether the outage lasts; it begins once enough bytes have moved."""
         if not self._outage_ends_s and self._moved_bytes >= self._behaviour.outage_after_bytes:
             self._outage_ends_s = time.monotonic() + self._behaviour.outage_s
         return time.monotonic() < self._outage_ends_s

@@ -91,7 +91,7 @@ class Stage:
         self.forward: Process
 
     def start(self) -> Self:
-        """Start everything. Raise StageError if the client cannot attach; the rest stands nevertheless."""
+        """Start everything. Raise StageError if the client cannot attach; everything else runs nevertheless."""
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="field-")))
         self._directory.chmod(0o755)
         ground, tls = self._start_relays()
@@ -197,7 +197,7 @@ class Stage:
         return ""
 
     async def replace_relay(self) -> None:
-        """Kill the relay that worked most with SIGKILL, and start it again at once."""
+        """Kill the relay that has used most processor time (SIGKILL), and start it again at once."""
         busiest = max(self._relays, key=lambda relay: _cpu_ticks(relay.pid))
         busiest.kill()
         busiest.start()

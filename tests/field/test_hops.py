@@ -16,7 +16,7 @@ def ground(directory: Path) -> Ground:
 
 
 @pytest.mark.real("nginx")
-def test_a_program_outside_of_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_program_outside_of_the_path_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Debian's users have no /usr/sbin in their path."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     with ExitStack() as stack:

@@ -31,7 +31,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     return asked
 
 
-def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(ROWS)
 
@@ -48,7 +48,7 @@ def test_a_row_that_is_not_whole_is_exit_code_1() -> None:
     assert command.main(["--only", "closes"]) == 1
 
 
-def test_json_and_earlier_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_results_in_json_are_added_to_later_ones(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert command.main(["--only", "closes", "--carrier", "auto", "--json"]) == 0
     first = capsys.readouterr().out
     file = tmp_path / "results.json"
@@ -72,7 +72,7 @@ def test_a_new_result_replaces_an_earlier_one(capsys: pytest.CaptureFixture[str]
         (["--only", "direct", "--write"], "and apache, "),
     ],
 )
-def test_wrong_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_explained(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(arguments) == 2
     assert text in capsys.readouterr().err
 

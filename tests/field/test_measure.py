@@ -79,7 +79,7 @@ async def measure_all(port: int, *, is_examined: bool = True, row: Row = ROW) ->
 
 
 @in_loop
-async def test_a_whole_measurement() -> None:
+async def test_a_measurement_without_faults_is_whole() -> None:
     async with serving(target.serve) as port:
         result = (await measure_all(port)).result
     figures = (result.up_bps, result.down_bps, result.echo_ms, result.idle_ms, result.kill_s)
@@ -90,7 +90,7 @@ async def test_a_whole_measurement() -> None:
 
 
 @in_loop
-async def test_a_client_that_does_not_attach(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_attach_is_recorded_with_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeStage, "failure", StageError("tunnel: HTTP 401", 4))
     result = (await measure_all(1)).result
     assert (result.broken, result.code, result.up_bps) == ({"attach": "tunnel: HTTP 401"}, 4, None)
@@ -106,8 +106,8 @@ async def test_a_program_that_does_not_start_leaves_nothing_to_examine(monkeypat
 
 
 @in_loop
-async def test_a_client_that_gives_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last words replace the transfers that broke with it."""
+async def test_a_client_that_gives_up_later_counts_as_not_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last error replaces those of the transfers that broke because it ended."""
     monkeypatch.setattr(FakeStage, "given_up", StageError("several relays answer", 3))
     async with serving(target.serve) as port:
         row = Row("x", "X", refused=3)
@@ -140,7 +140,7 @@ async def test_the_bare_forwarder_is_measured_alike() -> None:
     assert min(bare.up_bps, bare.down_bps, bare.echo_ms) > 0
 
 
-def test_a_report() -> None:
+def test_a_report_is_read_after_other_lines() -> None:
     text = json.dumps({"findings": FINDINGS, "summary": "the target was not reached"})
     assert read_report(6, f"a warning\n{text}\n") == Doctor(
         6, "the target was not reached", ["link", "buffering"], ["target"]

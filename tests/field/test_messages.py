@@ -29,7 +29,7 @@ async def test_a_connection_that_ends_between_messages_is_no_error() -> None:
 
 
 @in_loop
-async def test_chunks_and_trailers() -> None:
+async def test_a_body_in_chunks_ends_after_its_trailers() -> None:
     head = Head(("HTTP/1.1", "200", "OK"), {"transfer-encoding": "chunked"})
     reader = reader_of(b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: 1\r\n\r\nHTTP")
     assert await read_body(reader, head, is_answer=True) == b"abcde"
@@ -47,7 +47,7 @@ async def test_bodies_without_a_length() -> None:
 
 @pytest.mark.parametrize("data", [b"POST / HT", b"x" * (1 << 17)])
 @in_loop
-async def test_a_head_that_does_not_end(data: bytes) -> None:
+async def test_a_head_that_does_not_end_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedError):
         await read_head(reader_of(data))
 

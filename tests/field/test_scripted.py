@@ -91,7 +91,7 @@ async def test_it_forwards() -> None:
 
 
 @in_loop
-async def test_a_login_page_first() -> None:
+async def test_the_first_requests_are_redirected_to_a_login_page() -> None:
     async with a_proxy(Behaviour(login_first=2)) as connect:
         client = await connect()
         head, _ = await client.ask()
@@ -117,7 +117,7 @@ async def test_an_outage_ends() -> None:
 
 
 @in_loop
-async def test_empty_answers() -> None:
+async def test_one_answer_in_three_is_empty() -> None:
     async with a_proxy(Behaviour(empty_every=3)) as connect:
         client = await connect()
         assert [(await client.ask(b"x"))[1] for _ in range(6)] == [b"x", b"x", b"", b"x", b"x", b""]
@@ -153,7 +153,7 @@ async def test_unknown_headers_are_stripped_both_ways() -> None:
 
 
 @in_loop
-async def test_http_10() -> None:
+async def test_it_speaks_http_1_0() -> None:
     async with a_proxy(Behaviour(http_10=True)) as connect:
         client = await connect()
         head, _ = await client.ask()

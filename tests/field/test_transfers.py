@@ -26,14 +26,14 @@ async def test_bytes_move_both_ways() -> None:
 
 
 @in_loop
-async def test_echoes() -> None:
+async def test_echoes_are_measured() -> None:
     async with serving(target.serve) as port, Echoes(port) as echoes:
         assert await echo_p50_ms(echoes, 5, PLENTY_S) > 0
         assert await echoes.once(PLENTY_S) > 0
 
 
 @in_loop
-async def test_echoes_that_take_too_long_are_fewer() -> None:
+async def test_fewer_echoes_are_measured_if_they_take_too_long() -> None:
     async with serving(target.serve) as port, Echoes(port) as echoes:
         calls = 0
 

@@ -45,7 +45,7 @@ async def _within(seconds: float, progress: Callable[[], str]) -> AsyncIterator[
 
 
 async def _write(flow: Flow, writer: asyncio.StreamWriter) -> None:
-    """Write the whole flow, and leave the direction open: a bare forwarder would take its end for that of both."""
+    """Write the whole flow, and leave the direction open: if it ended, a bare forwarder would end both directions."""
     for chunk in flow.chunks():
         writer.write(chunk)
         await writer.drain()

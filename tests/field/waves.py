@@ -24,7 +24,7 @@ class Plan(msgspec.Struct, frozen=True):
     carriers: tuple[str, ...]
     idle_s: float = 70.0
     mib: int | None = None  # at most this much each way
-    side_by_side: int = 28  # of about 200 MB each
+    side_by_side: int = 28  # runs in a wave; each takes about 200 MB
 
 
 async def measure_rows(rows: Sequence[Row], plan: Plan, tell: Callable[[str], None]) -> list[Result]:

@@ -48,7 +48,7 @@ def test_suppressed_lines_are_said_once_when_their_second_ends() -> None:
     assert limits.next_timeout() is None  # nothing to say
     passed(limits, "connect", EVE, 150, 10)
     limits.passes("connect", EVE, "warning", 11)
-    assert limits.next_timeout() == 5 + SECOND  # early, at the end of the oldest second
+    assert limits.next_timeout() == 5 + SECOND  # the end of the oldest second, although that one has nothing to report
     assert said(limits, 9 + SECOND) == []
     assert limits.next_timeout() == 10 + SECOND
     assert said(limits, 10 + SECOND) == [Suppressed("connect", EVE, "warning", 51)]
@@ -69,7 +69,7 @@ def test_unauthenticated_clients_with_very_many_addresses_share_a_limit() -> Non
     limits = LineLimits()
     sources = [Source(SourceKind.ADDRESS, str(number)) for number in range(30_000)]
     assert sum(limits.passes("bad_request", source, "info", 0) for source in sources) == 20
-    assert len(limits) == 21  # those that do not pass are not remembered
+    assert len(limits) == 21  # sources whose lines do not pass are not remembered
     assert said(limits, SECOND) == [Suppressed("bad_request", UNAUTHENTICATED, "info", 29_980)]
     assert passed(limits, "connect", ANN, 100, 0) == 100
 

@@ -123,7 +123,7 @@ def test_a_report_that_cannot_be_written_is_repeated(reader: Reader) -> None:
 def test_due_is_called_when_its_time_has_come_and_after_look(reader: Reader) -> None:
     calls: list[int] = []
     third = threading.Event()
-    due_s: list[float | None] = [0.0, None]  # at once; then not before the call of look
+    due_s: list[float | None] = [0.0, None]  # `due` is called again at once, and then only after `look`
 
     def due() -> float | None:
         calls.append(1)

@@ -1,4 +1,4 @@
-"""The modules that are mutated, and the tests that must notice it."""
+"""The modules that are mutated, and the tests that must notice the mutants."""
 
 from __future__ import annotations
 

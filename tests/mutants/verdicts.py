@@ -21,7 +21,7 @@ NOTICED = (Outcome.KILLED, Outcome.TIMEOUT, Outcome.CRASHED, Outcome.MISTYPED)
 
 
 def changes(mutated: str) -> dict[str, str]:
-    """For every mutant in the text of a mutated module: its function, the tokens that changed, and which of them.
+    """For every mutant in the text of a mutated module: its function, and how its tokens changed, with an ordinal.
 
     `Box.full: 4 => 5 #1` is the first 4 in the function that becomes a 5. Lines, comments and the layout of the code do
     not count, so that clearer code need not change the names of its mutants.
@@ -52,8 +52,10 @@ def _readable(function: str) -> str:
 
 
 def _difference(before: list[str], after: list[str]) -> str:
-    """The run of tokens that changed, the tokens that replace it, and which such run it is. A change that only adds
-    tokens is named together with the token before it."""
+    """The run of tokens that changed, the tokens that replace it, and its ordinal among equal runs of the function.
+
+    A change that only adds tokens is named together with the token before it.
+    """
     shorter = min(len(before), len(after))
     first = next((at for at in range(shorter) if before[at] != after[at]), shorter)
     rest = next((at for at in range(shorter - first) if before[-1 - at] != after[-1 - at]), shorter - first)

@@ -1,14 +1,14 @@
-"""The path that real clients take: a relay, an exit and nginx as processes; and a bad path beside the good one.
+"""The paths that real clients take, through a relay, an exit and nginx as processes: good, bad and encrypted.
 
     def test_it(way: Way) -> None:
         with tunnel_client.create_connection(target, runtime=way.runtime) as sock:
             ...
             with way.trouble():
-                ...  # on the bad path, the relay was just killed, and its successor is not there yet
+                ...  # on all but the good path, the relay was just killed, and its successor is not there yet
 
-Every path carries only exchanges (poll), through nginx with its defaults. On the bad one a fault proxy before nginx
-also loses 5 % of the exchanges. On the encrypted one every stream must be encrypted from end to end, and the relay is
-killed, too. The exit is a process of its own, so that connections outlive the relay.
+Every path carries only exchanges (poll), through nginx with its defaults. On the bad path, a fault proxy before nginx
+also loses 5 % of the exchanges. On the encrypted path, every stream must be encrypted from end to end. The exit is a
+process of its own, so that connections outlive the relay.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def _faults(port: int, nginx: Server) -> list[str]:
 
 
 class Way:
-    """One path to the relay, and the commands that use it: started when a test first asks for them, then kept."""
+    """One path to the relay, and the commands that use it. Each is started when a test first asks for it, then kept."""
 
     def __init__(self, world: World, name: str, url: str, key: KeyFile) -> None:
         self.name = name

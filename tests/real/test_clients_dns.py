@@ -51,7 +51,7 @@ def ask(name: str, port: int) -> str:
     raise AssertionError(f"no answer to {_TRIES} questions")
 
 
-def test_questions_over_udp_to_a_service(way: Way, nameserver: int) -> None:
+def test_questions_over_udp_to_a_service_are_answered(way: Way, nameserver: int) -> None:
     port = way.forward_datagrams(way.expose_datagrams("dns", nameserver))
     for name in ("one.example.", "two.example."):
         assert ask(name, port) == f"{name} 1 IN A 192.0.2.1"

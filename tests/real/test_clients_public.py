@@ -114,7 +114,7 @@ def test_forged_addresses_do_not_arrive(world: World) -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_uploads(world: World, tmp_path: Path, *, chunked: bool) -> None:
+def test_uploads_arrive_whole(world: World, tmp_path: Path, *, chunked: bool) -> None:
     (tmp_path / "body").write_bytes(BODY)
     words = ["-H", "Transfer-Encoding: chunked"] if chunked else []
     answer = world.curl("two.example", *words, "--data-binary", f"@{tmp_path / 'body'}")

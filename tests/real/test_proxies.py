@@ -198,7 +198,7 @@ def test_proxies_that_pass_upgrades(
 
 @nginx
 @pytest.mark.parametrize("carrier", ["poll", "link"])
-def test_nginx_as_a_gateway_that_asks_for_a_key_and_a_name(tmp_path: Path, carrier: str) -> None:
+def test_a_gateway_gets_the_key_and_the_names_that_it_asks_for(tmp_path: Path, carrier: str) -> None:
     gate: dict[str, Any] = {"ca": CA, "sni": "localhost", "hostname": "relay.internal"}
     key = {"X-Gateway-Key": "s3cret"}
 

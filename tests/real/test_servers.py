@@ -45,7 +45,7 @@ def test_a_killed_server_restarts_at_the_same_port() -> None:
     assert not server.is_running
 
 
-def test_a_server_that_does_not_reuse_addresses() -> None:
+def test_a_server_that_does_not_reuse_addresses_gets_a_free_port() -> None:
     with start_server(lambda port: program(SERVES, port, "plain"), reuses_addresses=False) as server:
         assert hear(server.port)
     assert not server.is_running

@@ -1,5 +1,5 @@
-"""Transfers of some MiB both ways through squid, a forward proxy that many companies use: open, with password, before
-nginx."""
+"""Transfers of some MiB both ways through squid, a forward proxy that many companies use: open to all, with a
+password, and before nginx."""
 
 import hashlib
 from pathlib import Path
@@ -29,8 +29,8 @@ WITHOUT_UPGRADE = {"poll": ("poll",), "link": ("poll", "stream")}
 @squid
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_squid(scheme: str, carrier: str) -> None:
-    """CONNECT lets links pass; without TLS squid does not forward an upgrade, so that exchanges remain."""
+def test_squid_lets_links_pass_only_with_tls(scheme: str, carrier: str) -> None:
+    """With https://, CONNECT lets links pass. With http://, squid forwards no upgrade, so that exchanges remain."""
 
     async def main() -> None:
         url = f"http://127.0.0.1:{relay}" if scheme == "http" else f"https://127.0.0.1:{tls}"
@@ -47,7 +47,7 @@ def test_squid(scheme: str, carrier: str) -> None:
 
 @squid
 @pytest.mark.real("nginx")
-def test_nginx_behind_squid(tmp_path: Path) -> None:
+def test_data_arrives_through_squid_and_nginx(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_relay(relay), client(nginx.url, proxy=server.url) as attachment:
             await move(attachment, 2 * MIB)
@@ -64,7 +64,7 @@ def test_nginx_behind_squid(tmp_path: Path) -> None:
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("asks", ["Basic", "Digest"])
-def test_squid_with_a_password(asks: str, scheme: str, carrier: str) -> None:
+def test_squid_passes_requests_only_with_its_password(asks: str, scheme: str, carrier: str) -> None:
     async def main() -> None:
         url = f"http://127.0.0.1:{relay}" if scheme == "http" else f"https://127.0.0.1:{tls}"
         there = f"127.0.0.1:{server.port}"

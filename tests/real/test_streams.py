@@ -27,7 +27,7 @@ async def is_streaming(attachment: Attachment) -> None:
 
 
 def through_fault_proxy(**faults: Any) -> list[str]:
-    """Transfers through the fault proxy; return the carriers in use after each."""
+    """Move data three times through the fault proxy; return the carrier in use after each transfer."""
     used: list[str] = []
 
     async def main() -> None:
@@ -93,7 +93,7 @@ def test_haproxy_with_a_timeout_of_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.real("apache2")
-def test_apache_with_its_defaults(tmp_path: Path) -> None:
+def test_apache_with_its_defaults_lets_streams_pass(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier="stream") as attachment:
             await carriers(attachment)
@@ -109,26 +109,26 @@ def test_a_proxy_that_holds_answers_back_to_their_end() -> None:
     assert through_fault_proxy(buffer=True) == ["poll"] * 3
 
 
-def test_a_proxy_that_cuts_answers_anywhere() -> None:
+def test_through_a_proxy_that_cuts_answers_anywhere_all_data_arrives() -> None:
     assert len(through_fault_proxy(truncate=Truncate(0.3, "response"))) == 3
 
 
-def test_a_proxy_that_flips_bits() -> None:
+def test_through_a_proxy_that_flips_bits_all_data_arrives() -> None:
     assert len(through_fault_proxy(flip=Flip(0.3, "response", 4))) == 3
 
 
-def test_a_proxy_that_delays_streams() -> None:
+def test_a_proxy_that_delays_streams_lets_them_pass() -> None:
     assert through_fault_proxy(delay=Delay(50_000))[-1] == "stream"
 
 
-def test_a_proxy_that_lets_idle_connections_die_in_silence() -> None:
+def test_through_a_proxy_that_drops_idle_connections_silently_all_data_arrives() -> None:
     assert len(through_fault_proxy(idle_cut=IdleCut(400_000, silent=True))) == 3
 
 
 # old and new
 
 
-def test_an_endpoint_with_streams_at_a_relay_without_them() -> None:
+def test_an_endpoint_with_streams_uses_none_at_a_relay_without_them() -> None:
     async def main() -> None:
         async with (
             a_relay(relay, switch={"streams": False}),
@@ -140,7 +140,7 @@ def test_an_endpoint_with_streams_at_a_relay_without_them() -> None:
         run(main())
 
 
-def test_an_endpoint_without_streams_at_a_relay_with_them() -> None:
+def test_an_endpoint_without_streams_uses_none_at_a_relay_with_them() -> None:
     async def main() -> None:
         async with a_relay(relay) as running, client(f"http://127.0.0.1:{relay}", carrier="poll") as attachment:
             assert await carriers(attachment) == "poll"

@@ -45,8 +45,8 @@ class Moved:
 
 @asynccontextmanager
 async def a_relay(port: int, *, tls_port: int = 0, **changes: Any) -> AsyncIterator[RunningRelay]:
-    """A relay on a port that is held for it, with a service `reports` that sends back digests and noise; also over
-    TLS, at another port."""
+    """A relay at this port, with a service `reports` that sends back digests and noise. With `tls_port`, the relay
+    also listens there, over TLS."""
     listen = [ListenAddress("127.0.0.1", port, False)]
     tls = None
     if tls_port:

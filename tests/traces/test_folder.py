@@ -129,7 +129,7 @@ def test_a_trace_without_end_keeps_the_newest_records(tmp_path: Path) -> None:
 
 def test_records_without_room_are_dropped_and_counted(tmp_path: Path) -> None:
     told: list[str] = []
-    left(tmp_path, 1, 5000, name="_relay")  # of a process that may still write it
+    left(tmp_path, 1, 5000, name="_relay")  # of a process that may still write to it
     writer = TraceWriter(tmp_path, bytes_max=4096, tell=told.append)
     writer(record())
     while not writer.dropped:
@@ -149,7 +149,7 @@ def test_two_processes_share_the_limit(tmp_path: Path) -> None:
                 writer(record(os.urandom(1000).hex()))
                 while writer.written <= number:
                     writer._wake.set()
-    assert held(tmp_path) <= bytes_max * 5 // 4  # an eighth is what each wrote since the other looked
+    assert held(tmp_path) <= bytes_max * 5 // 4  # each may have written an eighth since the other looked
 
 
 def test_a_full_disk_leaves_no_empty_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

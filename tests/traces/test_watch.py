@@ -33,7 +33,7 @@ def test_attachment_and_carrier_are_recorded() -> None:
 
 
 def until(event: TraceEvent, block: bool, sockets: Callable[[], list[socket.socket]]) -> TraceRecord:
-    """The first record of that kind, from a loop that is blocked meanwhile or not."""
+    """Return the first record of this event. With `block`, the loop is blocked most of the time until then."""
 
     async def run() -> TraceRecord:
         found: asyncio.Future[TraceRecord] = asyncio.get_running_loop().create_future()
