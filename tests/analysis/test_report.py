@@ -131,7 +131,7 @@ def test_failed_exchanges_are_named_where_nothing_else_explains_the_time(
     assert words in verdict(Analysis(totals=streams(), limits={"carrier_full": 1_000}, exchanges=exchanges))[0]
 
 
-def test_a_relay_that_never_answered_is_the_verdict_of_a_trace_without_packets() -> None:
+def test_a_relay_that_never_answered_is_the_verdict_if_no_packet_was_traced() -> None:
     sentences = verdict(Analysis(exchanges=[exchange("exchange_sent", 5), exchange("exchange_failed", 5)], absences=1))
     assert sentences[0].startswith("5 of 5 requests failed (100.0 %; no answer: 5).")
     assert "lost their relay" in sentences[0]

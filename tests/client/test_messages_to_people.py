@@ -45,7 +45,7 @@ def said(known: Rig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 
 @every_command
-def test_a_wrong_token(name: str, said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_is_explained(name: str, said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNNEL_TOKEN", f"{TOKEN[:-2]}xx")
     code, text = said(*COMMANDS[name])
     assert code == 4
@@ -54,7 +54,7 @@ def test_a_wrong_token(name: str, said: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @every_command
-def test_a_relay_that_is_down(name: str, said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_that_is_down_is_explained(name: str, said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with hold_port() as port:
         monkeypatch.setenv("TUNNEL_RELAY", f"http://127.0.0.1:{port}")
         code, text = said(*COMMANDS[name])
@@ -71,7 +71,7 @@ def proxy_with_password(rig: Rig) -> Iterator[str]:
 
 
 @every_command
-def test_a_proxy_that_demands_a_password(name: str, known: Rig, said: Any) -> None:
+def test_a_proxy_that_demands_a_password_is_explained(name: str, known: Rig, said: Any) -> None:
     with proxy_with_password(known) as address:
         for proxy in (f"http://{address}", f"http://me:wrong-one@{address}"):
             code, text = said(*COMMANDS[name], "--proxy", proxy)
@@ -100,7 +100,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("name", ["connect", "doctor"])
 @pytest.mark.parametrize("case", TARGETS)
-def test_targets_that_are_not_reached(case: str, name: str, said: Any) -> None:
+def test_targets_that_are_not_reached_are_explained(case: str, name: str, said: Any) -> None:
     code, target, cause, advice = TARGETS[case]
     with hold_port() as closed:
         target = target.format(closed=closed)
@@ -112,7 +112,7 @@ def test_targets_that_are_not_reached(case: str, name: str, said: Any) -> None:
     assert advice in text
 
 
-def test_a_name_that_may_not_be_published(said: Any) -> None:
+def test_a_name_that_may_not_be_published_is_explained(said: Any) -> None:
     code, text = said("expose", "secret", "127.0.0.1:1")
     assert code == 5
     assert "secret: the relay does not allow this user to listen under this name: ask its operator" in text
@@ -146,20 +146,20 @@ def test_help_shows_an_example_and_the_exit_codes(name: str, capsys: pytest.Capt
 @pytest.mark.parametrize(
     "arguments", [[], ["tunnel"], ["connect"], ["connect", "a:1", "--carrier", "pigeon"], ["--log"]]
 )
-def test_usage_errors(arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_print_the_usage(arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: tunnel" in capsys.readouterr().err
 
 
-def test_a_missing_relay_setting(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_relay_setting_is_explained(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in COMMANDS.values():
         assert main(command) == 2
         assert "no relay: give --relay URL, set TUNNEL_RELAY" in capsys.readouterr().err
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0

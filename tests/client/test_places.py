@@ -89,17 +89,17 @@ def test_invalid_specifications_are_explained(text: str, message: str) -> None:
         parse_forward(text)
 
 
-def test_the_parts_of_a_specification() -> None:
+def test_a_specification_has_two_addresses() -> None:
     assert parse_forward("[::1]:1:reports") == ForwardSpec("tcp", Address("::1", 1), Address("reports"))
 
 
-def test_a_specification_for_datagrams() -> None:
+def test_a_specification_may_be_for_datagrams() -> None:
     spec = parse_forward("udp/53:dns.internal:5353")
     assert spec == ForwardSpec("udp", Address("127.0.0.1", 53), Address("dns.internal", 5353))
     assert str(spec) == "udp/127.0.0.1:53 -> dns.internal:5353"
 
 
-def test_addresses() -> None:
+def test_addresses_have_a_host_and_a_port() -> None:
     assert parse_address("db:5432") == Address("db", 5432)
     assert parse_address("[::1]:5432") == Address("::1", 5432)
     for text in ("db", "5432", "::1:5432", "db:5432:1", "[::1]", "[::1]x:1"):
@@ -121,7 +121,7 @@ def test_loopback_addresses_are_recognised() -> None:
         ("reports", ("reports", None)),
     ],
 )
-def test_targets(text: str, target: tuple[str, int | None]) -> None:
+def test_targets_are_parsed_and_printed(text: str, target: tuple[str, int | None]) -> None:
     found = parse_target(text)
     assert (found.host, found.port) == target
     assert str(found) == text
@@ -142,7 +142,7 @@ def test_invalid_targets_are_refused(text: str) -> None:
         ("[::1]:1080", ("::1", 1080)),
     ],
 )
-def test_addresses_to_listen_at(text: str, address: tuple[str, int]) -> None:
+def test_addresses_to_listen_at_are_parsed(text: str, address: tuple[str, int]) -> None:
     found = parse_bind(text)
     assert (found.host, found.port) == address
 
@@ -231,7 +231,7 @@ def test_a_service_may_carry_datagrams() -> None:
         ("1-1000:db:64536-65535", "127.0.0.1:1 -> db:64536", "127.0.0.1:1000 -> db:65535", 1000),
     ],
 )
-def test_ranges_of_ports(text: str, first: str, last: str, count: int) -> None:
+def test_ranges_of_ports_lead_to_ranges_of_equal_length(text: str, first: str, last: str, count: int) -> None:
     found = [str(spec) for spec in parse_forwards(text)]
     assert (found[0], found[-1], len(found)) == (first, last, count)
 
@@ -250,12 +250,12 @@ def test_ranges_of_ports(text: str, first: str, last: str, count: int) -> None:
         ("", "is not a forward specification"),
     ],
 )
-def test_ranges_that_are_refused(text: str, message: str) -> None:
+def test_invalid_ranges_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_forwards(text)
 
 
-def test_special_targets_and_addresses() -> None:
+def test_special_targets_and_addresses_are_parsed() -> None:
     found = parse_target("unix:/run/a")
     assert (found.path, found.port, str(found), found.is_loopback) == ("/run/a", 1, "unix:/run/a", True)
     assert parse_target("srv/_x._tcp.example") == Address("srv:_x._tcp.example", 1)

@@ -66,7 +66,7 @@ def test_bulk_data_goes_both_ways_at_once(ends: Pair) -> None:
     assert got["a"] == BIG[::-1]
 
 
-def test_receiving_into_buffers(ends: Pair) -> None:
+def test_data_is_received_into_buffers(ends: Pair) -> None:
     a, b = ends
     b.sendall(b"0123456789")
     buffer = bytearray(16)
@@ -79,7 +79,7 @@ def test_receiving_into_buffers(ends: Pair) -> None:
     assert bytes(first + second[:1]) == b"89"
 
 
-def test_gathering_and_messages(ends: Pair) -> None:
+def test_sendmsg_gathers_buffers_and_recvmsg_returns_data(ends: Pair) -> None:
     a, b = ends
     assert a.sendmsg([b"one", bytearray(b"two"), memoryview(b"three")]) == 11
     assert receive(b, 11) == b"onetwothree"
@@ -88,7 +88,7 @@ def test_gathering_and_messages(ends: Pair) -> None:
     assert (data, ancillary, flags & socket.MSG_TRUNC) == (b"back", [], 0)
 
 
-def test_peeking_and_waiting_for_all(ends: Pair) -> None:
+def test_recv_can_peek_and_wait_for_all(ends: Pair) -> None:
     a, b = ends
     a.settimeout(None)  # MSG_WAITALL works only if Python itself does not wait (no timeout)
     b.sendall(b"abc")
@@ -97,7 +97,7 @@ def test_peeking_and_waiting_for_all(ends: Pair) -> None:
         assert a.recv(6, socket.MSG_WAITALL) == b"abcdef"
 
 
-def test_files_on_sockets(ends: Pair) -> None:
+def test_sockets_can_be_used_as_files(ends: Pair) -> None:
     a, b = ends
     with a.makefile("rw", encoding="utf-8", newline="\n") as text, b.makefile("rwb", buffering=0) as raw:
         text.write("grüße\n")
@@ -117,7 +117,7 @@ def test_the_connection_lives_as_long_as_its_files(ends: Pair) -> None:
         assert file.read() == b"still here"
 
 
-def test_sending_a_file(ends: Pair) -> None:
+def test_a_part_of_a_file_can_be_sent(ends: Pair) -> None:
     a, b = ends
     with tempfile.TemporaryFile() as file:
         file.write(BIG)
@@ -354,7 +354,7 @@ def test_many_threads_use_one_socket(ends: Pair) -> None:
     assert [got.count(number) for number in range(8)] == [50_000] * 8
 
 
-def test_tls_on_top(ends: Pair) -> None:
+def test_tls_runs_over_the_connection(ends: Pair) -> None:
     a, b = ends
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(TLS / "server.pem")

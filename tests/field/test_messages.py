@@ -16,7 +16,7 @@ def reader_of(data: bytes) -> asyncio.StreamReader:
 
 
 @in_loop
-async def test_a_head_and_its_body() -> None:
+async def test_a_head_is_parsed_and_its_body_read() -> None:
     reader = reader_of(b"POST /x HTTP/1.1\r\nContent-Length: 3\r\nA:  b \r\n\r\nabcrest")
     head = await read_head(reader)
     assert head == Head(("POST", "/x", "HTTP/1.1"), {"content-length": "3", "a": "b"})
@@ -37,7 +37,7 @@ async def test_a_body_in_chunks_ends_after_its_trailers() -> None:
 
 
 @in_loop
-async def test_bodies_without_a_length() -> None:
+async def test_a_body_without_a_length_ends_with_the_connection_or_is_empty() -> None:
     answer = Head(("HTTP/1.1", "200", "OK"), {})
     assert await read_body(reader_of(b"to the end"), answer, is_answer=True) == b"to the end"
     assert await read_body(reader_of(b"next request"), answer, is_answer=False) == b""
@@ -54,7 +54,7 @@ async def test_a_head_that_does_not_end_is_malformed(data: bytes) -> None:
 
 @pytest.mark.parametrize("fields", [{"content-length": "many"}, {"transfer-encoding": "chunked"}])
 @in_loop
-async def test_a_length_that_is_no_number(fields: dict[str, str]) -> None:
+async def test_a_length_that_is_no_number_is_malformed(fields: dict[str, str]) -> None:
     with pytest.raises(MalformedError):
         await read_body(reader_of(b"zz\r\n\r\n"), Head(("POST", "/", "HTTP/1.1"), fields), is_answer=False)
 

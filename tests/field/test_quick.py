@@ -35,7 +35,7 @@ def target() -> Iterator[int]:
         ("closes-silently", "poll"),
     ],
 )
-def test_bytes_move_through(name: str, carrier: str, target: int) -> None:
+def test_bytes_move_through_the_path(name: str, carrier: str, target: int) -> None:
     async def move(port: int) -> None:
         await upload(port, _BYTES, _WAIT_S)
         await download(port, _BYTES, _WAIT_S)

@@ -26,7 +26,7 @@ WHOLE = Result(
 )
 
 
-def test_the_cells_of_a_whole_result() -> None:
+def test_the_cells_of_a_result_show_its_figures() -> None:
     assert cells(WHOLE) == (
         "Caddy",
         "auto, link",

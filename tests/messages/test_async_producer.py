@@ -74,7 +74,7 @@ async def producer(
 
 
 @in_loop
-async def test_batches_by_size_grouped_by_topic_and_partition() -> None:
+async def test_a_full_batch_is_grouped_by_topic_and_partition() -> None:
     sink = Sink()
     async with producer(sink, batch_max=4, queue_max=10) as made:
         for number in range(8):

@@ -22,7 +22,7 @@ SHORT_HOLDS = LaneConfig(hold_us=1_500_000, hold_us_min=250_000)
 
 
 @nginx
-def test_nginx_with_its_defaults(tmp_path: Path) -> None:
+def test_data_passes_nginx_with_its_defaults(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:
             moved = await move(attachment, 4 * MIB)
@@ -161,7 +161,7 @@ def test_nginx_that_cuts_held_requests(tmp_path: Path) -> None:
 
 @nginx
 @pytest.mark.parametrize("carrier", ["poll", "link", "websocket"])
-def test_nginx_that_passes_upgrades(tmp_path: Path, carrier: str) -> None:
+def test_every_carrier_works_through_nginx_that_passes_upgrades(tmp_path: Path, carrier: str) -> None:
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
             moved = await move(attachment, 4 * MIB)

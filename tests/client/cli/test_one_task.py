@@ -30,7 +30,7 @@ def test_the_exit_code_of_the_coroutine_is_returned() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_signals_interrupt(number: signal.Signals) -> None:
+def test_a_signal_interrupts_the_coroutine(number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(signalled(number))
 

@@ -30,7 +30,7 @@ def client(*connections: ConnectionReport, **changes: Any) -> ClientReport:
     return msgspec.structs.replace(report, **changes)
 
 
-def test_a_report_of_one_client() -> None:
+def test_a_client_is_shown_with_its_connections() -> None:
     assert render([client(connection())], 1090.0) == (
         "forward 5432:db.internal:5432  (process 77, for 90 s)\n"
         "  attached: link; batches on their way: 1\n"
@@ -39,7 +39,7 @@ def test_a_report_of_one_client() -> None:
     )
 
 
-def test_a_report_of_several_clients_in_trouble_or_idle() -> None:
+def test_several_clients_are_shown_with_their_trouble() -> None:
     text = render([client(attached=False, trouble="HTTP 503\x1b[2J"), client(started_s=-9000.0)], 1300.0)
     assert text == (
         "forward 5432:db.internal:5432  (process 77, for 5 min)\n"
@@ -53,7 +53,7 @@ def test_a_report_of_several_clients_in_trouble_or_idle() -> None:
     )
 
 
-def test_the_entries_of_a_file_with_their_errors() -> None:
+def test_the_entries_of_a_file_are_shown_with_their_errors() -> None:
     entries = [
         EntryReport("forward db", "127.0.0.1:1 -> db:1", "serving", "db:1: refused\x1b", 1, 14, 2, 2048, 5),
         EntryReport("proxy a", "proxy on 127.0.0.1:1080", "failed", "cannot listen"),

@@ -40,7 +40,7 @@ def refusing(status: int, passes: Callable[[int], bool]) -> Callable[[Asked], Re
     return lambda asked: None if passes(asked.number) else foreign(status, "", server="nginx/1.2")
 
 
-def test_exchanges_that_all_work() -> None:
+def test_exchanges_that_all_work_are_all_ok() -> None:
     works, report, found = polled(lambda asked: None)
     assert works
     assert {one.step: one.verdict for one in report.findings} == dict.fromkeys(

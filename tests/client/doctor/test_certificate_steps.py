@@ -45,7 +45,7 @@ def test_issuers_are_public_private_or_devices(
     assert issuer in found.text
 
 
-def test_a_proxy_that_opens_tls_with_the_companys_own_authority(home: Path, rig: Rig, doctor: Any) -> None:
+def test_a_proxy_that_decrypts_tls_with_a_trusted_authority_is_noted(home: Path, rig: Rig, doctor: Any) -> None:
     proxy = opening_proxy(rig, server_tls(), "1.1 proxy.test (squid/5.7)")
     code, found, _ = doctor("https://127.0.0.1:9", "--proxy", proxy, "--ca", str(TLS / "ca.pem"))
     assert code == 0

@@ -50,7 +50,7 @@ def hurting(rig: Rig, **options: Any) -> str:
     return proxy.url
 
 
-def test_a_hop_that_repeats_requests_limits_bodies_and_strips_upgrades(rig: Rig, doctor: Any) -> None:
+def test_repeats_small_limits_of_bodies_and_stripped_upgrades_are_noted(rig: Rig, doctor: Any) -> None:
     code, found, report = doctor(hurting(rig, duplicate=1.0, limit_bytes=100_000, no_upgrade=True))
     assert code == 0
     assert found["repeats"][0] == "note"
@@ -61,7 +61,7 @@ def test_a_hop_that_repeats_requests_limits_bodies_and_strips_upgrades(rig: Rig,
     assert report["summary"].startswith("the tunnel works here; see the ")
 
 
-def test_a_hop_that_alters_bodies_and_one_that_refuses_large_ones(rig: Rig, doctor: Any) -> None:
+def test_altered_bodies_and_too_small_limits_are_problems(rig: Rig, doctor: Any) -> None:
     code, found, _ = doctor(hurting(rig, flip=Flip(1.0, "request")))
     assert code == 7
     assert "requests reach it damaged: HTTP 400" in found["relay"][1]
@@ -74,7 +74,7 @@ def test_a_hop_that_alters_bodies_and_one_that_refuses_large_ones(rig: Rig, doct
     assert report["summary"].startswith("the tunnel does not work here")
 
 
-def test_a_hop_that_cuts_idle_connections(rig: Rig, doctor: Any) -> None:
+def test_a_hop_that_cuts_idle_connections_is_noted(rig: Rig, doctor: Any) -> None:
     code, found, _ = doctor(hurting(rig, idle_cut=IdleCut(100_000)))
     assert code == 0
     assert found["hold limit"][0] == "note"
@@ -89,13 +89,13 @@ def test_a_hop_that_cuts_idle_connections(rig: Rig, doctor: Any) -> None:
         (503, 3, "a proxy cannot reach the relay"),
     ],
 )
-def test_an_address_that_is_not_a_relay(rig: Rig, doctor: Any, status: int, code: int, text: str) -> None:
+def test_an_answer_that_is_not_a_relays_is_explained(rig: Rig, doctor: Any, status: int, code: int, text: str) -> None:
     found_code, found, _ = doctor(hurting(rig, statuses=(Status(status, 1.0),)))
     assert found_code == code
     assert text in found["relay"][1]
 
 
-def test_a_wrong_token(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_is_a_problem_with_code_4(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNNEL_TOKEN", TOKEN[:-2] + "xx")
     code, found, report = doctor(rig.url)
     assert code == 4
@@ -103,7 +103,7 @@ def test_a_wrong_token(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -
     assert report["next"] == f"tunnel login {rig.url} --token-file FILE"
 
 
-def test_targets_that_are_denied_or_not_reached(rig: Rig, doctor: Any) -> None:
+def test_targets_that_are_denied_or_not_reached_are_explained(rig: Rig, doctor: Any) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         for target, code, reason, text in (
@@ -118,7 +118,7 @@ def test_targets_that_are_denied_or_not_reached(rig: Rig, doctor: Any) -> None:
             assert report["next"]
 
 
-def test_a_target_whose_encryption_is_required_and_missing(rig: Rig, doctor: Any) -> None:
+def test_missing_encryption_that_is_required_is_a_problem(rig: Rig, doctor: Any) -> None:
     port = rig.serve(greet)
     code, found, report = doctor(rig.url, f"127.0.0.1:{port}", "--encryption", "require")
     assert (code, found["encryption"][0]) == (4, "problem")
@@ -126,7 +126,9 @@ def test_a_target_whose_encryption_is_required_and_missing(rig: Rig, doctor: Any
     assert "login" not in report["next"]
 
 
-def test_a_proxy_with_and_without_its_password(rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_wants_a_password_is_explained_and_the_password_not_shown(
+    rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proxy: UpstreamProxy = rig.enter(UpstreamProxy(user="me:secret"))
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
     code, found, report = doctor(rig.url)
@@ -147,7 +149,9 @@ def tls_relay(server: str = "server.pem") -> RelayConfig:
 # The doctor looks at the certificate on a TLS connection, and may end while this still waits for the server's
 # close_notify: asyncio then warns when the connection is collected. For a user, the process ends with the doctor.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_trusted_and_untrusted_certificates(home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_issuer_of_a_certificate_is_named_and_judged(
+    home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Rig(tls_relay()) as rig:
         url = rig.url.replace("http:", "https:")
         code, found, _ = doctor(url, "--ca", str(TLS / "ca.pem"))

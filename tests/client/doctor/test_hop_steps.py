@@ -32,7 +32,7 @@ def relay_says(**headers: str) -> Reply:
     return reply
 
 
-def test_a_hop_that_only_its_error_page_betrays() -> None:
+def test_a_hop_that_only_its_error_page_betrays_is_named() -> None:
     found = finding(hops(relay_says(), big_head=foreign(400, PAGE)), "hops")
     assert found.text == "haproxy stands on the path"
     assert found.verdict is Verdict.NOTE
@@ -49,7 +49,7 @@ def test_several_hops_are_named_once_and_with_their_versions() -> None:
     assert found.text == "Varnish 7.1, nginx 1.22.1 stand on the path (Via: 1.1 v (Varnish/7.1))"
 
 
-def test_hops_without_a_known_name() -> None:
+def test_hops_without_a_known_name_are_still_found() -> None:
     assert finding(hops(relay_says()), "hops").verdict is Verdict.OK
     found = finding(hops(relay_says(via="1.1 gw7")), "hops")
     assert found.text == "proxies on the path name themselves: 1.1 gw7"

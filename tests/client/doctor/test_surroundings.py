@@ -65,7 +65,9 @@ def test_proxy_scripts_are_named_but_not_run(home: Path, monkeypatch: pytest.Mon
         ("echo \"'none'\"", ""),
     ],
 )
-def test_the_settings_of_gnome(home: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str) -> None:
+def test_proxy_scripts_in_the_settings_of_gnome_are_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str
+) -> None:
     program = home / "gsettings"
     program.write_text(f"#!/bin/sh\nset -- x $@\n{script}\n")
     program.chmod(0o755)

@@ -20,7 +20,7 @@ def parsed(text: str) -> HttpRequest:
     ("target", "place"),
     [("db.internal:443", ("db.internal", 443)), ("[::1]:80", ("::1", 80)), ("127.0.0.1:1", ("127.0.0.1", 1))],
 )
-def test_connect(target: str, place: tuple[str, int]) -> None:
+def test_a_connect_names_its_target(target: str, place: tuple[str, int]) -> None:
     request = parsed(f"CONNECT {target} HTTP/1.1\nHost: {target}\nProxy-Authorization: Basic eA==")
     assert (request.host, request.port) == place
     assert (request.early, request.body_bytes) == (b"", None)
@@ -48,7 +48,7 @@ def test_a_request_with_an_absolute_url_is_rewritten_for_its_target() -> None:
         ("OPTIONS http://a HTTP/1.1", ("a", 80), b"OPTIONS * HTTP/1.1"),
     ],
 )
-def test_request_lines(line: str, place: tuple[str, int], first: bytes) -> None:
+def test_the_request_line_is_rewritten_for_the_target(line: str, place: tuple[str, int], first: bytes) -> None:
     request = parsed(line)
     assert (request.host, request.port) == place
     assert request.early.startswith(first + b"\r\n")
@@ -158,7 +158,7 @@ def test_the_reason_phrase_says_why_because_clients_show_no_body_of_a_refused_co
         (UnreachableError(), Why.LOST),
     ],
 )
-def test_reasons(error: Exception, reason: Why) -> None:
+def test_each_error_has_its_reason(error: Exception, reason: Why) -> None:
     assert why(error) is reason
 
 

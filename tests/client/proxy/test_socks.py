@@ -27,18 +27,18 @@ REQUESTS_4 = [
 
 
 @pytest.mark.parametrize(("data", "request_"), REQUESTS_5)
-def test_requests_of_version_5(data: bytes, request_: Socks5Request) -> None:
+def test_a_request_of_version_5_is_parsed_when_it_is_complete(data: bytes, request_: Socks5Request) -> None:
     assert [parse_socks5(data[:size]) for size in range(len(data))] == [None] * len(data)
     assert parse_socks5(data) == parse_socks5(data + b"more") == Parsed(len(data), request_)
 
 
 @pytest.mark.parametrize(("data", "request_"), REQUESTS_4)
-def test_requests_of_version_4(data: bytes, request_: Socks4Request) -> None:
+def test_a_request_of_version_4_is_parsed_when_it_is_complete(data: bytes, request_: Socks4Request) -> None:
     assert [parse_socks4(data[:size]) for size in range(len(data))] == [None] * len(data)
     assert parse_socks4(data) == parse_socks4(data + b"more") == Parsed(len(data), request_)
 
 
-def test_methods() -> None:
+def test_only_clients_that_insist_on_a_password_are_refused() -> None:
     data = b"\x05\x02\x02\x00"
     assert [parse_methods(data[:size]) for size in range(4)] == [None] * 4
     assert parse_methods(data) == Parsed(4, answer=b"\x05\x00")
@@ -59,7 +59,7 @@ def test_methods() -> None:
         (b"\x05\x01\x00\x03\x03a b\x00\x50", 1),
     ],
 )
-def test_malformed_requests_of_version_5(data: bytes, reply: int) -> None:
+def test_malformed_requests_of_version_5_get_the_matching_reply(data: bytes, reply: int) -> None:
     with pytest.raises(MalformedError) as caught:
         parse_socks5(data)
     assert caught.value.answer == bytes([5, reply, 0, 1, 0, 0, 0, 0, 0, 0])
@@ -74,13 +74,13 @@ def test_malformed_requests_of_version_5(data: bytes, reply: int) -> None:
         b"\x04\x01\x00\x50\x0a\x00\x00\x01" + b"x" * 256,
     ],
 )
-def test_malformed_requests_of_version_4(data: bytes) -> None:
+def test_malformed_requests_of_version_4_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedError) as caught:
         parse_socks4(data)
     assert caught.value.answer == b"\x00\x5b" + bytes(6)
 
 
-def test_answers() -> None:
+def test_answers_have_the_bytes_of_their_version() -> None:
     five, four = Socks5Request("a", 1), Socks4Request("a", 1)
     assert five.granted() == b"\x05\x00\x00\x01" + bytes(6)
     assert five.associated("127.0.0.1", 258) == b"\x05\x00\x00\x01\x7f\x00\x00\x01\x01\x02"

@@ -306,7 +306,7 @@ def test_leaving_the_patch_restores_everything(runtime: Runtime, port: int) -> N
         ([], "a", False),
     ],
 )
-def test_patterns(patterns: list[str], host: str, matches: bool) -> None:
+def test_a_pattern_matches_names_or_addresses(patterns: list[str], host: str, matches: bool) -> None:
     assert (host in Hosts(patterns)) is matches
 
 
@@ -315,7 +315,7 @@ def test_a_string_is_not_accepted_as_a_list_of_patterns() -> None:
         patch("*.internal")
 
 
-def test_placeholders() -> None:
+def test_each_name_has_its_own_placeholder_address() -> None:
     placeholders = Placeholders()
     first = placeholders.address("a")
     assert placeholders.address("A.") == first != placeholders.address("b")

@@ -156,7 +156,7 @@ def failure(runtime: Runtime, address: Any, timeout: float = DEADLINE_S) -> OSEr
     return caught.value
 
 
-def test_a_target_that_refuses(runtime: Runtime, closed_port: int) -> None:
+def test_a_target_that_refuses_is_a_connection_refused_error(runtime: Runtime, closed_port: int) -> None:
     error = failure(runtime, ("db.internal", closed_port))
     assert isinstance(error, ConnectionRefusedError)
     assert isinstance(error, RefusedError)
@@ -164,14 +164,14 @@ def test_a_target_that_refuses(runtime: Runtime, closed_port: int) -> None:
     assert "check that it listens there" in str(error)
 
 
-def test_a_name_that_cannot_be_resolved(runtime: Runtime) -> None:
+def test_a_name_that_cannot_be_resolved_is_a_gaierror(runtime: Runtime) -> None:
     error = failure(runtime, ("nosuch.internal", 80))
     assert isinstance(error, socket.gaierror)
     assert error.errno == socket.EAI_NONAME
     assert "cannot resolve the name" in str(error)
 
 
-def test_a_target_that_no_rule_allows(runtime: Runtime) -> None:
+def test_a_target_that_no_rule_allows_is_a_permission_error(runtime: Runtime) -> None:
     error = failure(runtime, ("10.9.9.9", 80))
     assert isinstance(error, PermissionError)
     assert isinstance(error, DeniedError)
@@ -179,13 +179,13 @@ def test_a_target_that_no_rule_allows(runtime: Runtime) -> None:
     assert "ask the operator of the relay for a rule" in str(error)
 
 
-def test_a_target_that_does_not_answer_in_time(runtime: Runtime) -> None:
+def test_a_target_that_does_not_answer_in_time_is_a_timeout_error(runtime: Runtime) -> None:
     error = failure(runtime, ("never.internal", 80), timeout=0.2)
     assert isinstance(error, TimeoutError)
     assert "never.internal:80: no answer within 0.2 s" in str(error)
 
 
-def test_a_wrong_token(relay: RelayThread) -> None:
+def test_a_wrong_token_is_a_permission_error_with_advice(relay: RelayThread) -> None:
     runtime = Runtime(replace(relay.settings, token="wrong"))
     error = failure(runtime, ("db.internal", 80))
     runtime.close()
@@ -194,7 +194,7 @@ def test_a_wrong_token(relay: RelayThread) -> None:
     assert "check the token" in str(error)
 
 
-def test_a_relay_that_cannot_be_reached(closed_port: int) -> None:
+def test_a_relay_that_cannot_be_reached_is_a_timeout_error(closed_port: int) -> None:
     runtime = Runtime(RelaySettings(f"http://127.0.0.1:{closed_port}", None, None, None, "auto", 300.0))
     error = failure(runtime, ("db.internal", 80), timeout=0.3)
     runtime.close()
@@ -202,7 +202,7 @@ def test_a_relay_that_cannot_be_reached(closed_port: int) -> None:
     assert f"the relay http://127.0.0.1:{closed_port} cannot be reached" in str(error)
 
 
-def test_a_missing_relay_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_relay_setting_is_an_unreachable_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNNEL_RELAY", raising=False)
     error = failure(Runtime(), ("db.internal", 80))
     assert isinstance(error, UnreachableError)
@@ -313,7 +313,7 @@ def test_ports_out_of_range_are_refused(port: int) -> None:
         read_address(("a", port))
 
 
-def test_addresses_as_bytes_and_of_ipv6() -> None:
+def test_addresses_may_be_bytes_or_those_of_ipv6() -> None:
     assert read_address((b"db.internal", 5)) == ("db.internal", 5)
     assert read_address(("::1", 5, 0, 0)) == ("::1", 5)
 

@@ -70,7 +70,7 @@ def test_standard_input_is_still_sent_after_the_targets_end_of_file(rig: Rig, ho
     assert heard == [b"and now?"]
 
 
-def test_a_socket_as_standard_input_and_output(rig: Rig, home: Path) -> None:
+def test_one_socket_can_be_standard_input_and_output(rig: Rig, home: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, connect(rig, f"127.0.0.1:{rig.serve(echo)}", stdin=theirs.fileno(), stdout=theirs.fileno()) as c:
         theirs.close()

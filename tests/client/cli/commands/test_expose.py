@@ -86,7 +86,7 @@ async def test_a_lost_connection_is_a_reset_for_the_local_service() -> None:
 
 
 @in_loop
-async def test_a_client_that_aborts_before_the_local_service_answers() -> None:
+async def test_a_client_that_aborts_before_the_local_service_answers_harms_no_other() -> None:
     async with target(echo) as port, open_rig() as rig:
         await rig.expose("reports", port)
         _, writer = await rig.attachment.open_connection("reports")

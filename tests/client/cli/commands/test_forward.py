@@ -43,7 +43,7 @@ def test_bytes_and_ends_of_file_go_both_ways(new_loop: Callable[[], asyncio.Abst
 
 
 @in_loop
-async def test_a_target_that_speaks_and_ends_first() -> None:
+async def test_a_target_may_speak_and_end_first() -> None:
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,7 +151,7 @@ async def test_a_stalled_connection_does_not_stall_the_others() -> None:
 
 
 @in_loop
-async def test_many_connections_at_once() -> None:
+async def test_many_connections_are_forwarded_at_once() -> None:
     async def talk(port: int, number: int) -> bool:
         reader, writer = await asyncio.open_connection(HERE, port)
         words = number.to_bytes(4, "big") * 2500

@@ -82,7 +82,9 @@ def test_the_prompt_for_the_token_does_not_echo(
 
 
 @pytest.mark.usefixtures("home")
-def test_the_token_from_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_token_is_read_from_standard_input_if_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{TOKEN}\nmore\n"))
     assert main(["login", "https://relay.example", "--no-check", "--token-file", "-"]) == 0
     assert read_login() == Login("https://relay.example", TOKEN)
@@ -90,7 +92,7 @@ def test_the_token_from_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "--token-file FILE, or - for standard input" in capsys.readouterr().err
 
 
-def test_token_files_that_are_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_token_files_are_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     def login(name: str = file) -> str:
         assert main(["login", "https://relay.example", "--no-check", "--token-file", name]) == 2
         return capsys.readouterr().err
@@ -107,6 +109,6 @@ def test_token_files_that_are_refused(file: str, capsys: pytest.CaptureFixture[s
     assert "the token is empty or has invalid characters" in login()
 
 
-def test_an_address_that_is_not_a_relay(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_not_a_relay_url_is_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["login", "relay.example", "--token-file", file]) == 2
     assert "is not a relay URL: write https://HOST" in capsys.readouterr().err

@@ -56,7 +56,7 @@ async def exchange(path: str) -> bytes:
 
 
 @pytest.mark.parametrize("as_service", [False, True])
-def test_unix_sockets_on_both_sides(tmp_path: Path, as_service: bool) -> None:
+def test_a_unix_socket_leads_to_a_unix_socket(tmp_path: Path, as_service: bool) -> None:
     near, far = f"{tmp_path}/near", f"{tmp_path}/far"
     target = "db" if as_service else f"unix:{far}"
 

@@ -131,7 +131,7 @@ async def test_every_protocol_leads_to_its_target_on_one_port() -> None:
 
 
 @in_loop
-async def test_requests_in_pieces_and_data_that_follows_at_once() -> None:
+async def test_a_request_may_come_in_pieces_and_data_may_follow_at_once() -> None:
     async with world() as w:
         port = await w.serve(echo)
         request = socks5("127.0.0.1", port)

@@ -67,7 +67,7 @@ def run(
     return done
 
 
-def test_a_program_that_knows_nothing_of_the_tunnel(relay: RelayThread, port: int) -> None:
+def test_a_program_that_knows_nothing_of_the_tunnel_is_led_through_it(relay: RelayThread, port: int) -> None:
     done = run(relay, sys.executable, FETCH, f"http://db.internal:{port}/")
     assert done.stdout.startswith("status 200\n")
     assert done.stderr == ""
@@ -124,7 +124,7 @@ def test_the_status_shows_the_command_without_its_arguments(relay: RelayThread, 
     assert done.stdout == f"['run {Path(sys.executable).name}']\n"
 
 
-def test_asyncio_and_uvloop(relay: RelayThread, port: int) -> None:
+def test_programs_with_asyncio_and_uvloop_are_led(relay: RelayThread, port: int) -> None:
     pytest.importorskip("uvloop")
     done = run(relay, sys.executable, "-c", LOOPS, str(port))
     assert done.stdout == "200 asyncio.unix_events\nTrue\n200 uvloop\nTrue\n"
@@ -426,7 +426,7 @@ def test_a_connect_ends_at_its_timeout_even_if_tunnel_run_is_stuck(
             sock.connect(target.getsockname())  # the same socket can still connect
 
 
-def test_the_environment_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_gets_no_token_and_keeps_proxies_for_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "localhost")
     monkeypatch.setenv("TUNNEL_TOKEN", "tnl_secret")
