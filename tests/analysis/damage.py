@@ -16,7 +16,7 @@ FRAME_RECORDS = 4096
 
 
 def damaged_directory(directory: Path) -> dict[str, str]:
-    """Name of each damaged file -> its problem. One more file is whole; all files have three frames."""
+    """Write one whole file, and others with every kind of damage; return the problem of each of these by name."""
     for name in ("whole", "truncated", "corrupt", "newer"):
         _write(directory, name)
     names = {path.name.split("-")[0]: path for path in directory.iterdir()}
@@ -38,7 +38,7 @@ def damaged_directory(directory: Path) -> dict[str, str]:
 
 
 def _write(directory: Path, name: str) -> None:
-    """Write what a TraceWriter writes if its thread is never late: it flushes by time, too."""
+    """Write what a TraceWriter would write if it flushed only full frames; a real one flushes by time, too."""
     directory.mkdir(parents=True, exist_ok=True)
     writer = f"{name}-1-aa"
     lines = [
@@ -75,7 +75,7 @@ def _corrupt(path: Path) -> None:
 
 
 def _make_newer(path: Path) -> None:
-    """Add one line, of a version that does not exist yet."""
+    """Add a frame with a line of a version that does not exist yet, and one that is not JSON."""
     line = {"version": 99, "time_us": 1, "node": "future", "event": "beamed", "writer": "w", "number": 1}
     with path.open("ab") as file:
         file.write(zstandard.ZstdCompressor().compress(msgspec.json.encode(line) + b"\nno json\n"))

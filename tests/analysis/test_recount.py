@@ -29,11 +29,11 @@ def whole(found: Found) -> Analysis:
     ["streams", "both_ends", "packets", "needless", "judged", "lost", "payload_bytes", "useful_bytes", "known_bytes",
      "never_arrived", "busy_us"],
 )  # fmt: skip
-def test_totals(whole: Analysis, counted: Recount, name: str) -> None:
+def test_totals_agree(whole: Analysis, counted: Recount, name: str) -> None:
     assert whole.totals[name] == pytest.approx(getattr(counted, name), rel=SHARE)
 
 
-def test_repeats(whole: Analysis, counted: Recount) -> None:
+def test_repeats_agree(whole: Analysis, counted: Recount) -> None:
     repeats = whole.totals["packets"] - whole.totals["unique_packets"]
     assert repeats == pytest.approx(counted.repeats, rel=SHARE)
     assert sum(row["packets"] for row in whole.retransmissions if row["cause"]) == repeats
@@ -43,7 +43,7 @@ def test_every_event_is_counted_once(whole: Analysis, counted: Recount) -> None:
     assert sum(row["events"] for row in whole.files) == counted.events
 
 
-def test_the_model_of_losses(whole: Analysis, counted: Recount) -> None:
+def test_the_model_of_losses_agrees(whole: Analysis, counted: Recount) -> None:
     fit = whole.gilbert
     expected = [counted.transitions[before, now] for before in (0, 1) for now in (0, 1)]
     assert [fit["n00"], fit["n01"], fit["n10"], fit["n11"]] == pytest.approx(expected, rel=SHARE, abs=0)
@@ -51,7 +51,7 @@ def test_the_model_of_losses(whole: Analysis, counted: Recount) -> None:
 
 
 @pytest.mark.parametrize(("published", "name"), [("trips", "trips"), ("receipts", "receipts")])
-def test_round_trips(whole: Analysis, counted: Recount, published: str, name: str) -> None:
+def test_round_trips_agree(whole: Analysis, counted: Recount, published: str, name: str) -> None:
     times, samples = getattr(whole, published), sorted(getattr(counted, name))
     assert times["samples"] == pytest.approx(len(samples), rel=SHARE)
     assert times["us_min"] == samples[0]
@@ -61,12 +61,12 @@ def test_round_trips(whole: Analysis, counted: Recount, published: str, name: st
         assert near[0] <= times["us"][place] <= near[-1]
 
 
-def test_exchanges(whole: Analysis, counted: Recount) -> None:
+def test_exchanges_agree(whole: Analysis, counted: Recount) -> None:
     published = {(row["kind"], row["event"], row["status"]): row["n"] for row in whole.exchanges}
     assert published == dict(counted.exchanges)
 
 
-def test_stalls_and_the_time_of_all_senders(whole: Analysis, counted: Recount) -> None:
+def test_stalls_and_the_time_of_all_senders_agree(whole: Analysis, counted: Recount) -> None:
     assert sum(row["stalls"] for row in whole.stalls) == pytest.approx(counted.stalls, rel=SHARE)
     assert sum(row["us"] for row in whole.stalls) == pytest.approx(counted.stalled_us, rel=SHARE)
     assert lived_us(whole) == pytest.approx(counted.lived_us, rel=SHARE)

@@ -1,7 +1,7 @@
 """CPython's own tests of sockets, with sockets that connect through a tunnel.
 
 A program: `python cpython_sockets.py plain|tunnel CLASS...` runs whole classes of the interpreter's
-test.test_socket and prints the outcome of each test as JSON. In "tunnel", every socket that a test connects is a
+test.test_socket and prints the outcome of each test as JSON. With "tunnel", every socket that a test connects is a
 TunnelSocket; the one that a test accepts is the far end, behind the exit.
 """
 

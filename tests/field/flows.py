@@ -21,4 +21,4 @@ def _beginning(seed: int) -> bytes:
 
 
 SCANNED = (_beginning(UP_SEED), _beginning(DOWN_SEED))
-"""The strings that content scanners of the field refuse: each transfer begins with one of them."""
+"""The strings that content scanners of the field refuse: every upload and download begins with one."""

@@ -28,7 +28,7 @@ def runtime() -> Iterator[Runtime]:
 
 @contextmanager
 def connected(kind: str, runtime: Runtime) -> Iterator[Pair]:
-    """The sockets that a test closes are closed once more, which is harmless."""
+    """Connect two sockets, and close both at the end; if the test has closed one, this is harmless."""
     with pair(kind, runtime) as (near, far):
         far.settimeout(DEADLINE_S)
         yield near, far

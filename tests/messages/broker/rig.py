@@ -25,7 +25,7 @@ async def brokered(
 
 
 async def drain_fetches(client: BrokerClient, topic: str, count: int, partition: int = 0) -> list[bytes]:
-    """Return the first `count` messages of a partition."""
+    """Return the messages of a partition once there are at least `count`."""
     consumer = client.consumer(topic, partition)
     found: list[bytes] = []
     while len(found) < count:

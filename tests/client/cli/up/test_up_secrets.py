@@ -39,7 +39,7 @@ class Gateway:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.relay = ""  # its address; without it, the gateway answers 503
+        self.relay = ""  # its address; while this is empty, the gateway answers 503
         self.keys: list[str] = []  # that the requests carried, in order
 
     async def __aenter__(self) -> Self:
