@@ -28,8 +28,8 @@ BURST_BEGINS, BURST_ENDS = 0.02, 0.3
 
 
 class Gilbert:
-    """Chooses the DATA packets to lose: first attempts in bursts, by one Markov chain for each stream, and one repeat in
-    fifty. It records all of them."""
+    """Chooses the DATA packets to lose: first attempts in bursts, by one Markov chain for each stream, and one in
+    fifty repeats. It records all of them."""
 
     def __init__(self, seed: int) -> None:
         self.lost: list[Loss] = []

@@ -36,7 +36,7 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A configuration and a cache directory for this test alone; the environment names no relay, token, key or proxy."""
+    """A configuration and a cache directory for this test alone; the environment names no relay, key or proxy."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in (*_OURS, *_PROXIES, *map(str.upper, _PROXIES)):
