@@ -96,7 +96,7 @@ def _completed(session: SparkSession, traces: Path) -> tuple[int, int]:
 
 
 def _end_java(group: int) -> None:
-    """End what is left of the process group that a killed command led."""
+    """End the processes that are left in the group of a killed command."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:

@@ -91,7 +91,7 @@ def test_a_spark_that_does_not_start_is_one_line(
     assert text.count("\n") == 1
 
 
-def test_what_java_complains_of_is_the_reason(tmp_path: Path) -> None:
+def test_the_complaint_of_java_is_the_reason(tmp_path: Path) -> None:
     """Java's other lines are not shown."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)

@@ -26,7 +26,7 @@ def test_clocks_are_one_if_no_packet_arrived_before_it_was_sent(there_us: int | 
 
 
 @pytest.mark.parametrize("ahead_us", [3 * DAY, -3 * DAY, 60_000, -60_000])
-def test_a_clock_that_differs_is_placed_in_the_middle_of_what_is_possible(ahead_us: int) -> None:
+def test_a_clock_that_differs_is_placed_in_the_middle_of_its_possible_range(ahead_us: int) -> None:
     there_us, back_us = 20_000 + ahead_us, 20_000 - ahead_us
     assert of_two(delay("a", "b", there_us), delay("b", "a", back_us)) == Clock(ahead_us, "packets")
     clock = of_two(delay("a", "b", there_us + 1), delay("b", "a", back_us))

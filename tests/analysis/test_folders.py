@@ -32,7 +32,7 @@ def test_a_uri_of_a_relative_path_is_absolute(tmp_path: Path, monkeypatch: pytes
     assert local_path(LocalFolder(Path("x")).uri()) == tmp_path / "x"
 
 
-def test_only_what_readers_see_is_found_in_a_folder(tmp_path: Path) -> None:
+def test_only_files_that_readers_see_are_found_in_a_folder(tmp_path: Path) -> None:
     for name in ("b", "a/z", "_tables/events/x", ".hidden/x", "_written", "a/_tables/y"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)

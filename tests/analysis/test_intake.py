@@ -93,7 +93,7 @@ def test_a_plain_file_that_grows_adds_only_its_new_lines(tmp_path: Path, work: P
 
 
 @pytest.mark.parametrize("cut", [0, 7])
-def test_an_unfinished_file_is_read_and_what_comes_later_is_added_once(tmp_path: Path, work: Path, cut: int) -> None:
+def test_an_unfinished_file_is_read_and_its_later_lines_are_added_once(tmp_path: Path, work: Path, cut: int) -> None:
     lines = [b'{"number":%d}' % number for number in range(3)]
     frames = [zstandard.ZstdCompressor().compress(line + b"\n") for line in lines]
     left = tmp_path / f"_left-{2**30}-aa-00001{SUFFIX}"
@@ -189,7 +189,7 @@ def test_fewer_rows_than_a_file_has_are_an_error_and_nothing_is_added(tmp_path: 
     assert len(take_in(tmp_path, work)[1]) == 5
 
 
-def test_a_row_too_many_of_one_file_does_not_make_up_for_one_of_another(tmp_path: Path, work: Path) -> None:
+def test_a_row_too_many_of_one_file_does_not_make_up_for_one_that_another_lacks(tmp_path: Path, work: Path) -> None:
     plain(tmp_path, "a.jsonl")
     plain(tmp_path, "b.jsonl", 2)
     append = append_to(work)

@@ -65,7 +65,7 @@ def test_no_operator_needs_python(found: Found) -> None:
     assert not [step.name for step in executed(found.queries) if step.needs_python]
 
 
-def test_what_is_collected_does_not_grow_with_the_trace(found: Found) -> None:
+def test_collected_results_do_not_grow_with_the_trace(found: Found) -> None:
     """Between the tables and each result is an aggregate or a limit."""
     steps = executed(found.queries)
     leaves = [step for step in steps if not step.cache and (step.is_scan or step.name == "InMemoryTableScan")]

@@ -146,7 +146,7 @@ def test_a_program_that_reads_the_log_gets_json_alone_on_standard_output(
     assert err.getvalue() == ""
 
 
-def test_what_waits_at_the_end_is_written(time: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_wait_at_the_end_are_written(time: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     stream.may_go_on.clear()

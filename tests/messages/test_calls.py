@@ -253,7 +253,7 @@ async def test_a_channel_works_over_tcp() -> None:
 
 
 @in_loop
-async def test_what_was_handled_makes_room_for_other_requests() -> None:
+async def test_handled_requests_make_room_for_others() -> None:
     """A limit of bytes at once must not become one of bytes in all: the channel would be busy for ever."""
 
     async def later(request: Request) -> Response:

@@ -141,7 +141,7 @@ def test_a_tail_that_was_cut_off_never_comes_back(tmp_path: Path) -> None:
                 assert read(log) in ([], [b"sent again"])
 
 
-def test_what_a_killed_process_left_is_on_disk_before_readers_see_it(tmp_path: Path) -> None:
+def test_messages_of_a_killed_process_are_on_disk_before_readers_see_them(tmp_path: Path) -> None:
     """A message that was read, and perhaps confirmed to its sender, must not disappear when the power fails later."""
     with RecordedDisk(tmp_path / "disk") as first, Log.open(first.root / "log", SMALL) as log:
         append(first, log, 3)

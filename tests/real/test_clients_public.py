@@ -24,7 +24,7 @@ BODY = os.urandom(1 << 20)
 
 
 class _Site(BaseHTTPRequestHandler):
-    """Says which site it is and who asks; a POST gets the digest of its body."""
+    """Says which site it is, and which client address was forwarded; a POST gets the digest of its body."""
 
     protocol_version = "HTTP/1.1"
     name = ""
@@ -54,7 +54,7 @@ class _Site(BaseHTTPRequestHandler):
 
 
 class World:
-    """A relay with public places, and two sites behind the tunnel that are reached through them."""
+    """A relay with public places, and three sites that are reached through them: two by host name, one by port."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.http, self.port = (stack.enter_context(hold_port()) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The start of a command behind a login page: an error that names the page, or a wait until it is gone."""
+"""The start of a command behind a login page: an error that names the page, or a wait until the page is gone."""
 
 from __future__ import annotations
 

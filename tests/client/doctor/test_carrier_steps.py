@@ -121,7 +121,7 @@ def test_requests_that_a_hop_repeats_are_counted() -> None:
         ),
     ],
 )
-def test_links_are_judged_by_what_passes(reason: str, text: str) -> None:
+def test_the_reason_why_a_link_fails_is_explained(reason: str, text: str) -> None:
     report = Report("http://relay.invalid")
     run(examine_link(report, trials(Played(link=reason))))
     found = finding(report, "link")

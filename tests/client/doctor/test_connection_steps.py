@@ -80,7 +80,7 @@ def test_a_connection_for_each_exchange_is_noted_and_used() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1])
-def test_a_hold_that_is_cut_is_reported_with_what_cut_it(most: int) -> None:
+def test_a_hold_that_is_cut_is_reported_with_the_answer_that_cut_it(most: int) -> None:
     report = Report("")
     found = trials(Played(path=lambda asked: foreign(504, "", server="nginx/1.2") if asked.hold_s else None))
     found.requests_max = most

@@ -123,7 +123,7 @@ def test_a_proxy_that_does_not_connect_us_is_told_from_one_that_is_away(answer: 
 
 
 @pytest.mark.parametrize("kind", ["proxy-password", "certificate"])
-def test_what_another_attempt_cannot_change_is_tried_only_once(kind: str) -> None:
+def test_a_failure_that_another_attempt_cannot_change_is_tried_only_once(kind: str) -> None:
     played = Played([ProbeError(Failure(kind, "the proxy asks for Basic: give user and password"))] * 3)
     works, report = examined(played)
     assert not works

@@ -37,7 +37,7 @@ def test_the_best_road_that_works_is_chosen_and_remembered(known: Rig, doctor: A
 
 
 @pytest.mark.parametrize(("age_s", "age"), [(60.0, "1 min"), (3 * 3600.0, "3 h")])
-def test_what_is_remembered_is_shown_with_its_age_and_its_reasons(
+def test_the_memory_of_a_path_is_shown_with_its_age_and_its_reasons(
     known: Rig, doctor: Any, age_s: float, age: str
 ) -> None:
     url = hurting(known, no_upgrade=True)

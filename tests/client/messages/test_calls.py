@@ -165,7 +165,7 @@ def test_a_peer_that_goes_away_ends_the_calls_that_wait_for_it(ends: Pair) -> No
             call.result(DEADLINE_S)
 
 
-def test_what_was_sent_one_way_arrives_although_the_channel_is_closed_at_once(ends: Pair) -> None:
+def test_one_way_messages_arrive_although_the_channel_is_closed_at_once(ends: Pair) -> None:
     near, far = ends
     bodies: list[bytes] = []
 

@@ -114,7 +114,7 @@ def test_closing_wakes_a_thread_that_waits_for_a_peer_that_does_not_read(ends: P
         producer.send("topic", b"late")
 
 
-def test_a_queue_sends_what_many_threads_put_into_it_before_it_closes(ends: Pair) -> None:
+def test_a_queue_sends_the_messages_of_many_threads_before_it_closes(ends: Pair) -> None:
     near, far = ends
     config = AsyncProducerConfig(queue_max=50, batch_max=20, linger_s=0.01, enqueue_timeout_ms=-1)
     with broker(far) as got:

@@ -59,7 +59,7 @@ async def test_memberships_of_one_connection_are_limited(tmp_path: Path) -> None
         assert broker.metrics()["group_members"] == 1000
 
 
-def test_progress_is_what_is_settled_without_a_gap() -> None:
+def test_progress_counts_settled_messages_up_to_the_first_gap() -> None:
     progress = Progress(5)
     assert (progress.position, len(progress)) == (5, 0)
     progress.fetched([ConsumedMessage(offset, b"") for offset in (5, 6, 6, 7)], 8)

@@ -140,7 +140,7 @@ async def test_a_consumer_fetches_ahead_while_its_caller_works(tmp_path: Path) -
 
 
 @in_loop
-async def test_what_was_fetched_ahead_is_used_only_where_the_consumer_goes_on(tmp_path: Path) -> None:
+async def test_messages_fetched_ahead_are_used_only_where_the_consumer_goes_on(tmp_path: Path) -> None:
     with Log.open(tmp_path, SOON) as log:
         log.append([b"%d" % number + bytes(1000) for number in range(100)])
         log.flush()

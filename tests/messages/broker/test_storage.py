@@ -120,7 +120,7 @@ async def test_a_plain_producer_notices_a_full_disk(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_log_that_is_opened_again_has_only_what_was_flushed(tmp_path: Path) -> None:
+async def test_a_log_that_is_opened_again_has_only_flushed_messages(tmp_path: Path) -> None:
     now = [0.0]
     partition = StoredPartition(
         tmp_path / "0", replace(QUICK, flush_messages=100, flush_s=60.0), DiskRoom(tmp_path, 0), clock=lambda: now[0]

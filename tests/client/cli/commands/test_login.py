@@ -37,7 +37,7 @@ def test_a_login_is_tried_stored_and_used(rig: Rig, file: str, capsys: pytest.Ca
     assert main(["connect", "127.0.0.1:1"]) == 2
 
 
-def test_what_a_gateway_asks_for_is_sent_and_stored(rig: Rig, file: str) -> None:
+def test_the_headers_that_a_gateway_asks_for_are_sent_and_stored(rig: Rig, file: str) -> None:
     gate = ["--header", "X-Key: k", "--hostname", "relay.example"]
     assert main(["login", rig.url, "--token-file", file, "--proxy", "none", *gate]) == 0
     login = Login(rig.url, TOKEN, "none", headers={"X-Key": "k"}, hostname="relay.example")

@@ -135,7 +135,7 @@ async def _goes_on(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -
 
 
 @in_loop
-async def test_what_did_not_change_keeps_its_connections(tmp_path: Path) -> None:
+async def test_an_entry_that_did_not_change_keeps_its_connections(tmp_path: Path) -> None:
     async with target(echo) as port:
         kept, other, new = free_port(), free_port(), free_port()
         one, two = f'kept = "{kept}:{HERE}:{port}"', f'other = "{other}:{HERE}:{port}"'
