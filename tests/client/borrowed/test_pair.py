@@ -17,7 +17,7 @@ from tunnel_client.borrowed.pair import (
 )
 
 
-def test_connections_of_strangers_are_closed() -> None:
+def test_connections_of_other_processes_are_closed() -> None:
     with listen_near() as listener, socket.socket() as ours:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as stranger:
