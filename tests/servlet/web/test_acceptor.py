@@ -60,6 +60,6 @@ def test_a_connection_that_comes_just_before_the_end_is_closed(
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.to_thread(client.recv, 1) == b""
         assert not sides
-        gc.collect()  # a socket that nobody has closed is an error of this test
+        gc.collect()  # a socket that was never closed is an error of this test
 
     run(scenario(), new_loop, deadline_s=20)
