@@ -60,7 +60,7 @@ class Relay:
 
     bound: dict[tuple[str, int], int] = field(default_factory=dict)  # (side, own id) -> the other side's id
     early: dict[tuple[str, int], list[Packet]] = field(default_factory=dict)
-    answering: bool = True  # packets without a route, with DROPPED(no route)
+    answering: bool = True  # whether it answers a packet without a route with DROPPED(no route)
     user: str | None = None  # the user that every CONNECT names
 
     def restart(self) -> None:
@@ -86,7 +86,7 @@ class Relay:
             sender.pair.deliver(sender, waiting)
             return [packet], []
         if packet.type == PacketType.LISTEN_STATE:
-            return [], [packet]  # echoed: the relay consents
+            return [], [packet]  # the relay sends it back, which means that it agrees
         if packet.source == 0 or (sender.name, packet.source) in self.bound:
             if packet.source and not packet.destination:
                 packet.destination = self.bound[sender.name, packet.source]
@@ -110,9 +110,8 @@ class Side:
         self.other: Side = self
         self.events: list[Event] = []
         self.flying = 0
-        self.frozen = False  # its carrier takes nothing
+        self.frozen = False  # whether its carrier takes nothing
         self.sent: list[Packet] = []
-        self.wants = True  # asked before each batch; False stops a carrier that should idle
 
     def take(self, kind: type[_E]) -> list[_E]:
         """Remove and return the events of that kind so far."""
@@ -200,7 +199,7 @@ class Pair:
         self._collect()
 
     def lose_first(self, packet_type: PacketType, times: int = 1, sender: Side | None = None) -> None:
-        """Lose the next `times` packets of that type at the relay, of one sender or of both."""
+        """Lose the next `times` packets of that type at the relay, from one sender or, without `sender`, from both."""
         left = times
 
         def lose(side: Side, packet: Packet) -> bool:
@@ -222,7 +221,7 @@ class Pair:
     # time
 
     def settle(self) -> None:
-        """Run until nothing is in flight and neither side wants to send; only timers due before that fire."""
+        """Run until nothing is in flight and neither side wants to send; only timers that are due before then fire."""
         self._pump()
         while self._due:
             self._advance(self._next_due())

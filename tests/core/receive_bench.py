@@ -22,7 +22,7 @@ def make(config: EndpointConfig = CONFIG, budget_bytes: int = 2**24) -> ReceiveW
 
 
 def small(size_bytes: int, **fields: Any) -> ReceiveWindow:
-    """A window of that size which never grows."""
+    """Return a window of that size, which never grows."""
     return make(
         EndpointConfig(
             window_bytes_min=size_bytes, window_bytes_start=size_bytes, window_bytes_max=size_bytes, **fields

@@ -123,7 +123,7 @@ def test_connects_beyond_connections_max_are_refused() -> None:
 
 
 def test_an_endpoint_accepts_every_connect_that_it_is_handed() -> None:
-    """The relay keeps to the backlog, and lets users take turns. A refusal here could meet any of them."""
+    """The relay enforces the backlog, and lets users take turns. An endpoint that refused could hit any user."""
     solo = Solo()
     solo.endpoint.listen("s", 1, solo.now)
     for number in range(3):
@@ -134,7 +134,7 @@ def test_an_endpoint_accepts_every_connect_that_it_is_handed() -> None:
     assert solo.events() == []
     solo.endpoint.unlisten("s", solo.now)
     solo.ack()
-    assert isinstance(solo.event(Incoming), Incoming)  # it was accepted before
+    assert isinstance(solo.event(Incoming), Incoming)  # it was accepted before unlisten()
 
 
 @pytest.mark.parametrize("packet_type", [PacketType.ABORT, PacketType.SHUTDOWN])

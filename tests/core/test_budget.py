@@ -32,7 +32,7 @@ def test_shares_never_exceed_the_budget_and_are_given_back(wishes: list[tuple[st
     assert (pool.granted_bytes, len(shares)) == (0, 0)
 
 
-def test_two_users_one_leaves_the_other_as_much_as_it_holds() -> None:
+def test_two_users_no_user_holds_more_than_stays_free_for_others() -> None:
     pool = WindowBudget(900)
     shares = BudgetShares(pool)
     ann, bob = shares.enter("ann"), shares.enter("bob")

@@ -154,7 +154,7 @@ def test_peer_closed_close_called() -> None:
 
 
 def test_drain_close_acked() -> None:  # 5.7
-    """The ACK of a CLOSE that crossed the peer's: nothing more is awaited, and the endpoint releases the route."""
+    """When the ACK of a CLOSE that crossed the peer's comes, nothing more is awaited: the route is released."""
     pair = Pair()
     one, other = pair.open()
     pair.lose = lambda side, packet: packet.type == SHUTDOWN
@@ -328,7 +328,7 @@ def test_the_route_may_be_lost_in_the_middle_of_the_end() -> None:  # 6.5, 6.6
 def test_a_resume_in_the_drain_acknowledges_the_repeated_close() -> None:  # 5.7, 6.6
     pair = Pair()
     one, other = pair.open()
-    pair.lose = lambda side, packet: side is pair.b  # everything that the reader sends
+    pair.lose = lambda side, packet: side is pair.b  # everything that `other` sends is lost
     one.close(pair.now)
     pair.run(SECOND_US)
     assert (one.state, other.state) == (State.CLOSING, State.DRAIN)

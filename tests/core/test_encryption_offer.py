@@ -24,7 +24,7 @@ def answered(packets: list[Packet]) -> list[bytes | None]:
 
 @pytest.mark.parametrize("target", [SERVICE, TARGET], ids=["service", "target"])
 @pytest.mark.parametrize("encrypted", [True, False])
-def test_the_offer_reaches_the_application_which_may_take_it_up(target: object, encrypted: bool) -> None:
+def test_the_offer_reaches_the_application_which_may_accept_it(target: object, encrypted: bool) -> None:
     pair = Pair(ASKS)
     pair.b.endpoint.listen("s", 10, pair.now)
     connection = pair.a.endpoint.connect(target, pair.now, OFFER)  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def test_the_offer_reaches_the_application_which_may_take_it_up(target: object, 
     assert answered(pair.b.of_type(PacketType.ACCEPTED)) == [b"" if encrypted else None]
     assert connection.handshake.is_encrypted is encrypted
     assert len(pair.a.take(Connected)) == 1
-    assert len(pair.b.take(Connected)) == 1  # no Incoming: the application knows it
+    assert len(pair.b.take(Connected)) == 1  # no Incoming: the application itself has accepted it
     assert not pair.b.take(Incoming)
 
 
@@ -57,7 +57,7 @@ def test_repeats_carry_the_offer_and_resumes_do_not() -> None:
     assert connection.handshake.is_encrypted
 
 
-def test_an_answer_to_no_offer_is_ignored() -> None:
+def test_an_answer_to_an_offer_that_was_not_made_is_ignored() -> None:
     pair = Pair(ASKS)
     pair.b.endpoint.listen("s", 10, pair.now)
     connection = pair.a.endpoint.connect(SERVICE, pair.now)
@@ -69,7 +69,7 @@ def test_an_answer_to_no_offer_is_ignored() -> None:
     assert not connection.handshake.is_encrypted
 
 
-def test_an_acceptor_that_is_not_asked_ignores_the_offer() -> None:
+def test_an_acceptor_whose_application_is_not_asked_ignores_the_offer() -> None:
     pair = Pair()
     pair.b.endpoint.listen("s", 10, pair.now)
     connection = pair.a.endpoint.connect(SERVICE, pair.now, OFFER)
@@ -79,7 +79,7 @@ def test_an_acceptor_that_is_not_asked_ignores_the_offer() -> None:
     assert len(pair.b.take(Incoming)) == 1
 
 
-def test_an_application_that_was_asked_learns_of_an_end_before_the_first_packet() -> None:
+def test_a_loss_before_the_first_packet_is_reported_to_an_application_that_was_asked() -> None:
     pair = Pair(ASKS)
     pair.b.endpoint.listen("s", 10, pair.now)
     connection = pair.a.endpoint.connect(SERVICE, pair.now, OFFER)

@@ -57,7 +57,7 @@ def test_packets_for_no_connection_are_answered_unless_answers_could_loop(packet
     assert (answer.source, answer.destination) == ids
 
 
-def test_answers_to_strangers_are_bounded() -> None:  # 3.9
+def test_answers_for_unknown_ids_are_bounded() -> None:  # 3.9
     solo = Solo()
     for _ in range(2):
         solo.receive(*[Packet(DATA, PEER, number, 5, b"x") for number in range(1, 100)])
@@ -226,7 +226,7 @@ def test_without_connections_there_is_no_timeout() -> None:
 
 def test_the_memory_for_timers_depends_on_the_connections_alone() -> None:
     solo = Solo().opened()
-    for number in range(2_000):  # each delays an ACK: the earliest deadline of all, soon cleared
+    for number in range(2_000):  # each sets the earliest deadline of all, that of a delayed ACK, and soon clears it
         solo.data(number)
         solo.wait(25 * MS)
         solo.out()
@@ -235,7 +235,7 @@ def test_the_memory_for_timers_depends_on_the_connections_alone() -> None:
     assert solo.endpoint.next_timeout() is not None
 
 
-def test_timers_of_many_connections_survive_the_sweep() -> None:
+def test_timers_of_many_connections_survive_the_removal_of_stale_ones() -> None:
     pair = Pair()
     opened = [pair.open() for _ in range(20)]
     for _ in range(30):
@@ -312,14 +312,14 @@ def test_a_packet_of_another_version_does_not_hide_later_ones() -> None:  # 1.2
     assert solo.endpoint.packets_discarded == 2
 
 
-def test_the_abort_for_a_stranger_has_no_number() -> None:  # 3.9
+def test_the_abort_for_an_unknown_id_has_no_number() -> None:  # 3.9
     solo = Solo()
     solo.receive(Packet(DATA, 5, 6, 7, b"x"))
     (packet,) = solo.out()
     assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.ABORT, 6, 5, 0)
 
 
-def test_every_packet_of_a_stranger_is_counted() -> None:
+def test_every_packet_for_an_unknown_id_is_counted() -> None:
     solo = Solo()
     for destination in (6, 7, 0, 0):
         solo.receive(Packet(DATA, 5, destination, 7, b"x"))

@@ -73,7 +73,7 @@ def test_a_shutdown_that_answers_another_is_not_answered() -> None:  # 5.7
     assert pair.a.sent == []
 
 
-def test_answers_to_strangers_are_bounded() -> None:  # 5.7, 3.9
+def test_answers_for_unknown_ids_are_bounded() -> None:  # 5.7, 3.9
     """A peer that repeats SHUTDOWN for unknown ids gets a bounded number of answers."""
     solo = Solo()
     for number in range(1, 100):

@@ -36,7 +36,7 @@ CONFIG = EndpointConfig(
     exit=True, window_bytes_min=500, window_bytes_start=500, window_bytes_max=2000, out_of_order_packets_max=20
 )
 TYPES = st.sampled_from([*PacketType, 0, 8, 200])
-NEAR = st.integers(-3, 6)  # distance from the endpoint's own numbers: may be valid
+NEAR = st.integers(-3, 6)  # distance from the endpoint's own numbers, so small that a number may be valid
 PAYLOADS = st.one_of(
     junk,
     acks.map(encode_ack),

@@ -37,7 +37,7 @@ def calls(action: Callable[[], object]) -> int:
 
     before = sys.getprofile()
     gc.collect()
-    gc.disable()  # a garbage collection would count finalizers of other objects
+    gc.disable()  # a garbage collection would add calls of finalizers
     sys.setprofile(note)
     try:
         action()

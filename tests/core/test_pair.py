@@ -243,6 +243,6 @@ def test_applications_that_close_at_random_learn_how_it_ended(seed: int) -> None
         if isinstance(event, Lost):
             assert event.reason not in (LostReason.INTEGRITY, LostReason.PROTOCOL)
         if isinstance(event, Lost) and event.reason is LostReason.TIMEOUT:
-            # only if the peer ended and could not say so: the path was never down for that long
+            # Only a peer that has ended, and could not say so, is silent for so long: the path never was.
             partner = session.partner(end)
             assert partner is None or isinstance(session.terminal[partner.side.name, partner.connection.id][0], Lost)

@@ -1,4 +1,4 @@
-"""An OPTION of the attachment is repeated until the relay answers it, and its answer settles the interval.
+"""An OPTION of the attachment is repeated until the relay answers it; the answer settles the interval.
 
 Clause 2.7 of docs/PROTOCOL.md.
 """
@@ -12,7 +12,7 @@ from tunnel.wire import Option, Options, Packet, PacketType, decode_option, enco
 
 
 class Recorder:
-    """A rate whose packets are recorded."""
+    """A pull rate whose packets are recorded."""
 
     def __init__(self) -> None:
         self.packets: list[Packet] = []
@@ -104,7 +104,7 @@ def test_an_endpoint_asks_repeats_and_hears_the_answer() -> None:
 
 
 @pytest.mark.parametrize(("source", "destination"), [(7, 0), (0, 7)])
-def test_an_option_of_a_connection_is_no_answer_to_the_attachment(source: int, destination: int) -> None:
+def test_an_option_of_a_connection_is_no_answer_to_one_of_the_attachment(source: int, destination: int) -> None:
     solo = Solo()
     solo.endpoint.pull_rate.ask(200, solo.now)
     payload = encode_option(Option(1, Options(pull_interval_ms=9)))

@@ -23,7 +23,7 @@ def shares(packets: list[Packet]) -> dict[int, int]:
 # sizes
 
 
-def test_a_packet_is_an_eighth_of_its_batch() -> None:  # 4.13
+def test_a_packet_is_an_eighth_of_its_batch_within_limits() -> None:  # 4.13
     solo, (connection,) = many(1)
     connection.write(bytes(4_000_000), solo.now)
     for size_max, payload in ((4 * KIB, KIB), (1_000_000, 125_000), (4_000_000, 256 * KIB)):
@@ -46,7 +46,7 @@ def test_a_batch_is_no_larger_than_asked_for_and_nothing_is_left_behind(size_max
     while solo.endpoint.wants_batch():
         batch = solo.endpoint.next_batch(size_max, solo.now)
         if batch is None:
-            assert not solo.endpoint.wants_batch()  # wants_batch() was True though nothing was left
+            assert not solo.endpoint.wants_batch()  # it was True although nothing was left
             break
         assert batch.size == sum(packet.size for packet in batch.packets)
         assert batch.size <= size_max
@@ -99,7 +99,7 @@ def test_packets_of_no_connection_leave_as_there_is_room() -> None:
     assert [len(fill(solo, 500).packets) for _ in range(2)] == [1, 1]
 
 
-def test_answers_to_strangers_are_bounded_until_they_have_left() -> None:  # 3.9
+def test_answers_for_unknown_ids_are_bounded_until_they_have_left() -> None:  # 3.9
     solo = Solo()
     for _ in range(2):
         for number in range(70):
@@ -278,14 +278,14 @@ def test_connect_is_sent_again_at_once_but_only_while_it_is_unanswered() -> None
     assert solo.out() == []
 
 
-def test_answers_to_strangers_are_not_repeated() -> None:  # 3.9
+def test_answers_for_unknown_ids_are_not_repeated() -> None:  # 3.9
     solo = Solo()
     solo.receive(Packet(DATA, 5, 6, 7, b"x"))
     assert [packet.type for packet in solo.out(ok=False)] == [PacketType.ABORT]
     assert solo.out() == []
 
 
-def test_the_ack_of_a_connection_that_ended_meanwhile_is_not_owed() -> None:
+def test_the_ack_of_a_connection_that_has_ended_meanwhile_is_not_sent_again() -> None:
     solo = Solo().opened()
     solo.say(PacketType.PROBE)
     batch = fill(solo, 64 * KIB)
@@ -306,7 +306,7 @@ def test_packets_of_no_connection_are_bounded_but_announcements_always_leave() -
     assert types[-1] == PacketType.LISTEN_STATE
 
 
-def test_packets_of_no_connection_are_bounded_with_those_given_up() -> None:
+def test_the_bound_on_packets_of_no_connection_includes_those_given_up() -> None:
     solo = Solo(EndpointConfig(connections_max=1))
     batches = []
     for number in range(3000):

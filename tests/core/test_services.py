@@ -58,7 +58,7 @@ def answer(version: int, name: str, status: ListenStatus = UP) -> ListenState:
     return ListenState(version, status, 0, name)
 
 
-def test_a_relay_that_is_too_old_for_public_places_is_a_refusal() -> None:
+def test_the_answer_of_a_relay_too_old_for_public_places_is_a_refusal() -> None:
     solo = Solo()
     place = PublicPlace(8443)
     solo.endpoint.listen("db", 3, solo.now, place)

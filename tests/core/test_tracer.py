@@ -12,7 +12,7 @@ DATA, ACK = PacketType.DATA, PacketType.ACK
 
 
 class Sink(list[TraceRecord]):
-    """A trace sink that keeps its records, at a level."""
+    """A trace sink with a level, which keeps its records."""
 
     def __init__(self, level: TraceLevel = TraceLevel.PACKET) -> None:
         super().__init__()

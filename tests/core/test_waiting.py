@@ -24,12 +24,12 @@ TIMEOUT_US = 20 * SECOND_US
 
 
 def cut(pair: Pair) -> None:
-    """From now on every batch is receipted and then lost."""
+    """Let every batch from now on be receipted and then lost."""
     pair.fate = lambda side, packets: LOST
 
 
 def freeze(pair: Pair) -> None:
-    """From now on the carriers take nothing."""
+    """Let the carriers take nothing from now on."""
     for side in pair.sides:
         side.frozen = True
 
@@ -59,7 +59,7 @@ def accepted(pair: Pair, strike: Strike) -> Side:
 
 def writing(pair: Pair, strike: Strike) -> Side:
     one, _ = pair.open()
-    pair.run(100 * SECOND_US)  # an old connection: the wait counts from the write
+    pair.run(100 * SECOND_US)  # the connection is old, but the wait counts from the write
     strike(pair)
     one.write(b"abc", pair.now)
     return pair.a
@@ -158,7 +158,7 @@ def test_a_reader_may_sleep_for_an_hour() -> None:  # 4.12
     pair.run(3600 * SECOND_US)
     assert one.state is State.OPEN
     assert PacketType.PROBE in pair.a.types()
-    assert len(pair.a.of_type(PacketType.PROBE)) < 100  # doubling, to a minute
+    assert len(pair.a.of_type(PacketType.PROBE)) < 100  # their interval doubles, up to a minute
     got = b""
     while len(got) < len(stream):
         got += bytes(other.read(10_000, pair.now))
@@ -230,7 +230,7 @@ def test_a_lost_probe_is_repeated() -> None:  # 4.12
     assert other.read(10, pair.now) == b"more"
 
 
-def test_a_window_that_opens_byte_by_byte_is_used() -> None:
+def test_a_window_that_opens_in_small_steps_is_used() -> None:
     pair = Pair(CONFIG)
     one, other = shut(pair)
     one.write(bytes(3_000), pair.now)
@@ -259,7 +259,7 @@ def test_an_edge_smaller_than_every_packet_stops_nothing(edge_bytes: int) -> Non
     assert got == 16_000
 
 
-def test_a_relay_without_any_room_is_asked_again_after_rto() -> None:  # 2.9
+def test_packets_that_a_relay_without_any_room_dropped_are_sent_again_after_rto() -> None:  # 2.9
     pair = Pair(CONFIG)
     one, other = pair.open()
     dropped: list[int] = []

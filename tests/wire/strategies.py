@@ -65,7 +65,7 @@ u64 = st.integers(0, 2**64 - 1)
 junk = st.binary(max_size=300)
 _key = st.binary(min_size=16, max_size=16)
 _text = st.text(max_size=40)
-_name = st.text(min_size=1, max_size=60)  # at most 4 bytes per character: within 255
+_name = st.text(min_size=1, max_size=60)  # at most 240 bytes, as a character has at most 4; the limit is 255
 _versions = st.tuples(u16, u16).map(lambda pair: (min(pair), max(pair)))
 
 packets = st.builds(
@@ -106,7 +106,7 @@ rejecteds = st.builds(Rejected, _key, st.sampled_from(RejectReason) | u16, _text
 
 
 def _ranges(cumulative: int) -> st.SearchStrategy[list[tuple[int, int]]]:
-    """Ranges above `cumulative`, also across the wrap."""
+    """Return a strategy for ranges above `cumulative`, also across the wrap."""
     steps = st.tuples(st.integers(1, 2**24), st.integers(0, 2**20))
     return st.lists(steps, max_size=32).map(
         lambda pairs: [(wrap(cumulative + first), wrap(cumulative + first + more)) for first, more in pairs]

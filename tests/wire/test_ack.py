@@ -11,7 +11,7 @@ WRAPPING = Ack(TOP - 1, 65536, 25_000, 5, 255, [(4, 5), (0, 2)])
 
 
 @given(acks)
-def test_round_trip(ack: Ack) -> None:
+def test_acks_round_trip(ack: Ack) -> None:
     assert decode_ack(encode_ack(ack)) == ack
 
 
@@ -22,7 +22,7 @@ def test_decoding_never_raises_and_is_stable(data: bytes) -> None:
         assert decode_ack(encode_ack(ack)) == ack
 
 
-def test_layout() -> None:
+def test_the_layout_is_that_of_the_protocol() -> None:
     assert encode_ack(WRAPPING) == bytes.fromhex(
         "fffffffe 00010000 000061a8 00000005 ff 02 0000 00000004 00000005 00000000 00000002"
     )
@@ -41,7 +41,7 @@ def test_the_zero_field_is_ignored() -> None:
     assert decode_ack(raw[:18] + b"\xff\xff" + raw[20:]) == WRAPPING
 
 
-def test_at_most_32_ranges() -> None:
+def test_an_ack_has_at_most_32_ranges() -> None:
     ranges = [(2 * number, 2 * number) for number in range(1, RANGES_MAX + 1)]
     raw = encode_ack(Ack(0, 0, 0, 1, 0, ranges))
     assert decode_ack(raw) == Ack(0, 0, 0, 1, 0, ranges)
@@ -61,7 +61,7 @@ def test_at_most_32_ranges() -> None:
         (10, (10 + 2**31 - 1, 10 + 2**31)),  # its end is half the circle of numbers away: neither before nor after
     ],
 )
-def test_malformed_ranges(cumulative: int, span: tuple[int, int]) -> None:  # 4.4
+def test_impossible_ranges_make_an_ack_malformed(cumulative: int, span: tuple[int, int]) -> None:  # 4.4
     assert decode_ack(encode_ack(Ack(cumulative, 0, 0, 1, 0, [(cumulative + 2 & TOP,) * 2, span]))) is None
 
 
@@ -75,7 +75,7 @@ def test_malformed_ranges(cumulative: int, span: tuple[int, int]) -> None:  # 4.
         Ack(0, 0, 0, 0, 0, [(1, 2**32)]),
     ],
 )
-def test_values_that_do_not_fit(ack: Ack) -> None:
+def test_values_that_do_not_fit_raise(ack: Ack) -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_ack(ack)
 

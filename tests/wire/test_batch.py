@@ -170,7 +170,7 @@ def test_unknown_types_and_versions_are_parsed(parse: Parse) -> None:  # 1.4
 
 
 @both
-def test_the_largest_packet(parse: Parse) -> None:  # 1.3
+def test_the_largest_packet_is_parsed(parse: Parse) -> None:  # 1.3
     largest = whole_packet(Packet(4, 1, 2, 3, bytes(PACKET_SIZE_MAX - 24)))
     parsed = parse(largest)
     assert len(parsed[0]) == 1
@@ -179,5 +179,5 @@ def test_the_largest_packet(parse: Parse) -> None:  # 1.3
 
 @both
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_every_kind_of_buffer(parse: Parse, kind: type[bytes]) -> None:
+def test_every_kind_of_buffer_is_parsed(parse: Parse, kind: type[bytes]) -> None:
     assert accepted(parse(kind(b"".join(WHOLE)))) == WHOLE

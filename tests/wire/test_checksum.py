@@ -17,7 +17,7 @@ from tunnel.wire.checksum import checksum
         (bytes(range(31, -1, -1)), 0x113FDB5C),
     ],
 )
-def test_known_values(data: bytes, value: int) -> None:
+def test_published_values_are_reproduced(data: bytes, value: int) -> None:
     assert checksum(data) == value
 
 

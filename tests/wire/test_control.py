@@ -52,32 +52,32 @@ each = pytest.mark.parametrize(("value", "raw", "encode", "decode"), CASES)
 
 
 @given(ends)
-def test_end_round_trip(value: End) -> None:
+def test_ends_round_trip(value: End) -> None:
     assert decode_end(encode_end(value)) == value
 
 
 @given(aborts)
-def test_abort_round_trip(value: Abort) -> None:
+def test_aborts_round_trip(value: Abort) -> None:
     assert decode_abort(encode_abort(value)) == value
 
 
 @given(option_payloads)
-def test_option_round_trip(value: Option) -> None:
+def test_options_round_trip(value: Option) -> None:
     assert decode_option(encode_option(value)) == value
 
 
 @given(listen_states)
-def test_listen_state_round_trip(value: ListenState) -> None:
+def test_listen_states_round_trip(value: ListenState) -> None:
     assert decode_listen_state(encode_listen_state(value)) == value
 
 
 @given(droppeds)
-def test_dropped_round_trip(value: Dropped) -> None:
+def test_dropped_payloads_round_trip(value: Dropped) -> None:
     assert decode_dropped(encode_dropped(value)) == value
 
 
 @given(edges)
-def test_edge_round_trip(value: Edge) -> None:
+def test_edges_round_trip(value: Edge) -> None:
     assert decode_edge(encode_edge(value)) == value
 
 
@@ -89,7 +89,7 @@ def test_decoding_never_raises(data: bytes) -> None:
 
 
 @each
-def test_layout(value: Any, raw: str, encode: Encode, decode: Decode) -> None:
+def test_the_layout_is_that_of_the_protocol(value: Any, raw: str, encode: Encode, decode: Decode) -> None:
     assert encode(value) == bytes.fromhex(raw)
     assert decode(bytes.fromhex(raw)) == value
 
@@ -102,7 +102,7 @@ def test_a_payload_that_is_cut_or_lengthened_is_malformed(value: Any, raw: str, 
     assert decode(data + b"\0") is None
 
 
-def test_end_layout() -> None:  # 2.5: the last field is optional, so that a cut may leave a valid end
+def test_the_layout_of_end_is_that_of_the_protocol() -> None:  # 2.5: a cut may drop the optional field
     raw = bytes.fromhex("0000010000000000" + DIGEST.hex() + "fffffffe")
     assert encode_end(End(2**40, DIGEST, 2**32 - 2)) == raw
     assert decode_end(raw) == End(2**40, DIGEST, 2**32 - 2)
@@ -112,7 +112,7 @@ def test_end_layout() -> None:  # 2.5: the last field is optional, so that a cut
     assert decode_end(raw + b"\0") is None
 
 
-def test_option_layout() -> None:  # 2.7
+def test_the_layout_of_option_is_that_of_the_protocol() -> None:  # 2.7
     raw = bytes.fromhex("00000009 05 0004 000000fa")
     assert encode_option(Option(9, Options(pull_interval_ms=250))) == raw
     assert decode_option(raw) == Option(9, Options(pull_interval_ms=250))
@@ -137,7 +137,7 @@ def test_reasons_have_names_but_unknown_ones_pass() -> None:
     assert decode_dropped(encode_dropped(Dropped(99, 1, 2, 3))) == Dropped(99, 1, 2, 3)
 
 
-def test_the_text_of_a_refused_name_is_whole_and_not_empty_or_it_is_malformed() -> None:
+def test_a_refused_name_with_a_cut_or_empty_text_is_malformed() -> None:
     told = ListenState(7, ListenStatus.REFUSED, 0, "db", "no")
     raw = bytes.fromhex("00000007 02 0000 02 6462 0002 6e6f")
     assert encode_listen_state(told) == raw
@@ -171,6 +171,6 @@ def test_the_zero_fields_are_ignored() -> None:
         (Edge(-1, 0), encode_edge),
     ],
 )
-def test_values_that_do_not_fit(value: Any, encode: Encode) -> None:
+def test_values_that_do_not_fit_raise(value: Any, encode: Encode) -> None:
     with pytest.raises(ValueError, match=r"fit|bytes|too long|name is empty"):
         encode(value)

@@ -22,7 +22,7 @@ def reference(packet: Packet) -> bytes:
 
 
 @given(packets)
-def test_layout_and_checksum(packet: Packet) -> None:  # 1.1
+def test_layout_and_checksum_are_those_of_the_protocol(packet: Packet) -> None:  # 1.1
     assert b"".join(encode_packet(packet)) == whole_packet(packet) == reference(packet)
 
 
@@ -41,7 +41,7 @@ def test_small_packets_share_a_buffer_and_large_payloads_are_not_copied() -> Non
 
 @pytest.mark.parametrize("length", [0, 1, 1023, 1024, 1025])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_payload_of_every_kind_of_buffer(length: int, kind: type[bytes]) -> None:
+def test_a_payload_may_be_any_kind_of_buffer(length: int, kind: type[bytes]) -> None:
     payload = b"p" * length
     assert whole_packet(Packet(4, 1, 2, 3, kind(payload))) == reference(Packet(4, 1, 2, 3, payload))
 
@@ -50,7 +50,7 @@ def test_no_packets_give_no_buffers() -> None:
     assert encode_packets([]) == []
 
 
-def test_the_largest_packet() -> None:  # 1.3
+def test_the_largest_packet_has_16_mib() -> None:  # 1.3
     payload = bytes(PACKET_SIZE_MAX - HEADER_SIZE)
     assert sum(map(len, encode_packet(Packet(4, 1, 2, 3, payload)))) == 16_777_216
     with pytest.raises(ValueError, match="larger than"):
@@ -68,6 +68,6 @@ def test_the_largest_packet() -> None:  # 1.3
         Packet(4, 1, 2, 3, bytes(2000), 0, 2**16),
     ],
 )
-def test_a_field_that_does_not_fit(packet: Packet) -> None:
+def test_a_field_that_does_not_fit_raises(packet: Packet) -> None:
     with pytest.raises(ValueError, match="does not fit its place"):
         encode_packet(packet)

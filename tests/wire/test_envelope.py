@@ -51,7 +51,7 @@ def seal(kind: int, body: bytes, *, flags: int = 0, mask: int = 0, version: int 
 
 
 @given(messages, masks)
-def test_round_trip(message: Message, mask: int | None) -> None:
+def test_messages_round_trip(message: Message, mask: int | None) -> None:
     decoded = decode_envelope(body_of(message, mask))
     if isinstance(message, Exchange | Answer):
         message.payload = message.data  # a decoded payload is one buffer
@@ -95,7 +95,7 @@ def test_no_valid_checksum_makes_decoding_raise(version: int, kind: int, body: b
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_layout(message: Message, kind: int, flags: int, body: str) -> None:
+def test_the_layout_is_that_of_the_protocol(message: Message, kind: int, flags: int, body: str) -> None:
     assert body_of(message) == seal(kind, bytes.fromhex(body), flags=flags)
 
 
@@ -242,7 +242,7 @@ def test_the_id_is_a_hash_of_the_secret() -> None:  # 6.1
         Status(2**16),
     ],
 )
-def test_values_that_do_not_fit(message: Message) -> None:
+def test_values_that_do_not_fit_raise(message: Message) -> None:
     with pytest.raises(ValueError, match=r"bytes|fit|lowest version|too long"):
         encode_envelope(message)
 

@@ -29,7 +29,7 @@ def test_exact_accepts_only_the_exact_size() -> None:
 
 
 @given(st.text(max_size=60), prefixes, junk, junk)
-def test_text_round_trip(text: str, prefix: struct.Struct, before: bytes, after: bytes) -> None:
+def test_text_round_trips(text: str, prefix: struct.Struct, before: bytes, after: bytes) -> None:
     raw = pack_text(text, prefix)
     view = memoryview(before + raw + after)
     assert unpack_text(view, len(before), prefix) == (text, len(before) + len(raw))

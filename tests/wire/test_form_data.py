@@ -23,7 +23,7 @@ def content(kind: str, form: bytes) -> bytes | str:
     return found if isinstance(found, str) else bytes(found)
 
 
-def test_a_form_is_one_file_with_a_boundary_that_is_not_guessed() -> None:
+def test_a_form_is_one_file_with_a_random_boundary() -> None:
     assert FORM.startswith(
         b"--" + BOUNDARY + b'\r\nContent-Disposition: form-data; name="file"; filename="data.bin"\r\n'
     )

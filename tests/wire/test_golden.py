@@ -52,7 +52,7 @@ each_envelope = pytest.mark.parametrize(("name", "message", "mask"), [entry[:3] 
 
 
 @each_packet
-def test_packet(name: str, packet: Packet, value: Any) -> None:
+def test_a_packet_has_its_stored_bytes(name: str, packet: Packet, value: Any) -> None:
     raw = read_hex(name)
     assert b"".join(encode_packet(packet)) == raw
     assert parse_packets(raw) == ([packet], None)
@@ -73,13 +73,13 @@ def test_no_bit_flip_of_a_packet_is_accepted(name: str, packet: Packet, value: A
         assert discarded.bytes == len(raw)
 
 
-def test_all_packets_in_one_batch() -> None:
+def test_all_packets_are_parsed_from_one_batch() -> None:
     batch = b"".join(read_hex(name) for name, *_ in PACKETS)
     assert parse_packets(batch) == ([packet for _, packet, _, _ in PACKETS], None)
 
 
 @each_envelope
-def test_envelope(name: str, message: Message, mask: int | None) -> None:
+def test_an_envelope_has_its_stored_bytes(name: str, message: Message, mask: int | None) -> None:
     raw = read_hex(name)
     assert b"".join(encode_envelope(message, mask=mask)) == raw
     assert decode_envelope(raw) == message
@@ -95,13 +95,13 @@ def test_no_bit_flip_of_an_envelope_is_accepted(name: str, message: Message, mas
 
 
 @pytest.mark.parametrize(("name", "header"), [entry[:2] for entry in LINKS])
-def test_link_header(name: str, header: LinkHeader) -> None:
+def test_a_link_header_has_its_stored_bytes(name: str, header: LinkHeader) -> None:
     raw = read_hex(name)
     assert encode_link_header(header) == raw
     assert decode_link_header(raw) == header
 
 
-def test_attachment_id() -> None:
+def test_the_attachment_id_has_its_stored_bytes() -> None:
     assert attachment_id(SECRET) == read_hex("attachment_id")
 
 

@@ -12,7 +12,7 @@ RAW = encode_link_header(HEADER)
 
 
 @given(link_headers, junk)
-def test_round_trip_whatever_follows(header: LinkHeader, behind: bytes) -> None:
+def test_a_header_round_trips_whatever_follows(header: LinkHeader, behind: bytes) -> None:
     raw = encode_link_header(header)
     assert len(raw) == LINK_HEADER_SIZE
     assert decode_link_header(raw + behind) == header
@@ -24,7 +24,7 @@ def test_junk_is_none(data: bytes) -> None:
     assert decode_link_header(b"TLNK" + data) is None
 
 
-def test_layout() -> None:
+def test_the_layout_is_that_of_the_protocol() -> None:
     fields = bytes.fromhex("544c4e4b 00000007 ffffffff 00010000 00000000")
     assert fields + checksum(fields, bytes(4)).to_bytes(4, "big") == RAW
 
@@ -52,6 +52,6 @@ def test_flags_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2**32])
-def test_a_number_that_does_not_fit(number: int) -> None:
+def test_a_number_that_does_not_fit_raises(number: int) -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_link_header(LinkHeader(number, 0, 0))

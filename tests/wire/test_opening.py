@@ -28,17 +28,17 @@ REJECTED = encode_rejected(Rejected(KEY, RejectReason.VERSION, "no", Options(ver
 
 
 @given(connects)
-def test_connect_round_trip(connect: Connect) -> None:
+def test_connect_round_trips(connect: Connect) -> None:
     assert decode_connect(encode_connect(connect)) == connect
 
 
 @given(accepteds)
-def test_accepted_round_trip(accepted: Accepted) -> None:
+def test_accepted_round_trips(accepted: Accepted) -> None:
     assert decode_accepted(encode_accepted(accepted)) == accepted
 
 
 @given(rejecteds)
-def test_rejected_round_trip(rejected: Rejected) -> None:
+def test_rejected_round_trips(rejected: Rejected) -> None:
     assert decode_rejected(encode_rejected(rejected)) == rejected
 
 
@@ -49,15 +49,15 @@ def test_decoding_never_raises(data: bytes) -> None:
         decode(KEY + data)
 
 
-def test_connect_layout() -> None:  # 2.1
+def test_the_layout_of_connect_is_that_of_the_protocol() -> None:  # 2.1
     assert KEY + bytes.fromhex("01 01 1538 02 6462 00010000 03 0004 00000001") == CONNECT
 
 
-def test_accepted_layout() -> None:  # 2.2
+def test_the_layout_of_accepted_is_that_of_the_protocol() -> None:  # 2.2
     assert KEY + bytes.fromhex("01 00010000 03 0004 00000001") == ACCEPTED
 
 
-def test_rejected_layout() -> None:  # 2.3
+def test_the_layout_of_rejected_is_that_of_the_protocol() -> None:  # 2.3
     assert KEY + bytes.fromhex("0009 0002 6e6f 01 0004 0001 0001") == REJECTED
 
 
@@ -90,7 +90,7 @@ def test_unknown_flags_are_ignored() -> None:
         (20, b"\xff"),  # a host that overruns
     ],
 )
-def test_malformed_targets(at: int, value: bytes) -> None:
+def test_a_malformed_target_makes_connect_malformed(at: int, value: bytes) -> None:
     assert decode_connect(CONNECT[:at] + value + CONNECT[at + len(value) :]) is None
 
 
@@ -116,7 +116,7 @@ def test_an_impossible_target_raises(kind: TargetKind, host: str, port: int) -> 
         Target(kind, host, port)
 
 
-def test_the_longest_host() -> None:
+def test_a_host_may_have_255_bytes() -> None:
     connect = Connect(KEY, False, Target(TargetKind.SERVICE, "h" * 255), 0)
     assert decode_connect(encode_connect(connect)) == connect
 
@@ -140,7 +140,7 @@ def test_a_route_key_of_another_size_raises(key: bytes) -> None:
         encode_rejected(Rejected(key, 1))
 
 
-def test_values_that_do_not_fit() -> None:
+def test_values_that_do_not_fit_raise() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_connect(Connect(KEY, False, TCP, 2**32))
     with pytest.raises(ValueError, match="does not fit"):

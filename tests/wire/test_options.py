@@ -14,7 +14,7 @@ def item(kind: int, value: bytes) -> bytes:
 
 
 @given(options)
-def test_round_trip(value: Options) -> None:
+def test_options_round_trip(value: Options) -> None:
     assert decode_options(encode_options(value)) == value
 
 
@@ -31,7 +31,7 @@ def test_no_options_are_no_bytes() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), NUMBERS)
-def test_numbers(kind: int, name: str) -> None:
+def test_numbers_have_four_bytes(kind: int, name: str) -> None:
     raw = item(kind, bytes([0, 0, 1, 2]))
     assert decode_options(raw) == Options(**{name: 258})  # type: ignore[arg-type]
     assert encode_options(Options(**{name: 258})) == raw  # type: ignore[arg-type]
@@ -40,12 +40,12 @@ def test_numbers(kind: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2**32])
-def test_a_number_that_does_not_fit(number: int) -> None:
+def test_a_number_that_does_not_fit_raises(number: int) -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_options(Options(keepalive_ms=number))
 
 
-def test_versions() -> None:
+def test_versions_are_the_lowest_and_the_highest() -> None:
     assert decode_options(item(1, bytes([0, 1, 0, 3]))) == Options(versions=(1, 3))
     assert decode_options(item(1, bytes([0, 3, 0, 1]))) is None
     assert decode_options(item(1, bytes([0, 3, 0]))) is None
@@ -53,7 +53,7 @@ def test_versions() -> None:
         encode_options(Options(versions=(2, 1)))
 
 
-def test_user() -> None:
+def test_a_user_has_at_most_255_bytes_of_utf8() -> None:
     longest = "é" * 127 + "x"  # 255 bytes
     assert decode_options(encode_options(Options(user=longest))) == Options(user=longest)
     assert decode_options(item(6, b"")) == Options(user="")
@@ -63,14 +63,14 @@ def test_user() -> None:
         encode_options(Options(user=longest + "x"))
 
 
-def test_endpoint_id() -> None:
+def test_an_endpoint_id_has_16_bytes() -> None:
     assert decode_options(item(7, bytes(16))) == Options(endpoint_id=bytes(16))
     assert decode_options(item(7, bytes(15))) is None
     with pytest.raises(ValueError, match="16 bytes, not 17"):
         encode_options(Options(endpoint_id=bytes(17)))
 
 
-def test_encryption() -> None:
+def test_the_encryption_option_has_at_most_2048_bytes() -> None:
     assert decode_options(item(8, b"")) == Options(encryption=b"")
     longest = Options(encryption=bytes(2048))
     assert decode_options(encode_options(longest)) == longest

@@ -12,7 +12,7 @@ def test_size_is_the_size_on_the_wire(packet: Packet) -> None:  # 1.3
     assert packet.size == len(whole_packet(packet))
 
 
-def test_sequenced_types() -> None:  # 1.5
+def test_six_types_are_sequenced() -> None:  # 1.5
     names = {kind.name for kind in PacketType if kind in SEQUENCED}
     assert names == {"CONNECT", "ACCEPTED", "DATA", "CLOSE", "OPTION", "FINISH"}
 

@@ -1,4 +1,4 @@
-"""The option with which a service asks for connections of people without the tunnel."""
+"""The option with which a service asks the relay for a public place, where strangers reach it (2.11)."""
 
 import pytest
 

@@ -29,7 +29,7 @@ def test_unwrap_is_congruent_and_nearest(wire: int, near: int) -> None:
     assert -HALF < number - near <= HALF
 
 
-def test_unwrap_of_two_equally_near_takes_the_higher() -> None:
+def test_unwrap_takes_the_higher_of_two_equally_near_numbers() -> None:
     near = 7 * MODULUS + 5
     assert unwrap(wrap(near + HALF), near) == near + HALF
 

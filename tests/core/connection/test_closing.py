@@ -114,7 +114,7 @@ def test_shutdown_is_sent_only_when_the_peers_id_is_known() -> None:
 
 
 @pytest.mark.parametrize(("user_timeout_s", "drain_s"), [(10, 60), (300, 300)])
-def test_the_drain_lasts_a_minute_or_a_longer_user_timeout(user_timeout_s: int, drain_s: int) -> None:  # 5.7
+def test_the_drain_lasts_a_minute_or_the_user_timeout_if_longer(user_timeout_s: int, drain_s: int) -> None:  # 5.7
     solo = Solo(EndpointConfig(budget_bytes=1 << 20, user_timeout_us=user_timeout_s * SECOND_US)).opened()
     expected = drain_s * SECOND_US
     solo.connection.state = State.DRAIN
@@ -124,7 +124,7 @@ def test_the_drain_lasts_a_minute_or_a_longer_user_timeout(user_timeout_s: int, 
     assert solo.endpoint.budget.granted_bytes == 0
 
 
-def test_no_drain_for_a_peer_that_has_shut_down() -> None:  # 5.7
+def test_the_drain_ends_at_once_when_the_peer_has_sent_shutdown() -> None:  # 5.7
     solo = Solo().opened()
     solo.connection.closing._peer_released = True
     solo.connection.state = State.DRAIN
@@ -145,7 +145,7 @@ def test_forgetting_frees_everything_but_the_id() -> None:  # 3.1
     assert solo.connection.timers.next() == NEVER_US
     assert not solo.connection.sender.window.outstanding
     assert solo.endpoint.tombstones.answer(("", KEY), solo.now) is None
-    assert solo.endpoint.tombstones.answer(("", solo.route_key), solo.now) is None  # an initiator gets no CONNECT
+    assert solo.endpoint.tombstones.answer(("", solo.route_key), solo.now) is None  # an initiator answers no CONNECT
 
 
 def test_forgetting_keeps_the_answer_of_an_acceptor() -> None:  # 3.3
@@ -178,7 +178,7 @@ def test_a_peer_that_ended_without_a_close_has_received_everything() -> None:  #
     assert solo.events() == [Closed(solo.connection.id)]
 
 
-def test_data_that_never_left_was_not_received() -> None:
+def test_data_that_never_left_does_not_count_as_received() -> None:
     """Only a peer that lies can claim to have ended before our CLOSE reached it."""
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
@@ -187,7 +187,7 @@ def test_data_that_never_left_was_not_received() -> None:
     assert solo.events() == [Lost(solo.connection.id, LostReason.PEER_CLOSED, "3 bytes were not acknowledged")]
 
 
-def test_data_that_had_left_was_received() -> None:
+def test_data_that_has_left_counts_as_received_when_the_peer_has_ended() -> None:
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     solo.out()

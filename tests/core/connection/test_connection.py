@@ -236,7 +236,7 @@ def test_a_repeated_connect_of_an_acceptor_without_a_route_resumes_it() -> None:
     assert solo.types() == [PacketType.ACCEPTED, ACK]
 
 
-def test_the_smaller_user_timeout_of_both_sides_holds() -> None:  # 4.15
+def test_the_smaller_of_both_user_timeouts_applies() -> None:  # 4.15
     solo = Solo().connect()
     solo.answer(Options(user_timeout_ms=10_000))
     solo.connection.write(b"x", solo.now)
@@ -306,7 +306,7 @@ def test_packets_held_for_the_answer_are_processed_after_it() -> None:  # 3.7
 
 
 @pytest.mark.parametrize("reason", [RejectReason.GONE, RejectReason.BUSY])
-def test_a_refused_resume(reason: RejectReason) -> None:  # 6.6
+def test_a_resume_refused_as_gone_ends_the_connection_and_as_busy_does_not(reason: RejectReason) -> None:  # 6.6
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     answer = encode_rejected(Rejected(solo.route_key, reason, ""))

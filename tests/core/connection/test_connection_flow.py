@@ -29,7 +29,7 @@ def test_writable_waits_until_enough_room_is_free() -> None:
     assert Writable(connection.id) in solo.events()
 
 
-def test_two_users_a_claimed_window_is_buffered_for_only_as_far_as_the_budget_grants() -> None:
+def test_two_users_the_send_buffer_grows_for_a_claimed_window_only_as_far_as_the_budget_grants() -> None:
     solo = Solo(EndpointConfig(send_buffer_bytes_max=1000, budget_bytes=300_000)).opened()
     window, budget = solo.connection.sender.window, solo.endpoint.budget
     before = budget.granted_bytes
@@ -113,7 +113,7 @@ def test_write_returns_how_much_it_took_and_writable_comes_when_a_quarter_is_fre
     assert connection.write(bytes(3000), solo.now) == 3000
     assert connection.write(bytes(3000), solo.now) == 1000
     assert connection.write(b"x", solo.now) == 0
-    assert connection.write(b"", solo.now) == 0  # writes nothing; the Writable that is owed stays owed
+    assert connection.write(b"", solo.now) == 0  # writes nothing; Writable is still to come
     solo.out(size=8 * 999)
     connection.sender.window.acknowledge(connection.sender.window.oldest, [])
     solo.ack(window=0)

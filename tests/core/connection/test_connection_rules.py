@@ -80,7 +80,7 @@ def test_writing_to_a_closed_connection_raises() -> None:
         solo.connection.write(b"x", solo.now)
 
 
-def test_the_first_option_counts() -> None:  # 2.7: versions start at 1
+def test_the_first_option_of_a_connection_takes_effect() -> None:  # 2.7: versions start at 1
     solo = Solo().opened()
     solo.option(0, 1, Options(pull_interval_ms=3000))
     assert solo.connection.sender.rtt.pull_interval_us == 3 * SECOND_US
@@ -94,7 +94,7 @@ def test_a_used_up_peer_window_is_zero_in_the_statistics() -> None:
     assert solo.connection.snapshot().window_bytes == 0
 
 
-def test_a_peer_is_sent_packets_of_a_kilobyte_whatever_it_announces() -> None:  # 4.13
+def test_packets_of_a_kilobyte_are_sent_even_if_the_peer_announces_a_lower_limit() -> None:  # 4.13
     solo = Solo().connect()
     solo.answer(Options(packet_bytes_max=100))
     solo.out()
@@ -143,7 +143,7 @@ def test_a_resume_names_the_endpoint_that_accepted() -> None:  # 6.5
     assert (connect.resume, connect.options.endpoint_id) == (True, bytes(range(16)))
 
 
-def test_the_answer_of_a_second_acceptor_is_named_as_the_cause() -> None:  # 3.8
+def test_the_answer_of_a_second_acceptor_is_named_as_the_cause_of_the_end() -> None:  # 3.8
     solo = Solo().opened()
     payload = encode_accepted(Accepted(solo.route_key, False, 1000, Options()))
     solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 7, payload))

@@ -164,7 +164,7 @@ def test_accepted_leaves_before_everything_that_needs_the_route() -> None:  # 3.
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_the_last_answer_is_the_refusal_or_else_gone(refused: bool) -> None:  # 3.3
+def test_the_last_answer_is_the_refusal_or_gone_if_there_was_none(refused: bool) -> None:  # 3.3
     solo = Solo()
     solo.request()
     if refused:

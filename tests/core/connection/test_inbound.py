@@ -41,7 +41,7 @@ from tunnel.wire import (
 )
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
-QUIET = (PacketType.PING, PacketType.SHUTDOWN)  # nothing in these can be malformed
+QUIET = (PacketType.PING, PacketType.SHUTDOWN)  # these are well-formed with any payload
 JUNK = b"\xff" * 7
 
 
@@ -49,11 +49,11 @@ def dropped(reason: int, first: int = 0, last: int = 0, limit: int = 0) -> bytes
     return encode_dropped(Dropped(reason, first, last, limit))
 
 
-# packets from strangers, packets before ACCEPTED, malformed packets
+# packets from other peers, packets before ACCEPTED, malformed packets
 
 
 @pytest.mark.parametrize("packet_type", [*PacketType, 200])
-def test_a_packet_from_a_stranger_changes_nothing(packet_type: int) -> None:  # 3.8
+def test_a_packet_from_another_peer_changes_nothing(packet_type: int) -> None:  # 3.8
     solo = Solo().opened()
     stranger = Packet(packet_type, PEER + 1, solo.connection.id, 0, b"")
     solo.receive(stranger)
@@ -146,7 +146,7 @@ def test_an_acceptor_discards_answers() -> None:
     assert solo.in_state(State.OPEN)
 
 
-def test_a_second_acceptor_ends_both_streams() -> None:
+def test_the_answer_of_a_second_acceptor_ends_the_connection_and_is_aborted() -> None:
     solo = Solo().opened()
     payload = encode_accepted(Accepted(solo.route_key, False, 1000))
     solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 0, payload))
@@ -170,7 +170,7 @@ def test_a_closing_endpoint_learns_that_the_peer_has_ended_gracefully(packet_typ
 
 
 @pytest.mark.parametrize("reason", [RejectReason.GONE, RejectReason.BUSY])
-def test_a_resume_may_be_refused(reason: RejectReason) -> None:  # 6.8
+def test_a_resume_refused_as_gone_ends_the_connection_and_as_busy_does_not(reason: RejectReason) -> None:  # 6.8
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
     payload = encode_rejected(Rejected(solo.route_key, reason, ""))

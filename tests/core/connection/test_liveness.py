@@ -87,7 +87,7 @@ def test_a_timeout_shorter_by_a_microsecond_is_adopted() -> None:
     assert timers.get(Timer.USER_TIMEOUT) == 300 * SECOND_US - 1
 
 
-def test_hearing_the_peer_cancels_our_ping_but_not_the_pongs_that_we_owe() -> None:
+def test_hearing_the_peer_cancels_our_ping_but_not_the_pongs_that_wait() -> None:
     liveness, _ = make()
     liveness.begin(0)
     liveness.handle_keepalive(RTO_US, 60 * SECOND_US)

@@ -13,7 +13,7 @@ PING, PONG, PROBE = PacketType.PING, PacketType.PONG, PacketType.PROBE
 
 def test_control_packets_leave_together_with_a_waiting_ack() -> None:
     solo = Solo().opened()
-    solo.wait(10 * MS)  # since the last ACK
+    solo.wait(10 * MS)  # the spacing of delayed ACKs
     solo.data(0)
     assert not solo.endpoint.wants_batch()
     solo.say(PING, b"a")
@@ -51,7 +51,7 @@ def test_only_answers_to_connect_leave_without_a_route() -> None:  # 6.5
     assert solo.types() == [ACCEPTED, ACK, PONG]
 
 
-def test_a_request_that_is_not_answered_sends_nothing() -> None:
+def test_nothing_is_sent_before_a_request_is_answered() -> None:
     solo = Solo()
     solo.request()
     solo.data(0)

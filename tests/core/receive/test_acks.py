@@ -57,7 +57,7 @@ def test_an_ack_names_the_packets_received_and_echoes_its_cause() -> None:  # 2.
     assert timers.get(Timer.ACK_DELAY) == NEVER_US
 
 
-def test_an_ack_that_left_early_is_not_owed_again() -> None:
+def test_an_ack_that_left_early_is_not_due_when_its_timer_fires() -> None:
     receiver, timers = make()
     data(receiver, 0, 0)
     receiver.take_ack(10)
@@ -146,7 +146,7 @@ def test_sixteen_kilobytes_are_acknowledged_after_a_millisecond() -> None:  # 4.
     assert not receiver.may_ack(2_000)
 
 
-def test_a_probe_is_answered_with_an_ack() -> None:  # 4.12
+def test_an_ack_that_a_probe_asks_for_is_due_at_once() -> None:  # 4.12
     receiver, _ = make()
     receiver.request_ack(5)
     assert receiver.ack_due
@@ -189,7 +189,7 @@ def test_a_window_that_is_filled_within_two_seconds_grows() -> None:
     [(SECOND // 2, 2 * SECOND), (SECOND, 4 * SECOND), (3 * SECOND, 12 * SECOND), (30 * SECOND, 60 * SECOND)],
 )
 def test_on_a_long_path_a_window_may_take_four_round_trips(round_trip_us: int, limit_us: int) -> None:
-    """On a path of 2 s no window's worth of bytes can come within 2 s, so the window would never grow."""
+    """With a round trip of 2 s, a full window takes longer than 2 s to come, so the window would never grow."""
     assert grown([0, 1, limit_us - 1], round_trip_us=round_trip_us) == [100, 100, 200]
     assert grown([0, 1, limit_us], round_trip_us=round_trip_us) == [100, 100, 100]
 

@@ -108,8 +108,8 @@ def test_slices_of_4_kib_are_handed_on_without_gathering() -> None:
 @pytest.mark.parametrize(
     ("body_kib", "slice_kib", "window_kib", "kept"),
     [
-        (512, 128, 256, True),  # a quarter of its body: kept, whatever the body costs
-        (300, 64, 600, True),  # less, and the window holds the body twice
+        (512, 128, 256, True),  # a quarter of its body: kept, however large the body is
+        (300, 64, 600, True),  # less than a quarter: kept, as the window is twice as large as the body
         (300, 64, 599, False),
     ],
 )

@@ -43,7 +43,7 @@ def test_an_older_acknowledgement_overtakes_nothing_more() -> None:
     assert detector.lost(PATIENCE_US, PATIENCE_US) == ([first], NEVER_US)
 
 
-def test_a_forgotten_segment_proves_nothing() -> None:
+def test_a_forgotten_segment_proves_no_loss() -> None:
     detector = LossDetector()
     _, second = segments(detector, 0, 0)
     detector.forget(second)

@@ -52,7 +52,7 @@ def test_the_tail_is_probed_once_before_rto() -> None:  # 4.7
     assert bench.carry() is segments[-1]
     assert bench.stats.resent_by_cause == {"pto_probe": 1}
     bench.receipt(segments[-1])
-    assert bench.fire() == 775 * MS  # RTO, of the head, as if there had been no probe
+    assert bench.fire() == 775 * MS  # RTO of the oldest packet, as if there had been no probe
     assert bench.carry() is segments[0]
     assert bench.stats.resent_by_cause == {"pto_probe": 1, "retransmit_timeout": 1}
     bench.receipt(segments[0])
@@ -155,7 +155,7 @@ def test_a_batch_that_was_given_up_is_resent_at_once() -> None:  # 4.10
     bench.sender.given_up(segments[0], 0)
     assert bench.sender.sendable()
     assert bench.carry() is segments[0]
-    bench.sender.given_up(segments[0], 0)  # an older attempt of a packet in flight again
+    bench.sender.given_up(segments[0], 0)  # an older attempt; the packet is in flight again
     assert not bench.sender.sendable()
     assert bench.stats.resent_by_cause == {"batch_given_up": 1}
     bench.receipt(segments[1])
@@ -170,7 +170,7 @@ def test_packets_dropped_by_the_relay_are_resent() -> None:  # 4.10, 2.9
     bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST), 1000, bench.now)
     assert [bench.carry(), bench.carry()] == segments[:2]
     assert bench.sender.take(BIG, bench.now) is None
-    assert bench.timers.get(Timer.RETRANSMIT) == NEVER_US  # the head is carried
+    assert bench.timers.get(Timer.RETRANSMIT) == NEVER_US  # the oldest packet has no receipt yet
     bench.ack(0, attempt=1)
     bench.sender.dropped(wrap(FIRST), wrap(FIRST + 9), 1000, bench.now)
     assert [bench.carry(), bench.carry()] == segments[1:]
@@ -211,7 +211,7 @@ def test_an_edge_that_the_sender_must_ignore_does_not_end_the_pause(ignored: int
     assert bench.carry() is second
 
 
-def test_a_drop_without_room_does_not_stop_a_sender_with_nothing_in_flight() -> None:
+def test_a_packet_dropped_for_lack_of_room_does_not_stop_a_sender_with_nothing_in_flight() -> None:
     bench = Bench()
     (segment,) = bench.send(1)
     bench.ack(0)

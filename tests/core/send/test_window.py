@@ -105,7 +105,7 @@ def test_ends_follow_everything_written() -> None:  # 5.1
     assert window.exhausted
 
 
-def test_a_close_may_name_no_received_number() -> None:
+def test_a_close_may_lack_the_received_number() -> None:
     window = make()
     window.end(PacketType.CLOSE)
     end = decode_end(take(window).payload)
