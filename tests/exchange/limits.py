@@ -39,7 +39,7 @@ def refused_at_random(share: float) -> Passes:
 
 
 class SlotLoop(Loop):
-    """A path that carries `slots` requests at once; the others wait for their turn. A repeat waits like any other."""
+    """A path that carries `slots` requests at once; the others, repeats too, wait for their turn."""
 
     slots = 2
 

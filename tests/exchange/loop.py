@@ -60,7 +60,7 @@ class MemoryOutbox:
     def __init__(self, frames: list[Frame] | None = None) -> None:
         self.frames = deque(frames or [])
         self.freed = 0
-        self.is_withheld = False  # a stream carries the frames, and it is not asking
+        self.is_withheld = False  # true while only a stream may take the frames
 
     def take(self, limit_bytes: int, packets_max: int = PACKETS_ANY) -> list[Frame]:
         taken: list[Frame] = []
@@ -147,7 +147,7 @@ class Relay:
         return next((lane for lane in reversed(self.streams.values()) if lane.carries), None)
 
     def pump_streams(self, now: int) -> None:
-        """Send what waits on the stream that carries it, and what is due on others."""
+        """Let each stream send what is due; only the stream that carries the packets takes waiting frames."""
         for lane in list(self.streams.values()):
             self.outbox.is_withheld = self.carrier() not in (None, lane)
             while (reply := lane.poll_stream(now)) is not None:
@@ -265,7 +265,7 @@ class Fate:
     """The fate of an answer that is larger than `answer_bytes_max`: a status, or lost."""
     answer_bytes_max: int = 0
     buffered: bool = False
-    """A streamed answer is held back to its end."""
+    """A streamed answer is held back until its end."""
     stream_bytes: int = -1
     """How many bytes of a streamed answer pass; -1: all. Then it is cut if `reported`, else silent."""
 
@@ -297,7 +297,7 @@ class Loop:
         self.pushed: dict[int, tuple[int, list[int]]] = {}  # token -> number of requests before, names
         self.tokens = 0
         self._batches: dict[int, list[Packet]] = {}
-        self.waiting: dict[int, tuple[int, Fate]] = {}  # handle -> request id
+        self.waiting: dict[int, tuple[int, Fate]] = {}  # handle -> request id, fate
         self._handles = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -432,7 +432,7 @@ class Loop:
         return bool(replies or pieces)
 
     def _pass_on(self, handle: int, piece: bytes, is_last: bool) -> None:
-        """A piece of a streamed answer leaves the relay."""
+        """Pass on a piece of a streamed answer that has left the relay."""
         if handle not in self.waiting:
             return
         request_id, fate = self.waiting[handle]

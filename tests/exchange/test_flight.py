@@ -289,7 +289,7 @@ def push(size_bytes: int) -> Flight:
     [(0, [1] * 7), (8_000, [1] * 7), (64_000, [1, 2, 4, 8, 8, 8, 8]), (1 << 20, [1, 2, 4, 8, 16, 30, 30])],
 )
 def test_a_large_body_is_repeated_less_and_less_often(size_bytes: int, longest_s: list[int]) -> None:
-    """A full path takes each repeat in behind those before it: a body that is repeated too fast never arrives."""
+    """A full path queues each repeat after the earlier ones: a body that is repeated too fast never arrives."""
     flight, random, waits_s = push(size_bytes), Random(1), []
     flight.send(1, 0, random)
     for request_id in range(2, 9):
@@ -315,7 +315,7 @@ def test_an_answer_to_another_exchange_ends_a_long_wait() -> None:
     assert flight.next_us == now + 2 * SECOND
 
 
-def test_an_answer_to_another_exchange_leaves_a_body_that_is_in_time() -> None:
+def test_an_answer_to_another_exchange_does_not_move_a_first_deadline() -> None:
     flight = push(1 << 20)
     flight.send(1, 0, Random(1))
     flight.hurry(400 * MS, 450 * MS)

@@ -20,7 +20,7 @@ REFERENCE = LaneConfig(
 
 
 def carried(rate: float, *, reported: bool, upload: bool) -> int:
-    """Count the packets carried in 10 s at 100 ms and 10 MB/s, when this part of the exchanges fails either way."""
+    """Count the packets carried in 10 s at 100 ms and 10 MB/s, when requests or responses of this share are lost."""
     random = Random(5)
 
     def fate(request: Request, now: int) -> Fate:
@@ -71,7 +71,7 @@ def healed_after(length_us: int, config: LaneConfig, *, upload: bool) -> int:
 @pytest.mark.parametrize("config", [LaneConfig(), LaneConfig(lanes_start=4), LaneConfig(one_connection=True)])
 @pytest.mark.parametrize("upload", [True, False])
 def test_a_healed_path_is_used_within_a_second_and_a_round_trip(config: LaneConfig, upload: bool) -> None:
-    # The first deadline of a pull includes its hold, a second while packets flow: it decides after short outages.
+    # The first deadline of a pull includes its hold, 1 s while packets flow; after a short outage it decides.
     assert healed_after(SECOND // 2, config, upload=upload) <= 1_500_000
     for length_us in (2 * SECOND, 10 * SECOND, 60 * SECOND):
         assert healed_after(length_us, config, upload=upload) <= SECOND + 3 * 80_000

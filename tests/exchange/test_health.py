@@ -1,4 +1,4 @@
-"""Troubled is reported at the third failure of one body, if failures have lasted, and Recovered once."""
+"""Troubled is reported at the third failure of one body, once failures have lasted for a while; Recovered only once."""
 
 from tests.exchange.loop import SECRET
 from tunnel.exchange.events import Recovered, Troubled

@@ -19,7 +19,7 @@ def quick(held: HeldPulls, now: int) -> bool:
     return held.answered(now - 100 * MS, LEAST_US, 8, now)
 
 
-def test_two_are_held_at_first() -> None:
+def test_two_pulls_may_be_held_at_first() -> None:
     assert HeldPulls().most == 2
 
 
@@ -31,7 +31,7 @@ def test_exchanges_that_wait_for_holds_lower_the_number() -> None:
     assert held.most == 0
 
 
-def test_on_two_lanes_only_one_was_held() -> None:
+def test_on_two_lanes_the_number_falls_from_one_to_none() -> None:
     held = HeldPulls()
     assert [block(held, second * SECOND, lanes=2) for second in range(1, 3)] == [False, True]
     assert held.most == 0
@@ -46,7 +46,7 @@ def test_on_two_lanes_only_one_was_held() -> None:
         pytest.param(lambda held, now: held.answered(now - SECOND, LEAST_US, 8, now), id="no hold ended"),
     ],
 )
-def test_other_exchanges_do_not_count(other: object) -> None:
+def test_other_exchanges_do_not_lower_the_number(other: object) -> None:
     assert callable(other)
     held = HeldPulls()
     for second in range(1, 20, 2):
@@ -60,7 +60,7 @@ def test_the_window_after_a_hold_includes_two_round_trips() -> None:
     assert [block(held, second * SECOND, after_us=30 * MS) for second in (1, 2)] == [False, True]
 
 
-def test_more_are_held_again_after_waits_that_double() -> None:
+def test_more_pulls_may_be_held_again_after_waits_that_double() -> None:
     held = HeldPulls()
     lowered_us = 2 * SECOND + 2 * MS
     block(held, SECOND)

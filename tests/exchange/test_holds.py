@@ -29,7 +29,7 @@ class CuttingLoop(Loop):
         self.at(self.now + self._cut_us, lambda: self._cut(handle))
 
     def _cut(self, handle: int) -> None:
-        found = self.waiting.pop(handle, None)  # the relay's later answer leads nowhere
+        found = self.waiting.pop(handle, None)  # nothing waits for the later answer of the relay
         if found is None:
             return
         self.cuts += 1
@@ -44,7 +44,7 @@ def relay(hold_s: int = RELAY_HOLD_S, *, streams: bool = False) -> Relay:
 
 
 def holds(loop: Loop, since_us: int = 0) -> list[int]:
-    """The holds, in seconds, that the pulls since then have asked for, without repeats."""
+    """Return the holds, in seconds, for which pulls have asked since then, without repeats."""
     found = []
     for time_us, request in loop.requests:
         message = decode_envelope(b"".join(request.body))
@@ -76,21 +76,21 @@ def test_an_idle_stream_is_the_one_request_that_waits() -> None:
     loop = Loop(LaneConfig(lanes_start=3), relay=relay(streams=True), streams=True)
     loop.run(5 * SECOND)
     streamed = [(time_us, request) for time_us, request in loop.requests if request.stream]
-    assert watch(loop, 10 * MINUTE) <= {1, 2, 3}  # a confirmation, and the next stream before the last has ended
+    assert watch(loop, 10 * MINUTE) <= {1, 2, 3}  # 2 and 3: a confirmation, and the next stream
     asked = [time_us for time_us, request in loop.requests if request.stream]
-    assert holds(loop, streamed[0][0] + SECOND) == [55] * (len(asked) - 1)  # and no pulls but streams
+    assert holds(loop, streamed[0][0] + SECOND) == [55] * (len(asked) - 1)  # all pulls are streams
     assert {(after - before) // SECOND for before, after in itertools.pairwise(asked)} == {41}
     assert not loop.in_flight(pull=True)
 
 
-def test_a_relay_of_the_version_before_holds_for_30_seconds() -> None:
+def test_a_relay_of_the_previous_version_holds_for_30_seconds() -> None:
     loop = Loop(relay=relay(30))
     assert watch(loop, 10 * MINUTE) == {1}
     assert holds(loop, 5 * MINUTE) == [30] * 10
     assert all(request.repeat == 0 for _, request in loop.requests)
 
 
-def test_an_endpoint_of_the_version_before_asks_for_15_seconds() -> None:
+def test_an_endpoint_of_the_previous_version_asks_for_15_seconds() -> None:
     loop = Loop(LaneConfig(hold_us=15 * SECOND), relay=relay())
     assert watch(loop, 10 * MINUTE) == {1}
     assert set(holds(loop, MINUTE)) == {15}
@@ -99,7 +99,7 @@ def test_an_endpoint_of_the_version_before_asks_for_15_seconds() -> None:
 @pytest.mark.parametrize("how", ["status", "reset", "silence"])
 @pytest.mark.parametrize(("cut_s", "endured_s"), [(10, 7), (20, 15), (30, 15), (50, 30), (60, 55), (100, 55)])
 def test_a_path_that_cuts_teaches_the_endpoint_shorter_holds(cut_s: int, endured_s: int, how: str) -> None:
-    """The waits between trials of a longer hold double, so that few requests are cut. One is held all the time."""
+    """The waits between trials of a longer hold double, so that few requests are cut. One pull is held all the time."""
     loop = CuttingLoop(cut_s, how, relay=relay())
     assert watch(loop, 60 * MINUTE) == {1}
     usual = holds(loop, 20 * MINUTE)
@@ -112,7 +112,7 @@ def test_a_path_that_cuts_teaches_the_endpoint_shorter_holds(cut_s: int, endured
 @pytest.mark.parametrize("how", ["status", "reset", "silence"])
 @pytest.mark.parametrize("cut_s", [10, 20, 30, 50])
 def test_packets_at_any_time_arrive_once_on_a_path_that_cuts(cut_s: int, how: str) -> None:
-    """A packet waits at most for the hold that is lost, and later ones for the holds that the path endures."""
+    """A packet waits at most until the end of the hold whose answer is lost."""
     random = Random(cut_s)
     loop = CuttingLoop(cut_s, how, relay=relay())
     sent_us: dict[int, int] = {}
@@ -126,8 +126,8 @@ def test_packets_at_any_time_arrive_once_on_a_path_that_cuts(cut_s: int, how: st
     assert loop.delivered == list(range(60))
 
 
-def test_a_push_shows_that_a_held_answer_was_lost_and_teaches_the_same() -> None:
-    """A NAT forgets a silent flow after 20 s. Each time the user types after 25 s, and the answer to that is lost."""
+def test_a_push_shows_that_a_held_answer_was_lost_and_shortens_holds() -> None:
+    """A NAT forgets a silent flow after 20 s. After 25 s, the reply to a push is lost with the held answer."""
     loop = CuttingLoop(20, "silence", relay=relay())
     lost_us = []
     for name in range(30):

@@ -1,4 +1,4 @@
-"""The ladder: which road is tried, when it carries, when it is doubted, and how long it rests."""
+"""The ladder: which road is tried, when it carries, when its silence makes it doubted, and how long it rests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KIB = 1024
 
 
 class Low(Random):
-    """Draws zeros, so that rests are whole and returns are at once."""
+    """Draws zeros, so that rests have their full length, and a returning road is tried at once."""
 
     def getrandbits(self, k: int, /) -> int:
         return 0
@@ -47,7 +47,7 @@ def states(ladder: Ladder) -> list[str]:
 
 
 def used(name: str = "link", **options: Any) -> Ladder:
-    """A ladder whose road carries since time 0, and is proven by data."""
+    """Return a ladder whose road has carried since time 0, and is proven by data."""
     ladder = make(**options)
     ladder.attached(0)
     steps(ladder, 0)
@@ -77,7 +77,7 @@ def test_the_best_road_is_tried_at_once_and_the_next_when_the_attachment_is_2_s_
     assert [(report.tries, report.why) for report in ladder.reports()] == [(2, "HTTP 404"), (1, "")]
 
 
-def test_data_makes_an_attachment_old() -> None:
+def test_after_256_kib_roads_are_tried_before_the_attachment_is_2_s_old() -> None:
     ladder = make(remembered=POLL)
     ladder.attached(0)
     ladder.moved(256 * KIB - 1)
@@ -139,7 +139,7 @@ def test_an_eager_ladder_rests_for_at_most_a_second() -> None:
     assert rests == [100 * MS, 200 * MS, 400 * MS, 800 * MS, SECOND, SECOND]
 
 
-def test_a_road_that_has_carried_rests_briefly_and_anew_after_a_minute_in_use() -> None:
+def test_a_road_that_has_carried_rests_briefly_and_its_rests_start_again_after_a_minute_in_use() -> None:
     ladder = used()
     for now, rest_us in ((SECOND, 100 * MS), (2 * SECOND, 200 * MS), (63 * SECOND, 100 * MS)):
         ladder.lost("link", "cut", now)
@@ -278,7 +278,7 @@ def test_a_road_that_dies_while_it_is_renewed_carries_on_with_the_new_connection
     assert renew_us is not None
     assert steps(ladder, renew_us) == [(Step.RENEW, "link")]
     ladder.lost("link", "cut", renew_us + 1)
-    assert steps(ladder, renew_us + SECOND) == []  # one connection is being opened
+    assert steps(ladder, renew_us + SECOND) == []  # a connection is being opened already
     ladder.proven("link", renew_us + SECOND)
     assert steps(ladder, renew_us + SECOND) == [(Step.USE, "link")]
 
@@ -295,7 +295,7 @@ def test_after_a_return_of_the_relay_the_last_road_comes_first_within_2_s() -> N
     assert steps(ladder, due_us) == [(Step.TRY, "websocket")]
 
 
-def test_news_of_the_past_changes_nothing() -> None:
+def test_outdated_news_changes_nothing() -> None:
     ladder = used()
     before = states(ladder)
     ladder.failed("link", "late", 1)
@@ -310,7 +310,7 @@ def test_news_of_the_past_changes_nothing() -> None:
     assert states(ladder) == ["unknown", "unknown"]
 
 
-def test_what_is_learned() -> None:
+def test_the_road_that_has_carried_is_learned() -> None:
     ladder = make("link")
     assert ladder.learned == ""
     ladder.attached(0)

@@ -263,7 +263,7 @@ def test_silence_is_repeated_at_the_deadline_and_then_each_second() -> None:
     assert len(abandoned(loop)) == 4 + 1  # 4 pushes, and the doubted pull that was held from before
 
 
-def test_a_lost_answer_is_not_applied_twice() -> None:
+def test_a_push_whose_answer_is_lost_is_applied_once() -> None:
     loop = attached_loop(packets=1)
     loop.fate = pushes(Fate(response_lost=True), Fate(response_lost=True, reported=True))
     loop.run(3 * SECOND)

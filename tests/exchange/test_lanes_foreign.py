@@ -17,19 +17,19 @@ FOREIGN = [301, 302, 303, 307, 308, 401, 403, 415]
 
 
 def names(request: Request) -> list[int]:
-    """The sequence numbers of the packets in a request."""
+    """Return the sequence numbers of the packets in a request."""
     message = decode_envelope(b"".join(request.body))
     return [packet.sequence for packet in parse_packets(message.data)[0]] if isinstance(message, Exchange) else []
 
 
 def masks(loop: Loop) -> list[int]:
-    """The masks of the pushes that left, in order."""
+    """Return the masks of the pushes that left, in order."""
     pushed = (request for _, request in loop.requests if request.lane >= 0 and not request.pull)
     return [mask_of(b"".join(request.body)) for request in pushed]
 
 
 @pytest.mark.parametrize("status", FOREIGN)
-def test_before_the_first_attach_it_is_final_in_both_forms(status: int) -> None:
+def test_before_the_first_attach_a_refusal_in_both_formats_is_final(status: int) -> None:
     loop = Loop(STEADY, lambda request, now: Fate(status=status))
     loop.run(60 * SECOND)
     (refused,) = loop.told(AttachRefused)
@@ -39,7 +39,7 @@ def test_before_the_first_attach_it_is_final_in_both_forms(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400, 403, 404, 406, 415, 501])
-def test_where_bodies_pass_only_as_forms_all_are_sent_so(status: int) -> None:
+def test_where_bodies_pass_only_as_forms_all_are_sent_as_forms(status: int) -> None:
     loop = Loop(STEADY, lambda request, now: Fate() if request.as_form else Fate(status=status))
     loop.queue.extend(data_packet(name) for name in range(5))
     loop.run(10 * SECOND)
@@ -49,7 +49,7 @@ def test_where_bodies_pass_only_as_forms_all_are_sent_so(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [407, 413, 429, 500, 502, 503, 504])
-def test_answers_that_concern_no_form_do_not_change_it(status: int) -> None:
+def test_answers_that_do_not_concern_the_format_do_not_change_it(status: int) -> None:
     loop = Loop(STEADY, lambda request, now: Fate(status=status))
     loop.run(10 * SECOND)
     assert not any(request.as_form for _, request in loop.requests)
@@ -73,7 +73,7 @@ def test_after_the_first_attach_a_form_is_tried_when_masks_do_not_help() -> None
     assert loop.requests[-1][1].as_form
 
 
-def test_the_first_form_is_used_again_where_forms_are_refused() -> None:
+def test_the_plain_format_is_used_again_where_forms_are_refused() -> None:
     passes = [True]
     loop = Loop(STEADY, lambda request, now: Fate() if request.as_form is passes[0] else Fate(status=403))
     loop.run(SECOND)
@@ -85,12 +85,12 @@ def test_the_first_form_is_used_again_where_forms_are_refused() -> None:
 
 
 def pushes_as(fate: Callable[[Request], Fate]) -> Callable[[Request, int], Fate]:
-    """Give the pushes this fate; all else passes."""
+    """Give this fate to pushes; all other requests pass."""
     return lambda request, now: fate(request) if request.lane >= 0 and not request.pull else Fate()
 
 
 @pytest.mark.parametrize("status", FOREIGN)
-def test_after_it_the_body_is_repeated_with_a_mask(status: int) -> None:
+def test_after_the_first_attach_a_refused_body_is_repeated_with_a_mask(status: int) -> None:
     loop = attached_loop(packets=1)
     loop.lanes.set_pulling(False)
     loop.fate = pushes(Fate(status=status), Fate(status=status))
@@ -145,14 +145,14 @@ def test_an_attach_after_the_first_is_repeated() -> None:
 
 
 def answer_limits(loop: Loop) -> list[int]:
-    """The answer limits of the requests that left, in order, without those of ATTACH."""
+    """Return the answer limits of the requests that left, in order, without those of ATTACH."""
     messages = [decode_envelope(b"".join(request.body)) for _, request in loop.requests]
     return [message.answer_bytes_max for message in messages if isinstance(message, Exchange)]
 
 
 @pytest.mark.parametrize("status", FOREIGN)
 def test_an_exchange_that_is_refused_with_masks_asks_for_smaller_answers(status: int) -> None:
-    """A proxy that limits answers refuses the same answer for ever; the relay repeats as much of it as fits."""
+    """A proxy that limits answers refuses the same answer forever; the relay repeats as much of it as fits."""
     loop = attached_loop()
     loop.relay.give([data_frame(name, 1000) for name in range(600)])
     loop.fate = lambda request, now: Fate(too_large=Fate(status=status), answer_bytes_max=20 * KIB)
@@ -177,12 +177,12 @@ PAGE = Fate(status=200, body=b"<html><title>sign in</title>")
 
 
 @pytest.mark.parametrize("fate", [Fate(status=302), PAGE], ids=["redirect", "page"])
-def test_a_login_page_before_the_first_attach_is_final_or_waited_for(fate: Fate) -> None:
+def test_a_login_page_before_the_first_attach_is_final_without_await_login(fate: Fate) -> None:
     loop = Loop(replace(STEADY, await_login=False), lambda request, now: fate)
     loop.run(60 * SECOND)
     (refused,) = loop.told(AttachRefused)
     assert isinstance(refused, AttachRefused)
-    assert (refused.status, refused.is_page, len(loop.requests)) == (fate.status, True, 2)  # in both forms
+    assert (refused.status, refused.is_page, len(loop.requests)) == (fate.status, True, 2)  # plain, and as a form
 
     def until_signed_in(request: Request, now: int) -> Fate:
         return fate if now < 20 * SECOND else Fate()
@@ -197,7 +197,7 @@ def test_a_login_page_before_the_first_attach_is_final_or_waited_for(fate: Fate)
 
 
 @pytest.mark.parametrize("fate", [Fate(status=403), Fate(status=407), Fate(status=401)], ids=str)
-def test_refusals_are_not_waited_for(fate: Fate) -> None:
+def test_refusals_are_final_even_with_await_login(fate: Fate) -> None:
     loop = Loop(replace(STEADY, await_login=True), lambda request, now: fate)
     loop.run(60 * SECOND)
     assert len(loop.told(AttachRefused)) == 1

@@ -94,7 +94,7 @@ def test_the_highest_lane_is_given_back_after_a_long_idle_time() -> None:
     assert lanes.lane_count == 2
 
 
-def test_a_lane_that_owes_a_confirmation_is_kept() -> None:
+def test_a_lane_with_an_answer_to_confirm_is_kept() -> None:
     lanes = with_three()
     lanes._set.lanes[2].owes = True
     assert lanes.next_timeout() is None
@@ -111,7 +111,7 @@ def test_a_lane_that_was_just_added_is_not_given_back_at_once() -> None:
     assert lanes.next_timeout() == start_us + 20 * MS + 5 * SECOND
 
 
-def test_after_413_a_lane_counts_as_owing_a_confirmation() -> None:  # its next exchange confirms
+def test_after_413_a_lane_counts_as_one_with_an_answer_to_confirm() -> None:  # its next exchange confirms
     lanes = attached()
     requests = []
     for token in (1, 2):

@@ -33,7 +33,7 @@ def size_of(request: Request) -> int:
 
 
 def refusing(refusal: Fate, limit: int = LIMIT) -> Callable[[Request, int], Fate]:
-    """The path gives this fate to large requests."""
+    """Return fates: large requests get this one, and all others pass."""
     return lambda request, now: refusal if size_of(request) > limit else Fate()
 
 
@@ -77,7 +77,7 @@ def test_an_outage_says_nothing_about_sizes(refusal: Fate) -> None:
 
 @pytest.mark.parametrize("both", [False, True])
 def test_failures_by_chance_say_nothing_about_sizes(both: bool) -> None:
-    """Three of ten exchanges fail: beside an upload alone, and beside both directions."""
+    """Three of ten exchanges fail, during an upload alone and during transfers in both directions."""
     sizes = []
     for seed in range(12):
         random = Random(seed)

@@ -18,7 +18,7 @@ def flying(lanes: LaneSet, index: int, number: int, *, sent_us: int | None = 0, 
     return flight
 
 
-def test_an_idle_lane_that_owes_a_confirmation_is_taken_before_others() -> None:
+def test_an_idle_lane_with_an_answer_to_confirm_is_taken_before_others() -> None:
     lanes = LaneSet(4, 4096, 0)
     assert lanes.idle(4) is lanes.lanes[0]
     lanes.lanes[2].owes = lanes.lanes[3].owes = True

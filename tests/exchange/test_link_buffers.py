@@ -79,7 +79,7 @@ def test_the_buffer_used_last_is_forgotten_last() -> None:
     del buffer
     held.clear()
     assert buffers.get(STEP)[0] == 1
-    large = buffers.get(2 * STEP)  # there is room for one of the three beside it
+    large = buffers.get(2 * STEP)  # beside it, there is room for one of the three
     assert [buffers.get(STEP)[0], len(large)] == [1, 2 * STEP]
 
 
@@ -131,7 +131,7 @@ def test_a_large_piece_has_a_buffer_of_its_own_with_room_for_the_next_header() -
     space = intake.space(SHARED, 24)
     assert len(space) == SHARED - 2 + 24
     assert size_of(space) == SHARED + STEP
-    assert len(intake.space(32 * KIB, 24)) == SHARED + STEP - 2  # not large
+    assert len(intake.space(32 * KIB, 24)) == SHARED + STEP - 2  # 32 KiB are not large
 
 
 def test_a_large_piece_that_fits_a_shared_buffer_stays_there_alone() -> None:

@@ -262,7 +262,7 @@ def test_8_4_a_half_sends_a_receipt_before_it_has_been_silent_for_20_s() -> None
     assert link.handle_timeout(first - 1) == []
     assert joined(link.handle_timeout(first)) == batch(0)
     assert link.next_timeout() == 2 * 10_000 * MS + 5
-    link.send([b"x"], 1)  # so the next look finds that it has spoken
+    link.send([b"x"], 1)  # so at the next timeout it has not been silent
     assert link.handle_timeout(20_000 * MS + 5) == []
     assert joined(link.handle_timeout(30_000 * MS + 5)) == batch(0)
 

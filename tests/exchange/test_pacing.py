@@ -51,7 +51,7 @@ def exchanges(limit: BodyLimit, extra_us: Callable[[int], int], now: int, second
 
 @pytest.mark.parametrize("turn_ms", [99, 150, 400, 900, 3000])
 def test_bodies_grow_if_their_time_does_not_depend_on_their_size(turn_ms: int) -> None:
-    """They wait for a turn, so larger bodies carry more in the same number of turns."""
+    """The exchanges wait for a turn, so larger bodies carry more in the same number of turns."""
     limit = body()
     exchanges(limit, lambda size: turn_ms * MS + size // 1000, 0, 60)
     assert limit.limit_bytes == 1024 * KIB
@@ -82,7 +82,7 @@ def test_a_trial_of_a_larger_body_that_takes_longer_is_undone_and_repeated_seldo
     assert [later - earlier > 30 * 2**i for i, (earlier, later) in enumerate(pairwise(begun))] == [True] * 3
 
 
-def test_a_turn_that_becomes_short_is_forgotten_at_once() -> None:
+def test_a_wait_for_turns_that_has_ended_is_forgotten_at_once() -> None:
     limit = body()
     now = exchanges(limit, lambda size: 400 * MS, 0, 20)
     assert limit.queue_us == 400 * MS
@@ -407,7 +407,7 @@ def test_a_single_cut_leaves_the_hold_whatever_came_before() -> None:
 
 
 def trial() -> HoldLimit:
-    """A hold of 30 s that no response has endured yet."""
+    """Return a limit with a hold of 30 s that no response has endured yet."""
     limit = HoldLimit(55 * SECOND, 2 * SECOND, 15 * SECOND)
     assert limit.hold_us == 15 * SECOND
     for _ in range(4):

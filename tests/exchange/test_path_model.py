@@ -151,7 +151,7 @@ def test_pulls_that_fail_on_repeats_too_or_are_only_doubted_leave_the_hold() -> 
 
 
 def lost(now: int) -> Flight:
-    """A pull with a hold of 15 s whose answer was lost, as another answer shows at `now`; the repeat leaves."""
+    """Return a held pull (15 s) whose answer was lost; another answer shows this at `now`, and the repeat leaves."""
     found = flight((0,), hold_ms=15_000)
     found.prove(now, is_answered=True)
     found.check_silence(now)
@@ -163,7 +163,7 @@ def test_answers_to_held_pulls_that_are_lost_shorten_the_hold() -> None:
     it = path()
     answer(it, lost(8 * SECOND), 9 * SECOND, attempt=1)
     answer(it, lost(12 * SECOND), 13 * SECOND, attempt=1)
-    assert it.hold.hold_us == 15 * SECOND  # not at a similar age
+    assert it.hold.hold_us == 15 * SECOND  # the two were lost at different ages
     answer(it, lost(14 * SECOND), 15 * SECOND, attempt=1)
     assert it.hold.hold_us == 7_500 * MS
 

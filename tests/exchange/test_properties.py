@@ -1,4 +1,5 @@
-"""Both halves of the lanes over a path with random faults: no packet is lost, and none arrives twice that must not."""
+"""Both halves of the lanes over a path with random faults: no packet is lost, and none arrives twice
+unless the batch with it was given up."""
 
 from collections.abc import Callable
 from random import Random

@@ -21,7 +21,7 @@ class Traffic:
         self._passes = passes
         self._surely = surely
         self._round_trip_us = round_trip_us
-        self._flights: list[tuple[int, int, bool]] = []  # answered at, sent at, passed; in this order
+        self._flights: list[tuple[int, int, bool]] = []  # when answered (sorted by this), when sent, whether it passed
 
     def run(self, seconds: float) -> None:
         self.passed = self.refused = 0
@@ -76,7 +76,7 @@ def test_a_limit_is_found_by_an_endpoint_that_is_hardly_faster(round_trip_ms: in
     assert traffic.refused < 0.15 * 600
 
 
-def test_refusals_at_random_do_not_hold_up_somebody_who_types() -> None:
+def test_refusals_at_random_do_not_hold_up_a_user_who_types() -> None:
     pace = RequestPace()
     for number in range(200):
         now = number * 700 * MS

@@ -77,7 +77,7 @@ def test_a_proxy_that_cannot_reach_the_relay_asks_for_no_long_wait(status: int, 
 
 
 @pytest.mark.parametrize(("status", "too_many"), [(200, None), (403, None), (429, True), (502, None), (503, False)])
-def test_a_refusal_may_be_one_of_the_number_of_requests(status: int, too_many: bool | None) -> None:
+def test_a_refusal_may_mean_that_requests_are_too_many(status: int, too_many: bool | None) -> None:
     assert judge(status, b"no", 0).too_many is too_many
     assert judge(status, encoded(Status(StatusCode.BUSY)), 0).too_many is None
 

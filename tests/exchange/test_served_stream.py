@@ -137,7 +137,7 @@ def test_a_copy_of_an_older_number_does_not_disturb_the_stream() -> None:
     assert bench.request(3).previous == 2
 
 
-def test_silence_is_broken_after_1_2_4_8_and_15_s_and_packets_begin_again() -> None:
+def test_silence_is_broken_after_1_2_4_8_and_15_s_and_after_packets_from_1_s_again() -> None:
     bench = Bench(hold_ms=60_000).proven(1)
     beats: list[int] = []
     now = 0

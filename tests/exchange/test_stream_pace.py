@@ -84,5 +84,5 @@ def test_envelopes_are_an_eighth_of_the_window_and_at_least_16_kib() -> None:
     assert pace.envelope_bytes == MIB
 
 
-def test_beats() -> None:
+def test_beats_double_from_1_s_to_15_s() -> None:
     assert [beat_after_us(empty) // SECOND for empty in (0, 1, 2, 3, 4, 5, 99)] == [1, 2, 4, 8, 15, 15, 15]

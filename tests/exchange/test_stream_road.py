@@ -32,7 +32,7 @@ def road_after(*events: RoadEvent, now: int = 100 * SECOND) -> StreamRoad:
         ((E.TRIED, E.FAILED, E.TRIED), S.TRYING),
     ],
 )
-def test_transitions(events: tuple[RoadEvent, ...], state: RoadState) -> None:
+def test_each_event_leads_to_the_state_of_the_table(events: tuple[RoadEvent, ...], state: RoadState) -> None:
     assert road_after(*events).state is state
 
 
