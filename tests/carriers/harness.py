@@ -65,7 +65,7 @@ async def echo(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 async def say_and_hear(attachment: Attachment, name: str = "echo") -> tuple[StreamReader, StreamWriter]:
-    """A connection to an echo service that has echoed once."""
+    """Open a connection to an echo service, and let it echo once."""
     reader, writer = await attachment.open_connection(name, timeout=20)
     await ask(reader, writer, b"hello")
     return reader, writer

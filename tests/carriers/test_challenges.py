@@ -186,7 +186,7 @@ def test_a_proxy_that_names_no_scheme_is_answered_with_basic() -> None:
 
 @pytest.fixture
 def spnego(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], dict[str, object]]]:
-    """A pyspnego that only records the arguments of each client."""
+    """Replace pyspnego by a module that only records the arguments of each client."""
     made: list[tuple[tuple[object, ...], dict[str, object]]] = []
     module = SimpleNamespace(client=lambda *arguments, **options: made.append((arguments, options)))
     monkeypatch.setitem(sys.modules, "spnego", module)
@@ -274,7 +274,7 @@ def test_advice_names_what_the_proxy_asks_for_and_what_to_do(offers: list[Challe
     assert Introduction("http://proxy", "proxy", user).advice(offers) == f"http://proxy {text}"
 
 
-def test_advice_where_conversations_are_possible(
+def test_advice_names_the_missing_extra_where_only_conversations_are_offered(
     spnego: list[tuple[tuple[object, ...], dict[str, object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert talking().advice([TALKS]) == f"http://proxy asks for Negotiate, {CHECK}"

@@ -25,7 +25,7 @@ BOUND_BYTES = 24 * MIB  # the most that windows, send buffer and mailbox of one 
 
 
 @on_every_carrier
-async def test_echo(relay: TestRelay) -> None:
+async def test_a_service_echoes(relay: TestRelay) -> None:
     async with relay.attach("ann") as service, relay.attach("bob") as client:
         assert service.is_attached
         await service.start_server(echo, "echo")
@@ -116,7 +116,7 @@ async def test_an_exit_dials_or_refuses(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_bulk_both_ways_at_once(relay: TestRelay) -> None:
+async def test_bulk_flows_both_ways_at_once(relay: TestRelay) -> None:
     up, down = noise(5 * MIB, 1), noise(4 * MIB, 2)
     received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -137,7 +137,7 @@ async def test_bulk_both_ways_at_once(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_half_close(relay: TestRelay) -> None:
+async def test_one_direction_may_end_before_the_other(relay: TestRelay) -> None:
     async def count(reader: StreamReader, writer: StreamWriter) -> None:
         size = len(await reader.read())
         writer.write(b"%d" % size)
@@ -176,7 +176,7 @@ async def test_flush_waits_for_acknowledgement_and_close_delivers_all_data(relay
 
 
 @on_every_carrier
-async def test_many_streams(relay: TestRelay) -> None:
+async def test_many_streams_share_an_attachment(relay: TestRelay) -> None:
     async with relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
 

@@ -21,7 +21,8 @@ FEWER = "the path carries fewer TCP connections at once: the request waits for o
 
 
 class OneAtATime:
-    """A server that accepts a connection only when the one before has ended; the system completes the others.
+    """A server that accepts a connection only when the one before has ended; the kernel completes the handshakes of
+    the others.
 
     It answers each request, but those with a body of b"slow" only when `slow` is set.
     """
@@ -93,7 +94,7 @@ async def test_a_connection_too_many_is_closed_and_requests_wait_for_one_that_wo
         exchanger.send(request(30, b"slow"))
         exchanger.send(request(31))
         exchanger.send(request(32))
-        exchanger.send(msgspec.structs.replace(request(31), id=33, repeat=1))  # takes the place of the first
+        exchanger.send(msgspec.structs.replace(request(31), id=33, repeat=1))  # replaces the first attempt
         exchanger.abandon(32)
         await asyncio.sleep(0)
         assert told.outcomes.empty()
@@ -108,7 +109,7 @@ async def test_a_connection_too_many_is_closed_and_requests_wait_for_one_that_wo
 
 
 @in_loop
-async def test_one_silent_connection_proves_nothing_if_few_others_answer() -> None:
+async def test_a_silent_connection_proves_nothing_while_another_has_few_answers() -> None:
     told = Recorded()
     async with OneAtATime() as front:
         exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
@@ -169,7 +170,7 @@ async def test_a_connection_that_has_brought_an_answer_is_not_one_too_many() -> 
 
 
 class FewConnections:
-    """A server that answers on at most `most` connections, and refuses each further one."""
+    """A server that answers on at most `most` connections, and refuses the requests on each further one."""
 
     def __init__(self, most: int, refusal: bytes) -> None:
         self._most = most
@@ -235,7 +236,7 @@ async def test_a_request_that_is_refused_on_a_further_connection_waits_for_one_t
 
 
 @in_loop
-async def test_a_request_that_is_refused_there_too_is_reported() -> None:
+async def test_a_request_that_is_refused_on_every_connection_is_reported() -> None:
     told = Recorded()
     async with FewConnections(1, REFUSALS["403"]) as front:
         exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)

@@ -20,7 +20,7 @@ class Rotation:
         self.used.renew(self.new, self.refusals.append)
 
 
-def test_without_others_a_refusal_is_not_repeated() -> None:
+def test_without_other_secrets_a_refused_request_is_not_repeated() -> None:
     only = secrets("only")
     used = SecretsInUse(only)
     for status in (401, 403, 404, 407):
@@ -46,7 +46,7 @@ def test_a_request_with_the_old_secrets_that_is_refused_is_repeated_with_the_new
 
 
 @pytest.mark.parametrize("status", [200, 302, 401, 403])
-def test_refused_new_secrets_give_way_to_the_old_ones_and_have_another_try_when_these_are_refused(status: int) -> None:
+def test_refused_new_secrets_give_way_to_the_old_ones_and_are_tried_again_when_these_are_refused(status: int) -> None:
     found = Rotation()
     assert found.used.answered(found.new, status)
     assert found.used.now is found.old
@@ -111,7 +111,7 @@ def test_failures_that_say_nothing_about_secrets_change_nothing() -> None:
     assert found.used.now is found.old
 
 
-def test_when_renewed_twice_before_an_answer_the_secrets_that_worked_are_kept() -> None:
+def test_after_two_renewals_without_an_answer_the_secrets_that_worked_are_kept() -> None:
     found = Rotation()
     newer = secrets("newer")
     found.used.renew(newer, found.refusals.append)

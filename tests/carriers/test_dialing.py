@@ -44,14 +44,14 @@ def test_a_token_goes_over_tls_or_within_this_machine(relay: str, proxy: str | N
     assert "Authorization" in Dialing(relay, token="tnl_x", proxy=proxy).headers
 
 
-def test_two_users_the_proxy_variables_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_users_a_proxy_of_the_environment_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "")
     with pytest.raises(ValueError, match=r"through the proxy http://proxy\.example:3128"):
         Dialing("http://relay.localhost", token="tnl_x")
 
 
-def test_a_program_that_attaches_is_refused_or_allows_it() -> None:
+def test_a_program_must_allow_an_unencrypted_token_with_insecure_http() -> None:
     with pytest.raises(ValueError, match=r"attach\(insecure_http=True\)"):
         attach(["https://relay.example", "http://relay.example"], token="tnl_x", proxy=None)
     attach("http://relay.example", token="tnl_x", proxy=None, insecure_http=True)

@@ -96,7 +96,7 @@ async def plain_server() -> AsyncIterator[str]:
 
 
 @in_loop
-async def test_a_certificate_for_another_name() -> None:
+async def test_a_certificate_for_another_name_is_named_as_the_cause() -> None:
     async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.2", 0, ssl=server_tls()) as server:
         url = f"https://127.0.0.2:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(UnreachableError, match="shows is for another name: write in the URL"):
@@ -104,21 +104,21 @@ async def test_a_certificate_for_another_name() -> None:
 
 
 @in_loop
-async def test_a_certificate_of_an_unknown_issuer() -> None:
+async def test_a_certificate_of_an_unknown_issuer_is_named_as_the_cause() -> None:
     async with HttpTestRelay(tls=server_tls()) as relay:
         with pytest.raises(UnreachableError, match="does not trust the issuer of the certificate"):
             await attach(relay.url, proxy=None).start()
 
 
 @in_loop
-async def test_plain_http_where_tls_is_expected() -> None:
+async def test_plain_http_where_tls_is_expected_is_named_as_the_cause() -> None:
     async with plain_server() as url:
         with pytest.raises(UnreachableError, match=r"answers, but not in TLS: write http:// instead of https://"):
             await attach(url, proxy=None).start()
 
 
 @in_loop
-async def test_tls_where_plain_http_is_expected() -> None:
+async def test_tls_where_plain_http_is_expected_is_named_as_the_cause() -> None:
     async with HttpTestRelay(tls=server_tls()) as relay:
         url = relay.url.replace("https:", "http:")
         with pytest.raises(UnreachableError, match="must begin with https://"):

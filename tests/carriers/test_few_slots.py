@@ -22,7 +22,7 @@ WAITED = "other requests had to wait for the try's turn: the path carries only a
 
 
 class MuteRelay(HttpTestRelay):
-    """Answers no request for a link, or answers it with 101 and says nothing more, until `works` is set."""
+    """Until `works` is set, it answers no request for a link or, with `answers`, sends a 101 and nothing more."""
 
     kind = "poll"
 
@@ -56,7 +56,7 @@ class MuteRelay(HttpTestRelay):
 
 
 def through(proxy: FaultProxy) -> Attachment:
-    """An attachment that tries the link at once, and then every second; it asks for no streams."""
+    """Return an attachment that tries the link at once, and then every second; it asks for no streams."""
     dialing = Dialing(f"{proxy.url}/prefix", token=token_of("bob"), proxy=None)
     config = LaneConfig(stream_after_us=1 << 40)
     return Attachment(
@@ -108,7 +108,7 @@ async def test_the_next_try_takes_the_turn_of_the_held_pull_and_may_succeed() ->
 
 
 @in_loop
-async def test_a_path_with_room_for_all_loses_no_try_and_no_hold() -> None:
+async def test_a_try_on_a_path_with_room_for_all_is_not_given_up_for_others() -> None:
     async with MuteRelay(answers=True) as relay, relay.attach("ann") as service:
         await service.start_server(echo, "echo")
         async with FaultProxy(FaultProxyOptions(upstream=("127.0.0.1", relay.port))) as proxy, through(proxy) as client:

@@ -48,7 +48,7 @@ async def test_every_request_has_the_headers_and_the_host() -> None:
     for head in relay.heads:
         assert "\r\nHost: relay.example:8443\r\n" in head
         assert f"\r\nCF-Access-Client-Secret: {SECRET}\r\n" in head
-    assert sum("Authorization: Bearer tnl_x" in head for head in relay.heads) == 3  # not in that for the page
+    assert sum("Authorization: Bearer tnl_x" in head for head in relay.heads) == 3  # not in the request for the page
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ async def test_every_request_has_the_headers_and_the_host() -> None:
         ("localhost:8443", None, "localhost"),
         ("relay.example", "localhost", "localhost"),
         (None, "localhost", "localhost"),
-        (None, None, None),  # an address is not sent
+        (None, None, None),  # an IP address is not sent as a name
     ],
 )
 @in_loop
@@ -87,7 +87,7 @@ async def test_a_certificate_for_another_name_is_refused_before_any_request(host
 
 
 @in_loop
-async def test_a_proxy_that_connects_us_sees_none_of_it() -> None:
+async def test_a_proxy_that_gets_connect_sees_neither_headers_nor_host() -> None:
     names: list[str | None] = []
     async with Origin(answer("200 OK"), tls=tls(names)) as relay, UpstreamProxy(user="u:p") as proxy:
         through = f"http://u:p@127.0.0.1:{proxy.port}"
@@ -114,7 +114,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 def refused(**given: object) -> str:
-    """The text of the error; no text may have the secret."""
+    """Return the text of the error, which must not contain the secret."""
     with pytest.raises(ValueError, match=r"\w") as caught:
         Dialing("https://relay.example", **{"proxy": None, **given})  # type: ignore[arg-type]
     assert SECRET not in str(caught.value)
@@ -158,7 +158,7 @@ def test_a_header_is_given_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["http://x", "a b", "a/b", "u@h", "h:", "h?", "h:99999", "h:0", " h", "h#x", "x\r\ny"])
-def test_a_name_is_a_name(name: str) -> None:
+def test_texts_that_are_no_names_are_refused(name: str) -> None:
     assert "--hostname" in refused(hostname=name)
     assert "--sni" in refused(sni=name)
 

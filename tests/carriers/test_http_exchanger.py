@@ -106,7 +106,7 @@ class Hasty(Origin):
 
 
 @in_loop
-async def test_connections_that_die_when_they_are_used_again_are_used_once() -> None:
+async def test_where_connections_die_when_they_are_used_again_each_is_used_only_once() -> None:
     request = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
     assert request is not None
     told = Recorded()

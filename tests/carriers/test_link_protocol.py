@@ -47,7 +47,7 @@ class Half(LinkProtocol):
 
 
 class Wire(asyncio.Transport):
-    """A transport that records what it is asked to do. `sock`: what the protocol may tune."""
+    """A transport that records what it is asked to do. `sock`: the socket whose options the protocol sets."""
 
     def __init__(self, sock: socket.socket | None = None) -> None:
         super().__init__({"socket": sock})
@@ -161,7 +161,7 @@ async def test_output_continues_when_the_connection_takes_bytes_again_but_not_be
 
 
 @in_loop
-async def test_output_does_not_continue_if_the_connection_is_full_or_over_by_then() -> None:
+async def test_output_does_not_continue_if_the_connection_has_filled_or_ended_meanwhile() -> None:
     paused, over = Half(), Half()
     for half in (paused, over):
         half.is_open = True
@@ -247,6 +247,6 @@ def test_a_connection_that_has_no_tcp_socket_is_used_as_it_is() -> None:
             half, wire = Half(), Wire(sock)
             half.take_over(wire, {"TCP_USER_TIMEOUT": 15_000})
             assert wire.log[-1] is half
-    half, wire = Half(), Wire(ours)  # closed meanwhile
+    half, wire = Half(), Wire(ours)  # `ours` is closed now
     half.take_over(wire, {})
     assert wire.log[-1] is half

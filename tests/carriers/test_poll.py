@@ -74,7 +74,7 @@ async def test_the_headers_keep_caches_and_compression_away() -> None:
         ("Wed, 21 Oct 2015 07:28:30 -0000", "Wed, 21 Oct 2015 07:28:00 GMT", 0),
     ],
 )
-def test_7_9_retry_after_as_seconds_and_as_a_date(value: str, date: str, seconds: int) -> None:
+def test_7_9_retry_after_may_be_seconds_or_a_date(value: str, date: str, seconds: int) -> None:
     headers = {name: text for name, text in (("Retry-After", value), ("Date", date)) if text}
     assert retry_after_us(headers) == seconds * 1_000_000
 
@@ -152,7 +152,7 @@ async def test_the_token_goes_to_no_other_origin() -> None:
 
 
 @in_loop
-async def test_no_relay_at_all() -> None:
+async def test_an_address_without_a_relay_is_reported() -> None:
     async with HttpTestRelay() as relay:
         pass
     with pytest.raises(UnreachableError, match=r"no relay answers at http://127.*the connection was refused.*the URL"):
@@ -171,7 +171,7 @@ async def test_a_page_that_answers_instead_of_a_relay_is_quoted() -> None:
 
 
 @in_loop
-async def test_tls_with_a_private_certificate_authority() -> None:
+async def test_a_private_certificate_authority_is_trusted_if_it_is_named() -> None:
     async with HttpTestRelay(tls=server_tls()) as relay:
         await use(relay, ca=CA)
         with pytest.raises(UnreachableError, match="certificate"):
@@ -179,7 +179,7 @@ async def test_tls_with_a_private_certificate_authority() -> None:
 
 
 @in_loop
-async def test_client_certificates() -> None:
+async def test_a_client_certificate_is_presented() -> None:
     async with HttpTestRelay(tls=server_tls(client_certificates=True)) as relay:
         await use(relay, ca=CA, cert=str(TLS / "client.pem"))
 
@@ -188,7 +188,7 @@ async def test_client_certificates() -> None:
 
 
 @in_loop
-async def test_a_proxy_for_plain_http() -> None:
+async def test_a_proxy_carries_plain_http() -> None:
     async with HttpTestRelay() as relay, UpstreamProxy(user="me:s3cret") as proxy:
         await use(relay, proxy=f"http://me:s3cret@127.0.0.1:{proxy.port}")
         assert proxy.heads[0].startswith(f"POST {relay.url}/exchange".encode())
@@ -209,7 +209,7 @@ async def test_a_proxy_for_tls_sees_no_token() -> None:
             await relay.attach("ann", ca=CA, proxy=f"http://127.0.0.1:{proxy.port}").start()
 
 
-def test_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -260,7 +260,7 @@ def test_certificates_of_the_operating_system_are_trusted_by_default() -> None:
     assert Dialing("http://relay", proxy=None).tls is None
 
 
-def test_a_directory_of_authorities() -> None:
+def test_authorities_may_be_a_directory() -> None:
     assert Dialing("https://relay", proxy=None, ca=str(TLS)).tls is not None
 
 

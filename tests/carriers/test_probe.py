@@ -1,4 +1,5 @@
-"""The doctor's exchanges: an examination must neither give the token away nor weaken what follows it."""
+"""The doctor's exchanges: an examination must neither give the token away nor change what later connections
+verify."""
 
 import aiohttp
 import pytest
@@ -70,7 +71,7 @@ async def test_requests_that_hops_answer_carry_no_token() -> None:
 
 
 @in_loop
-async def test_questions_are_answered_with_as_many_bytes_and_change_nothing() -> None:
+async def test_the_relay_sends_as_many_bytes_as_were_asked_for_and_only_once() -> None:
     async with (
         RunningRelay(settings()) as relay,
         Prober(Dialing(f"http://{relay.addresses[0]}", token=TOKENS["ann"], proxy=None)) as prober,

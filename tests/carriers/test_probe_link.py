@@ -61,12 +61,12 @@ async def tried(response: bytes) -> str:
         (b"", "no answer to the request for an upgrade within 0.1 s"),
     ],
 )
-async def test_a_hop_that_does_not_carry_a_link(response: bytes, reason: str) -> None:
+async def test_a_hop_that_does_not_carry_a_link_is_described(response: bytes, reason: str) -> None:
     assert reason in await tried(response)
 
 
 @in_loop
-async def test_a_link_that_carries_data_both_ways() -> None:
+async def test_a_link_that_carries_data_both_ways_works_and_leaves_nothing_behind() -> None:
     async with RunningRelay(settings()) as relay:
         url = f"http://{relay.addresses[0]}"
         async with Prober(Dialing(url, token=TOKENS["ann"], proxy=None)) as prober:

@@ -47,7 +47,7 @@ GUARDS: dict[str, Guard] = {
 @pytest.mark.parametrize("name", GUARDS)
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "TLS"])
-def test_a_proxy_that_demands_authentication(name: str, carrier: str, is_tls: bool) -> None:
+def test_a_proxy_that_demands_authentication_gets_it_once_it_has_asked(name: str, carrier: str, is_tls: bool) -> None:
     async def main() -> None:
         async with (
             relay_for(carrier, server_tls() if is_tls else None) as relay,
@@ -66,7 +66,7 @@ def test_a_proxy_that_demands_authentication(name: str, carrier: str, is_tls: bo
 
 @pytest.mark.parametrize("scheme", ["NTLM", "Negotiate"])
 @pytest.mark.parametrize("carrier", ["poll", "link"])
-def test_authentication_of_several_messages(
+def test_authentication_may_take_several_messages(
     scheme: str, carrier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection authenticates with an NTLM exchange of its own."""
@@ -83,7 +83,7 @@ def test_authentication_of_several_messages(
 
 
 @in_loop
-async def test_a_proxy_that_is_reached_over_tls() -> None:
+async def test_a_proxy_may_be_reached_over_tls() -> None:
     for tls in (None, server_tls()):
         async with HttpTestRelay(tls=tls) as relay, AskingProxy(Basic, tls=server_tls()) as proxy:
             await use(relay, proxy, "https")

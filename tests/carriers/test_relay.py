@@ -23,7 +23,7 @@ async def plain_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 @pytest.mark.parametrize("carrier", ["poll", "link"])
-def test_a_service_over_a_real_relay(carrier: str) -> None:
+def test_a_service_is_reached_over_a_real_relay(carrier: str) -> None:
     @in_loop
     async def scenario() -> None:
         async with (
@@ -43,7 +43,7 @@ def test_a_service_over_a_real_relay(carrier: str) -> None:
 
 
 @pytest.mark.parametrize("carrier", ["poll", "link"])
-def test_the_inline_exit_of_a_real_relay(carrier: str) -> None:
+def test_the_inline_exit_of_a_real_relay_dials(carrier: str) -> None:
     @in_loop
     async def scenario() -> None:
         target = await asyncio.start_server(plain_echo, "127.0.0.1", 0)

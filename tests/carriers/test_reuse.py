@@ -20,22 +20,22 @@ def test_three_deaths_within_a_minute_end_reuse_for_ten_minutes() -> None:
     assert reuse.is_wise(762)
 
 
-def test_deaths_that_are_far_apart_do_not() -> None:
+def test_deaths_that_are_far_apart_do_not_end_reuse() -> None:
     reuse = Reuse()
     died(reuse, 100, 130, 161, 192)
     assert reuse.is_wise(192)
 
 
-def test_deaths_of_new_connections_do_not() -> None:
+def test_deaths_of_new_connections_do_not_end_reuse() -> None:
     reuse = Reuse()
     died(reuse, *range(100, 120), reused=False)
     assert reuse.is_wise(120)
 
 
-def test_where_new_connections_die_too_they_are_reused_again_for_ten_minutes() -> None:
+def test_where_new_connections_die_too_connections_are_reused_for_ten_minutes() -> None:
     reuse = Reuse()
     died(reuse, 100, 101, 102)
-    died(reuse, 103)  # it was sent before
+    died(reuse, 103)  # its request was sent before reuse ended
     assert not reuse.is_wise(104)
     died(reuse, 105, reused=False)
     assert reuse.is_wise(105)

@@ -16,7 +16,7 @@ from tunnel.core import EndpointConfig
 
 
 def climbing(relay: LinkTestRelay, links: int = 1) -> Attachment:
-    """An attachment that tries both roads every second."""
+    """Return an attachment that tries both roads every second."""
     dialing = Dialing(relay.url, token=token_of("bob"), proxy=None)
     return Attachment(
         lambda secret, random: LinkCarrier(
@@ -65,7 +65,7 @@ async def test_bytes_on_a_silent_road_that_was_replaced_are_sent_again_soon() ->
         asking = asyncio.create_task(ask(reader, writer, b"are you there?"))
         relay.refused = ()
         await until(lambda: moved_by(client) == "link")
-        async with asyncio.timeout(5):  # a replaced road had 10 s
+        async with asyncio.timeout(5):  # a silent road that nothing replaces is closed after 10 s only
             await asking
         await end(writer)
 

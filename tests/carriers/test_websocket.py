@@ -187,7 +187,7 @@ async def test_a_refused_websocket_leaves_no_connection_open() -> None:
     ],
 )
 @in_loop
-async def test_whatever_comes_after_a_101_ends_the_websocket(after: bytes, reason: str) -> None:
+async def test_wrong_frames_after_a_101_end_the_websocket(after: bytes, reason: str) -> None:
     async with Talker(after) as relay:
         opened = await open_websocket(Dialing(relay.url, proxy=None))
         owner, ends = Owner(), list[Any]()
