@@ -35,7 +35,7 @@ _ENDS = (PacketType.FINISH, PacketType.CLOSE)
 
 
 class Attacker:
-    """Attacks one way, on the `place`-th packet with data of one direction where that matters.
+    """Attacks in one way, `kind`: where it matters, a single packet with data, in a direction that the seed draws.
 
     `elsewhere`: the service to which it redirects. `struck`: whether it has done anything yet.
     """
@@ -60,7 +60,7 @@ class Attacker:
         self._held = b""
         self._offers: dict[int, bytes] = {}  # for "cross": the ClientHello of each initiator
         self._sent: dict[int, list[bytes]] = {}  # for "cross": the payloads of each source, in order
-        self._numbers: dict[tuple[int, int], int] = {}  # for "cross": of each payload, by source and sequence
+        self._numbers: dict[tuple[int, int], int] = {}  # for "cross": the place of each payload in _sent
         self._acceptors: dict[int, int] = {}  # for "cross": the initiator to which each acceptor's id belongs
 
     def __call__(self, frame: Frame) -> bool:
@@ -96,7 +96,7 @@ class Attacker:
         elif self.kind == "cross":
             self._offers.setdefault(frame.source, bytes(options.encryption or b""))
             if len(self._offers) < 2:
-                return False  # the initiator repeats it, when the other offer is known, too
+                return False  # the initiator repeats it; by then the other offer is known, too
             options = replace(options, encryption=self._offers[self._other(frame.source)])
         _put(frame, encode_connect(replace(connect, options=options, target=target)))
         return True
@@ -161,7 +161,7 @@ class Attacker:
         return True
 
     def _on_end(self, frame: Frame) -> bool:
-        """Make an end of what the receiver has got, in place of this packet."""
+        """Replace this packet by an end that fits the bytes that the receiver has got."""
         cut = self._ended.get(frame.source)
         if cut is not None and frame.sequence != cut:
             return False

@@ -53,7 +53,7 @@ class RecordMaker:
         return made
 
     def _expand(self, label: bytes, size: int) -> bytes:
-        """HKDF-Expand-Label (RFC 8446, 7.1)."""
+        """Return the output of HKDF-Expand-Label (RFC 8446, 7.1)."""
         label = b"tls13 " + label
         info = struct.pack("!HB", size, len(label)) + label + b"\0\x01"
         assert size <= _HASH().digest_size

@@ -34,17 +34,17 @@ def _key(name: str) -> KeyFile:
 
 
 def key() -> KeyFile:
-    """The acceptor's key."""
+    """Return the acceptor's key."""
     return _key("key")
 
 
 def another_key() -> KeyFile:
-    """A key of another machine."""
+    """Return a key of another machine."""
     return _key("another")
 
 
 def key_file() -> str:
-    """The path of the acceptor's key."""
+    """Return the path of the acceptor's key."""
     return str(key().path)
 
 

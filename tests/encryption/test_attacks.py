@@ -1,4 +1,4 @@
-"""Fifty attacks of a relay that alters, redirects, cuts, replays and strips, drawn by seed.
+"""Fifty-one attacks of a relay that alters, redirects, cuts, replays and strips, drawn by seed.
 
 Whatever it does to a stream whose key is known: it reads no byte, neither application reads a byte that the other did
 not write, both get an error, and nothing goes on in clear.

@@ -68,7 +68,7 @@ def test_a_client_that_speaks_first_waits_for_one_flight_only() -> None:
     both.a.pair.after_step = lambda: (both.step(), both.a.write(b""))  # type: ignore[assignment,func-returns-value]
     both.settle()
     assert both.b.received == b"question"
-    assert turns == ["b", "a", "b"]  # flight; end of the handshake, binding and question; verdict
+    assert turns == ["b", "a", "b"]  # the acceptor's flight; end of the handshake, binding and question; verdict
 
 
 def test_nothing_passes_before_the_binding_is_confirmed() -> None:
@@ -200,7 +200,7 @@ def test_a_reader_that_stops_before_the_end_gets_its_last_event(how: str) -> Non
 
 
 def test_a_peer_that_sends_and_closes_at_once_is_no_error_for_a_silent_reader() -> None:
-    """The verdict and the close_notify that it does not read any more are nothing that an application has lost."""
+    """The peer no longer reads the verdict and the close_notify, but no application has lost anything."""
     both = Encrypted()
     both.pair.after_step = lambda: (both.step(), _send_and_close(both.a))  # type: ignore[assignment,func-returns-value]
     both.run_until_over()
@@ -253,7 +253,7 @@ def test_an_acceptor_may_end_before_the_handshake_is_done() -> None:
 
 
 def test_an_acceptor_that_closes_within_the_handshake_learns_of_its_end() -> None:
-    """What comes with the initiator's binding is for a reader that has gone: it must not hold the end back."""
+    """Data that comes with the initiator's binding has no reader any more: it must not hold the end back."""
     both = Encrypted()
     both.b.stream.close(both.pair.now)
     both.a.write(b"early", finish=True)
@@ -262,7 +262,7 @@ def test_an_acceptor_that_closes_within_the_handshake_learns_of_its_end() -> Non
     assert not both.b.received
 
 
-def test_writing_after_an_end_is_a_mistake() -> None:
+def test_writing_after_an_end_raises() -> None:
     both = opened()
     both.a.finish()
     with pytest.raises(LocalProtocolError):
@@ -304,7 +304,7 @@ def test_a_stream_ends_before_its_key_wears_out(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(both.b.last, Lost)
 
 
-def test_a_peer_that_ignores_the_limit_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_exceeds_the_limit_of_a_key_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     both = opened()
     both.a.write(b"x" * 300_000)
     monkeypatch.setattr(module, "STREAM_BYTES_MAX", 200_000)
@@ -424,7 +424,7 @@ def test_any_path_delivers_every_byte_once_and_both_ends(
     kind=st.sampled_from(["flip", "cut", "insert", "repeat"]),
     side_name=st.sampled_from("ab"),
 )
-def test_no_change_of_any_packet_is_ever_read(number: int, place: int, kind: str, side_name: str) -> None:
+def test_no_altered_byte_of_any_packet_is_ever_read(number: int, place: int, kind: str, side_name: str) -> None:
     """A relay can alter payloads and write a right checksum. Both applications get an error, or all of the data."""
     both = Encrypted()
     count = 0

@@ -9,7 +9,7 @@ from tunnel.wire import PacketType
 
 
 def ends_in_clear(party: Party, kind: PacketType) -> None:
-    """End the stream as a relay would that makes up an end: with a right digest, and without a close_notify."""
+    """End the stream as a relay does when it forges an end: with a right digest, and without a close_notify."""
     if kind is PacketType.FINISH:
         party.stream._connection.finish(party.pair.now)
     else:

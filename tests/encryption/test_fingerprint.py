@@ -30,7 +30,7 @@ def reference(der: bytes) -> str:
 
 
 @pytest.mark.parametrize("path", PEMS, ids=lambda path: path.name)
-def test_it_is_the_hash_of_the_public_key(path: Path) -> None:
+def test_a_fingerprint_is_the_hash_of_the_public_key(path: Path) -> None:
     der = certificate(path)
     found = key_fingerprint(der)
     assert found == reference(der)
@@ -38,12 +38,12 @@ def test_it_is_the_hash_of_the_public_key(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "SHA256:", "sha256:" + "A" * 43, "SHA256:" + "A" * 42, "SHA256:" + "A" * 44])
-def test_other_texts_are_none(text: str) -> None:
+def test_other_texts_are_no_fingerprints(text: str) -> None:
     assert not is_fingerprint(text)
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_judged_without_an_error(data: bytes) -> None:
+def test_random_bytes_have_no_fingerprint_and_raise_nothing(data: bytes) -> None:
     assert key_fingerprint(data) is None
 
 

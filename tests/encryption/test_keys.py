@@ -100,7 +100,7 @@ def test_a_changed_file_takes_effect_for_the_next_session(tmp_path: Path) -> Non
     assert key.trouble == ""
 
 
-def test_a_file_that_becomes_unusable_leaves_the_key_before_it(tmp_path: Path) -> None:
+def test_a_file_that_becomes_unusable_leaves_the_previous_key_in_use(tmp_path: Path) -> None:
     path = tmp_path / "exit.pem"
     make_key_file(path)
     key = KeyFile(path)

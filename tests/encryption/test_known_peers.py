@@ -94,14 +94,14 @@ def test_a_file_that_others_can_change_is_refused(file: KnownPeers) -> None:
 
 
 def test_a_peer_has_one_line(file: KnownPeers) -> None:
-    """Which line counts is for a person to say: otherwise a key that was added by hand would have no effect."""
+    """A person must decide which line counts: otherwise a key that was added by hand could have no effect."""
     write(file, f"{RELAY} exit {A}\nhttps://RELAY.example:443/ exit {B}\n")
     with pytest.raises(ValueError, match="line 2 names the same relay and peer as line 1"):
         file.find(RELAY, EXIT)
 
 
 def test_one_relay_has_one_name_however_its_url_is_written(file: KnownPeers) -> None:
-    """Another spelling must not find a key unknown, and trust the next one."""
+    """If another spelling did not find the known key, the next key would be trusted."""
     file.remember("https://Relay.Example:443/", EXIT, A)
     for url in (RELAY, f"{RELAY}/", "HTTPS://RELAY.example", "https://relay.example:443"):
         assert file.remember(url, EXIT, B).keys == (A,)
@@ -152,7 +152,7 @@ def _add(path: Path, number: int) -> None:
         file.remember(RELAY, EXIT, "SHA256:" + str(number) * 43)
 
 
-def test_users_that_change_it_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_threads_that_change_the_file_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "known_peers"
     with ThreadPoolExecutor(3) as pool:  # a lock of the file keeps threads apart as it keeps processes apart
         list(pool.map(partial(_add, path), range(3)))

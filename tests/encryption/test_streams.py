@@ -20,7 +20,7 @@ carriers = pytest.mark.parametrize("carrier", RELAYS)
 
 
 async def dial(request: ExitRequest) -> None:
-    """An exit whose targets all echo, after they have greeted if their port is 22."""
+    """Answer as an exit whose targets all echo; those at port 22 greet first."""
     reader, writer = request.accept_streams()
     if request.target.port == 22:
         writer.write(b"SSH-2.0-x\r\n")
@@ -163,7 +163,7 @@ def test_a_restart_within_the_handshake_costs_time_only(carrier: str) -> None:
 
 
 @in_loop
-async def test_modes_of_both_sides() -> None:
+async def test_the_modes_of_both_sides_decide_what_is_encrypted_or_refused() -> None:
     async with LinkTestRelay() as relay:
         clear: list[dict[str, Any]] = [
             {"encryption": "off"},
@@ -210,7 +210,7 @@ async def test_another_key_is_an_error_before_any_byte(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_the_members_of_a_pool_have_one_key_or_are_all_listed(tmp_path: Path) -> None:
+async def test_endpoints_of_one_service_need_one_key_or_must_all_be_listed(tmp_path: Path) -> None:
     """Two endpoints offer one service; the relay gives connections to them in turn."""
     known = KnownPeers(tmp_path / "known_peers")
     async with (
@@ -262,7 +262,7 @@ async def test_connections_that_meet_a_new_peer_at_once_all_get_its_key(tmp_path
 
 
 @in_loop
-async def test_once_pinned_nothing_falls_back_to_clear(tmp_path: Path) -> None:
+async def test_once_a_key_is_known_nothing_falls_back_to_clear(tmp_path: Path) -> None:
     known = KnownPeers(tmp_path / "known_peers")
     heard: list[bytes] = []
 

@@ -74,7 +74,7 @@ def test_an_altered_byte_is_found(place: int, flip: int) -> None:
         server.receive(bytes(wire))
 
 
-def test_repeated_records_and_exchanged_ones_are_found() -> None:
+def test_repeated_and_reordered_records_are_found() -> None:
     client, server = sessions()
     client.write(b"one")
     first = client.take()
@@ -161,7 +161,7 @@ def test_records_without_data_are_counted_however_they_are_cut(cuts: list[int], 
         server.receive(maker.key_update(wants_answer=False))
 
 
-def test_older_versions_and_tickets_are_not_spoken() -> None:
+def test_older_versions_and_tickets_are_not_used() -> None:
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
     old.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -83,7 +83,7 @@ def test_two_processes_that_see_different_keys_first_do_not_both_go_on(file: Kno
     assert isinstance(two.judge_key(B), PeerKeyError)
 
 
-def test_keys_that_were_given_count_alone(file: KnownPeers) -> None:
+def test_if_keys_are_given_only_these_are_accepted(file: KnownPeers) -> None:
     file.remember(RELAY, EXIT, B)
     given = PeerTrust(settings(Mode.AUTO, file, A), TARGET)
     assert isinstance(given.judge_key(B), PeerKeyError)
