@@ -94,7 +94,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def summary_lines(stats: dict[str, list[pytest.TestReport]]) -> Iterator[str]:
-    """The count alone on the first line, then a line for each skipped test."""
+    """Yield the count alone on the first line, then a line for each skipped test."""
     failed = len(stats.get("failed", [])) + len(stats.get("error", []))
     yield f"{len(stats.get('passed', []))} passed, {failed} failed"
     for report in stats.get("skipped", []):

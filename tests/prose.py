@@ -63,7 +63,7 @@ def _find(path: str, line: int, text: str) -> Iterator[Finding]:
 
 
 def check_document(path: str, text: str) -> list[Finding]:
-    """The findings in a Markdown text. Code blocks are exempt; tables may be wider than 100 columns."""
+    """Return the findings in a Markdown text. Code blocks are exempt; tables may be wider than 100 columns."""
     findings: list[Finding] = []
     paragraph: list[str] = []
     is_code = False
@@ -89,7 +89,7 @@ def check_document(path: str, text: str) -> list[Finding]:
 
 
 def check_python(path: str, source: str) -> list[Finding]:
-    """The findings in the docstrings and comments of a module."""
+    """Return the findings in the docstrings and comments of a module."""
     findings: list[Finding] = []
     for node in ast.walk(ast.parse(source)):
         for statement in getattr(node, "body", []) if not isinstance(node, ast.Lambda | ast.IfExp) else []:

@@ -58,7 +58,7 @@ def has_all(tree: ast.Module) -> bool:
 
 
 def violations(path: Path, source: str) -> list[str]:
-    """Every rule that a file breaks; the file's path decides which rules apply."""
+    """Return every rule that a file breaks; the file's path decides which rules apply."""
     tree = ast.parse(source)
     module = module_name(path)
     found = [*shape_violations(tree, source, path), *import_violations(tree, module, is_module)]

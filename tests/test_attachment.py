@@ -142,7 +142,7 @@ async def test_packets_for_an_unknown_connection_are_counted() -> None:
         assert client.stats().packets_discarded == 1
 
 
-def test_the_names_of_the_package() -> None:
+def test_the_package_has_the_names_that_it_exports() -> None:
     assert set(tunnel.__all__) <= set(dir(tunnel))
     assert tunnel.RejectReason is RejectReason
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -18,14 +18,14 @@ async def talk(client: Attachment, number: int) -> None:
 
 
 @on_every_carrier
-async def test_a_thousand_connections_at_once(relay: TestRelay) -> None:
+async def test_a_thousand_connections_at_once_are_all_served(relay: TestRelay) -> None:
     async with relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
         await asyncio.gather(*(talk(client, number) for number in range(1000)))
 
 
 @on_every_carrier
-async def test_the_burst_of_one_user_refuses_no_other_user(relay: TestRelay) -> None:
+async def test_bursts_of_two_users_are_accepted_whole(relay: TestRelay) -> None:
     """Together they are more than the service lets wait, and more than its mailbox could once reserve."""
     async with relay.attach("exit") as service, relay.attach("bob") as bob, relay.attach("ann") as ann:
         await service.start_server(echo, "echo")

@@ -58,7 +58,7 @@ def objections(source: str) -> Iterator[str]:
 
 
 def _names_a_constant(sides: Iterable[ast.expr]) -> bool:
-    """Whether this is a comparison such as `x is None`, which asks only whether there is a value."""
+    """Return whether this is a comparison such as `x is None`, which asks only whether there is a value."""
     return any(isinstance(side, ast.Constant) for side in sides)
 
 
@@ -89,7 +89,7 @@ def test_subclasses_of_a_compiled_carrier_are_compiled() -> None:
 
 
 def heirs_of_compiled_classes(source: str) -> Iterator[str]:
-    """The classes in a test file that inherit from a compiled class, which plain Python cannot do."""
+    """Yield the classes in a test file that inherit from a compiled class, which plain Python cannot do."""
     tree = ast.parse(source)
     origins = {
         alias.asname or alias.name: (node.module, alias.name)
@@ -112,7 +112,7 @@ def _is_compiled(module: str, name: str) -> bool:
 
 
 def compiled_run() -> list[Path]:
-    """The test files that `make test-compiled` runs."""
+    """Return the test files that `make test-compiled` runs."""
     recipe = (ROOT / "Makefile").read_text().partition("\ntest-compiled:")[2].partition("\n\n")[0]
     patterns = [name for name in re.split(r"[\s()]+", recipe) if name.startswith("tests/")]
     assert len(patterns) > 10

@@ -93,7 +93,7 @@ class Stage:
         return text.replace("/srv/", f"{ROOT}/").replace("$$", "$")
 
     def command(self, name: str) -> list[str]:
-        """A service's command."""
+        """Return a service's command."""
         words = [self.here(str(word)) for word in SERVICES[name]["command"]]
         return [{"0.0.0.0": "127.0.0.1", "spark-master": "127.0.0.1"}.get(word, word) for word in words]
 

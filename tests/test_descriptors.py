@@ -55,7 +55,7 @@ INFINITE = resource.RLIM_INFINITY
         (256, INFINITE, 256, 256),
     ],
 )
-def test_a_system_that_refuses_large_limits(
+def test_where_the_system_refuses_large_limits_smaller_ones_are_tried(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, most: int, expected: int
 ) -> None:
     limits = Limits(soft, hard, most)

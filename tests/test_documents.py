@@ -37,7 +37,7 @@ NAME = r"(?m)(?:def|class) {0}\b|^{0}\b|\"{0}\""
 
 
 def exists(module: str) -> bool:
-    """Whether the dotted name is a module of the project, or a name within one."""
+    """Return whether the dotted name is a module of the project, or a name within one."""
     parts = module.split(".")
     folder = {"tunnel_client": ROOT / "client", "tunnel_servlet": ROOT / "servlet"}.get(parts[0], ROOT)
     for length in (len(parts), len(parts) - 1, len(parts) - 2):
@@ -50,8 +50,8 @@ def exists(module: str) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Whether it is a file, a module without its suffix, or a folder with a source file in it. A folder that only kept
-    a cache when its files moved does not count."""
+    """Return whether it is a file, a module without its suffix, or a folder with a source file in it. A folder in which
+    only a cache is left does not count."""
     if path.is_dir():
         return any(file.is_file() and "__pycache__" not in file.parts for file in path.rglob("*"))
     return path.exists() or path.with_name(f"{path.name}.py").exists()

@@ -13,7 +13,7 @@ DEADLINE_S = 60.0  # only a hanging test reaches it
 
 
 async def answer(reader: tunnel.StreamReader, writer: tunnel.StreamWriter) -> None:
-    """A service that answers each line with the same line in capitals."""
+    """Answer each line, as a service, with the same line in capitals."""
     while line := await reader.readline():
         writer.write(line.upper())
     writer.close()

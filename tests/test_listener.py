@@ -40,7 +40,7 @@ async def test_a_server_behaves_like_asyncio_server() -> None:
 
 
 def relay_losing_one_announcement() -> MemoryTestRelay:
-    """A relay that loses the first LISTEN_STATE, as one does that received a damaged packet."""
+    """Return a relay that loses the first LISTEN_STATE, as one does that received a damaged packet."""
     announced = 0
 
     def keep(frame: Frame) -> bool:

@@ -23,7 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(prepare: str) -> int:
-    """Page faults of a new process that uses large blocks, one after the other."""
+    """Return the page faults of a new process that uses large blocks, one after the other."""
     command = [sys.executable, "-c", PROGRAM.format(prepare=prepare)]
     return int(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
 

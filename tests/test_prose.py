@@ -59,7 +59,7 @@ def test_long_lines_are_found_outside_tables_and_code() -> None:
     assert check_document("a.md", f"| {line} |\n\n```\n{line}\nnobody\n```\n") == []
 
 
-def test_code_blocks_end() -> None:
+def test_text_after_a_code_block_is_checked() -> None:
     assert check_document("a.md", "```\nx\n```\nNobody reads it.\n")
 
 

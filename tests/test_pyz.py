@@ -68,7 +68,7 @@ def cache_of(home: Path) -> Path:
     return home / ".cache" / "tunnel" / "pyz"
 
 
-def test_its_size_and_its_checksum(pyz: Path) -> None:
+def test_its_size_is_within_the_limit_and_its_checksum_is_right(pyz: Path) -> None:
     assert pyz.stat().st_size <= BYTES_MAX
     digest = hashlib.sha256(pyz.read_bytes()).hexdigest()
     assert pyz.with_name("tunnel.pyz.sha256").read_text() == f"{digest}  tunnel.pyz\n"

@@ -20,12 +20,12 @@ from loadtests.harness.tree import ROOT, python_path
 TIMEOUT_S = 60
 MODULES = {"tunnel": "tunnel_client", "tunnel-relay": "tunnel_servlet", "tunnel-broker": "tunnel_client.cli.broker"}
 SERVING = ("serve", "forward", "proxy", "expose")
-ELSEWHERE = ("doctor", "run", "ssh")  # need hosts of other networks
-PORTS = {"5432:db": "0:db", "udp/5353:": "udp/0:", "proxy 1080": "proxy 0"}  # others may use them on this machine
+ELSEWHERE = ("doctor", "run", "ssh")  # these need hosts of other networks
+PORTS = {"5432:db": "0:db", "udp/5353:": "udp/0:", "proxy 1080": "proxy 0"}  # other programs may use these ports here
 
 
 def lines() -> list[str]:
-    """The lines of the README's section on use that are commands or rules."""
+    """Return the lines of the README's section on use that are commands or rules."""
     section = (ROOT / "README.md").read_text().partition("## Use it")[2].partition("\n[docs/")[0]
     blocks = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
@@ -75,7 +75,7 @@ class Shell:
                 assert started.wait(TIMEOUT_S) == 0, line
 
     def write_rules(self, rules: list[str]) -> None:
-        """Put the rules in place of those of the same names, and write free ports."""
+        """Replace the rules of the same names by these, and write free ports."""
         file = self.folder / "relay.toml"
         text = file.read_text()
         for rule in rules:

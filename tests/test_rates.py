@@ -87,7 +87,7 @@ class Line:
 
 
 def assert_smooth(line: Line, rate: int) -> None:
-    """In no interval does more pass than the rate, a burst of 60 ms and one packet."""
+    """Assert that in no interval more passes than the rate, a burst of 60 ms and one packet."""
     largest = max(size for _, _, size in line.passed)
     for first in range(len(line.passed)):
         total = 0
@@ -156,7 +156,7 @@ def test_a_stream_that_takes_small_bytes_early_cannot_exceed_the_rate() -> None:
     assert assert_smooth_total <= MIB * (1 + BURST_S) + 100
 
 
-def test_after_a_change_the_new_rate_holds_and_debts_pass_at_it() -> None:
+def test_after_a_change_the_new_rate_applies_to_waiting_bytes_too() -> None:
     line = Line(MIB)
     line.put("bulk", *[32 << 10] * 2000)
     line.run_until(line.now + SECOND)

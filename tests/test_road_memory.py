@@ -70,7 +70,7 @@ def test_the_oldest_of_many_paths_are_dropped(tmp_path: Path) -> None:
         (b'{"version": 1, "paths": {}}', 0o644, "open to other users"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_ignored_with_a_word(
+def test_a_file_that_cannot_be_used_is_ignored_with_a_warning(
     tmp_path: Path, content: bytes, mode: int, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = RoadMemory(tmp_path / "roads.json")
@@ -92,7 +92,7 @@ def test_a_place_that_cannot_be_written_costs_only_the_memory(tmp_path: Path, ca
     assert "is not kept" in caplog.records[-1].getMessage() or "is not used" in caplog.records[-1].getMessage()
 
 
-def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
     """Another user who may write in the directory cannot make us write elsewhere."""
     memory = RoadMemory(tmp_path / "roads.json")
     (tmp_path / "victim").write_bytes(b"precious")
@@ -174,13 +174,13 @@ async def test_an_attachment_tries_what_carried_before_and_nothing_else(tmp_path
 @pytest.mark.parametrize("remembered", ["", "link", "websocket", POLL])
 @in_loop
 async def test_a_short_attachment_asks_for_one_road_at_most(tmp_path: Path, remembered: str) -> None:
-    """With the link refused, an attachment without a ladder asked at 0, 0.1, 0.3 and 0.7 s."""
+    """Before there was a ladder, an attachment whose link was refused asked at 0, 0.1, 0.3 and 0.7 s."""
     async with CountingRelay("tunnel-link/1", "websocket") as relay:
         memory = RoadMemory(tmp_path / "roads.json")
         if remembered:
             memory.keep(path_name(relay.url, None, local_network()), remembered, [])
         how = {"token": token_of("bob"), "proxy": None, "road_memory": memory.path}
         async with attach(relay.url, **how):  # type: ignore[arg-type]
-            await asyncio.sleep(0.6)  # shorter than the first rest; a longer one would end this attachment's youth
+            await asyncio.sleep(0.6)  # shorter than the first rest; at an age of 2 s, other roads are tried
         assert len(relay.asked) == (remembered != POLL)
         assert relay.asked in ([], ["websocket"] if remembered == "websocket" else ["tunnel-link/1"])

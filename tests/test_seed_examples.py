@@ -17,7 +17,7 @@ PROGRAMS = [path for path in sorted(SEEDS.rglob("*.py")) if path != SHARED]
 
 
 def promised(program: Path) -> str:
-    """The lines that the program says it prints."""
+    """Return the lines that the program says it prints."""
     found = re.search(r"\nPrints:\n((?:    .*\n)+)\"\"\"", program.read_text())
     assert found is not None, f"{program} does not say what it prints"
     return textwrap.dedent(found[1])

@@ -58,7 +58,7 @@ def is_path(word: str) -> bool:
 
 
 def sources(cell: Cell) -> list[Path]:
-    """The files in which the names of a cell must be: those that it names, or all below the section's base."""
+    """Return the files in which the names of a cell must be: those that it names, or all below the section's base."""
     named = [cell.path(word) for word in cell.quoted if is_path(word)]
     if not named:
         named = [cell.base] if cell.base != ROOT else [ROOT / "tunnel" / "wire"]
@@ -66,7 +66,7 @@ def sources(cell: Cell) -> list[Path]:
 
 
 def is_defined(name: str, texts: list[str]) -> bool:
-    """Whether each part of a dotted name is a class, a function, a field or a parameter of one of the files."""
+    """Return whether each part of a dotted name is a class, a function, a field or a parameter of one of the files."""
     *above, last = name.split(".")
     names = [
         *(rf"class {part}\b" for part in above),

@@ -22,7 +22,7 @@ TLS = Path(__file__).parent / "support" / "tls"
 
 @asynccontextmanager
 async def two() -> AsyncIterator[tuple[Attachment, Attachment]]:
-    """A service side and a client side, attached to one relay."""
+    """Yield a service side and a client side, attached to one relay."""
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         yield service, client
 
@@ -96,7 +96,7 @@ async def test_write_takes_any_bytes_like_object_until_write_eof() -> None:
 
 
 @in_loop
-async def test_write_buffer_limits_and_extra_info() -> None:
+async def test_write_buffer_limits_and_extra_info_are_those_of_asyncio() -> None:
     async with two() as (service, client):
         await service.start_server(echo, "echo")
         transport, protocol = await client.create_connection(Counting, "echo")
@@ -227,7 +227,7 @@ class Sink(Counting):
 
 
 async def connected(service: Attachment, client: Attachment) -> tuple[Counting, Sink]:
-    """A protocol that counts bytes, and its peer, which does not read."""
+    """Return a protocol that counts bytes, and its peer, which does not read."""
 
     class Fresh(Sink):
         made: asyncio.Future[Sink] = asyncio.get_running_loop().create_future()
@@ -350,7 +350,7 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_tls_inside_the_stream(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_tls_runs_inside_the_stream(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     server_context, client_context = contexts()
 
     async def secure_echo(reader: StreamReader, writer: StreamWriter) -> None:

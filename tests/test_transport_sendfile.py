@@ -42,7 +42,7 @@ class Gathering(Counting):
 
 
 async def connected(service: Attachment, client: Attachment) -> tuple[Counting, Gathering]:
-    """Our protocol, and the protocol at the other end."""
+    """Return our protocol, and the protocol at the other end."""
     accepted: list[Gathering] = []
 
     def accept() -> Gathering:
@@ -148,7 +148,7 @@ async def test_without_a_fallback_the_error_of_asyncio_says_why() -> None:
 
 
 @in_loop
-async def test_a_file_within_tls() -> None:
+async def test_a_file_is_sent_within_tls() -> None:
     server_context, client_context = contexts()
     async with two() as (service, client):
 
@@ -171,7 +171,7 @@ async def test_a_file_within_tls() -> None:
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_static_files_of_aiohttp(new_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
+def test_aiohttp_serves_static_files(new_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(DATA)
     (tmp_path / "empty").write_bytes(b"")
 

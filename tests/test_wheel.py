@@ -106,7 +106,7 @@ class Installed:
 
 
 def needed(wheel: Path) -> set[str]:
-    """The distributions that the wheel needs without any extra, and those that they need in turn."""
+    """Return the distributions that the wheel needs without any extra, and those that they need in turn."""
     with zipfile.ZipFile(wheel) as archive:
         (file,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         waiting = [
@@ -160,7 +160,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture
 def relay(installed: Installed) -> Iterator[Process]:
-    """An open relay, started with the command that the wheel installed."""
+    """Run an open relay with the command that the wheel installed."""
     command = [installed.command("tunnel-relay"), "serve", "--open", "--listen", "127.0.0.1:0"]
     relay = Process(command, ready=says_event("listening"), environment={"PYTHONPATH": ""}, directory=installed.work)
     with relay:

@@ -20,7 +20,7 @@ HEADERS = {"CF-Access-Client-Id": "id.access", "CF-Access-Client-Secret": SECRET
 
 
 def tls(names: list[str | None]) -> ssl.SSLContext:
-    """A server's context for localhost and 127.0.0.1, which records the name that each client asks for."""
+    """Return a server's context for localhost and 127.0.0.1, which records the name that each client asks for."""
     context = server_tls()
     context.sni_callback = lambda _sock, name, _context: names.append(name)
     return context

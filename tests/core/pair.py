@@ -129,11 +129,11 @@ class Side:
         return self.only(Lost).reason
 
     def types(self) -> list[PacketType]:
-        """The types of the packets that it sent, in order."""
+        """Return the types of the packets that it sent, in order."""
         return [PacketType(packet.type) for packet in self.sent]
 
     def of_type(self, packet_type: PacketType) -> list[Packet]:
-        """The packets of that type that it sent."""
+        """Return the packets of that type that it sent."""
         return [packet for packet in self.sent if packet.type == packet_type]
 
 

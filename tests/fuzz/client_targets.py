@@ -1,4 +1,4 @@
-"""Targets for what a client reads from strangers: `client_link`, `challenges` and `proxy_answer`.
+"""Targets for what a client reads from other parties: `client_link`, `challenges` and `proxy_answer`.
 
 Promises: a half of a link opens once, ends once and keeps a bounded first message; any text is a list of challenges,
 and the credentials for any of them are one header field; any answer of a proxy is a status or a ConnectionError.
@@ -84,7 +84,7 @@ def _client_link(data: bytes) -> None:
 
 
 def _is_field(value: str) -> bool:
-    """Whether the text can be the value of a header field: one line that can be encoded."""
+    """Return whether the text can be the value of a header field: one line that can be encoded."""
     value.encode()  # raises for a surrogate
     return not any(character in value for character in "\r\n\0")
 

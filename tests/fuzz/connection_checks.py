@@ -41,7 +41,7 @@ def _check_sender(window: SendWindow, *, stopped: bool) -> None:
 
 
 def _kept_bytes(connection: Connection, window: ReceiveWindow) -> int:
-    """The bytes of received data that the connection keeps in memory: a slice keeps the whole body it is part of."""
+    """Return the number of bytes that received data keeps in memory: a slice keeps its whole body there."""
     payloads = [chunk for chunk, _ in window._chunks]
     payloads += [item[1] for item in window._ahead.values()]
     payloads += [packet.payload for packet in connection.handshake._held]
@@ -65,11 +65,11 @@ def _check_receiver(connection: Connection, window: ReceiveWindow) -> None:
 
 
 def _check_wake_up(endpoint: Endpoint, connection: Connection) -> None:
-    """A connection that has something to do is queued for it, or has a timer running."""
+    """Check that a connection that has something to do is queued for it, or has a timer running."""
     timers, sender = connection.timers, connection.sender
     deadline = min(timers._deadlines)  # timers.next() would repair the very error looked for here
     if connection.state is State.REQUESTED:
-        return  # the application's turn
+        return  # the application must act next
     wake_up = endpoint.next_timeout()
     assert deadline == NEVER_US or (wake_up is not None and wake_up <= deadline), "the endpoint misses this timer"
     if sender.sendable():

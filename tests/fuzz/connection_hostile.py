@@ -1,4 +1,4 @@
-"""Hostile operations: those of a lying relay, of strangers, and of peers that break the protocol."""
+"""Hostile operations: those of a lying relay, of other endpoints, and of peers that break the protocol."""
 
 from tests.fuzz.connection_ops import SERVICE, WINDOWS, some_peer
 from tests.fuzz.connection_world import World
@@ -33,7 +33,7 @@ __all__ = ["flood", "lying_ack", "lying_data", "relay_drops", "relay_edge", "rel
 
 
 def near(world: World, peer: Peer) -> int:
-    """A sequence number of the endpoint's stream, or one close to it."""
+    """Return a sequence number of the endpoint's stream, or one close to it."""
     around = world.draw.byte()
     if around < 128:
         return (peer.newest or peer.first) - around % 8
@@ -61,7 +61,7 @@ def relay_listens(world: World) -> None:
     world.inbox.append((Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(state)), None))
 
 
-# strangers and liars
+# other endpoints, and peers that lie
 
 
 def stranger(world: World) -> None:
@@ -95,7 +95,7 @@ def lying_ack(world: World) -> None:
 
 
 def lying_data(world: World) -> None:
-    """A peer breaks its word: other bytes under a used number, a number far away, a wrong end, or an empty DATA."""
+    """Let a peer break its word: other bytes under a used number, a number far away, a wrong end, or an empty DATA."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
     if not world.hostile:

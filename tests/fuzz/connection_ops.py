@@ -196,7 +196,7 @@ def step_time(world: World) -> None:
 
 
 def knock(world: World) -> None:
-    """A stranger sends CONNECT, a new one or the repetition of an earlier one."""
+    """Let a peer send CONNECT: a new one, or the repetition of an earlier one."""
     draw = world.draw
     again = [peer for peer in world.peers if peer.role is Role.INITIATOR]
     choice = draw.byte()

@@ -64,7 +64,7 @@ def settle(world: World) -> None:
 
 
 def _progress(world: World) -> list[int]:
-    """A value that changes with all progress."""
+    """Return a value that changes with all progress."""
     peers = [session.peer for session in world.sessions.values()]
     return [session.read_bytes for session in world.sessions.values()] + [peer.in_order for peer in peers]
 
@@ -74,7 +74,7 @@ def _waiting(world: World) -> list[Session]:
 
 
 def _complete(session: Session) -> bool:
-    """Whether all data has arrived and was read in both directions, or a lie has freed the endpoint of that promise."""
+    """Return whether all data was read in both directions, or a lie has freed the endpoint of that promise."""
     peer, connection = session.peer, session.connection
     if peer.lied or peer.lied_acks or peer.rejected or session.ended is not None:
         return True
@@ -85,7 +85,7 @@ def _complete(session: Session) -> bool:
 
 
 def _behave(world: World, session: Session) -> None:
-    """Application, relay and peer do their duty."""
+    """Let application, relay and peer do their duty."""
     connection, peer = session.connection, session.peer
     if connection.state is State.REQUESTED:
         try:

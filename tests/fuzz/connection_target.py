@@ -64,7 +64,8 @@ _WEIGHTED: tuple[tuple[ops.Operation, int], ...] = (
     (hostile.lying_data, 1),
     (hostile.replay, 1),
 )
-# The lower six bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
+# The lower six bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
+# with them saved inputs, keep their meaning.
 OPERATIONS: tuple[ops.Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 _INITIATOR, _SERVICE, _EXIT = range(3)
 

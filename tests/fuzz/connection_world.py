@@ -77,7 +77,7 @@ class _Recorder(dict[int, Connection]):
 
 
 class World:
-    """`inbox` is in flight to the endpoint: pairs of a packet and its sender (None: a stranger or the relay)."""
+    """`inbox` is in flight to the endpoint: pairs of a packet and its sender (None: the relay, or an unknown peer)."""
 
     def __init__(
         self, draw: Draw, config: EndpointConfig, random: Random, *, hostile: bool, fat: bool, traced: bool
@@ -102,18 +102,18 @@ class World:
     # connections
 
     def expect(self, peer: Peer) -> Peer:
-        """A peer joins; the connection that appears next may be the one with this peer."""
+        """Add a peer; the connection that appears next may be the one with this peer."""
         self.peers.append(peer)
         self._next_peer = peer if peer.role is Role.ACCEPTOR else None
         return peer
 
     def find(self, own_id: int, route_key: bytes, user: str) -> Peer | None:
-        """The peer that opened, or will open, a connection with these names."""
+        """Return the peer that opened, or will open, a connection with these names."""
         names = (own_id, route_key, user)
         return next((peer for peer in self.peers if (peer.own_id, peer.route_key, peer.user) == names), None)
 
     def appeared(self, connection: Connection) -> None:
-        """The endpoint has made a connection."""
+        """Record a connection that the endpoint has made."""
         identity = connection.identity
         peer = self._next_peer
         if identity.initiator:
@@ -133,13 +133,13 @@ class World:
         self.sessions[connection.id] = Session(connection, peer, len(self.sessions))
 
     def live(self) -> list[Session]:
-        """Connections that have not ended."""
+        """Return the sessions whose connections have not ended."""
         return [session for session in self.sessions.values() if session.connection.id in self.endpoint.connections]
 
     # towards the endpoint
 
     def send(self, peer: Peer, kind: int, payload: bytes = b"", sequence: int = 0, attempt: int = 0) -> None:
-        """The peer sends a packet to the endpoint, unless it cannot know the connection id yet."""
+        """Send a packet of the peer to the endpoint, unless the peer cannot know the connection id yet."""
         if kind == PacketType.ACCEPTED:
             packet = Packet(kind, peer.their_id, peer.own_id, sequence & 0xFFFFFFFF, payload, attempt & 0xFF)
         elif kind == PacketType.CONNECT:
@@ -151,7 +151,7 @@ class World:
         self.inbox.append((packet, peer))
 
     def send_segment(self, peer: Peer, index: int, attempt: int = 0) -> None:
-        """The peer sends a packet of its stream, if the packet fits the window or the peer ignores the window."""
+        """Send a packet of the peer's stream, if it fits the window or the peer ignores the window."""
         sequence, kind, payload = peer.segments[index]
         if self.hostile or kind != PacketType.DATA or peer.fits(index):
             self.send(peer, kind, payload, sequence, attempt)
@@ -210,7 +210,7 @@ class World:
     # from the endpoint
 
     def take_batch(self, size_max: int, *, arrives: bool) -> bool:
-        """The carrier takes a batch; return whether there was one."""
+        """Let the carrier take a batch; return whether there was one."""
         batch = self.endpoint.next_batch(size_max, self.now)
         if batch is None:
             assert not self.endpoint.wants_batch(), "wants_batch() is true, but there is no batch"

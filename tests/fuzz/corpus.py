@@ -20,7 +20,7 @@ FOUND = Path(__file__).parent / "found"
 
 
 def read(target: Target, folder: Path) -> dict[str, bytes]:
-    """The inputs for the target in this folder, by name."""
+    """Return the inputs for the target in this folder, by name."""
     path = folder / f"{target.name}.txt"
     inputs: dict[str, bytes] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
@@ -32,17 +32,17 @@ def read(target: Target, folder: Path) -> dict[str, bytes]:
 
 
 def committed(target: Target) -> dict[str, bytes]:
-    """Seeds and found inputs of the target."""
+    """Return the seeds and the found inputs of the target."""
     return {**read(target, SEEDS), **read(target, FOUND)}
 
 
 def expected_text(target: Target) -> str:
-    """The text that the target's file of seeds should have."""
+    """Return the text that the target's file of seeds should have."""
     return "".join(f"{name} {raw.hex()}".rstrip() + "\n" for name, raw in target.seeds())
 
 
 def random_inputs(target: Target, seed: int, count: int) -> Iterator[bytes]:
-    """Inputs that depend on the seed alone: one in four is all random, the others are mutated committed inputs."""
+    """Yield inputs that depend on the seed alone: one in four is random, the others are mutations of committed ones."""
     random = Random(f"{target.name} {seed}")
     known = list(committed(target).values()) or [b""]
     for _ in range(count):

@@ -26,17 +26,17 @@ class Draw:
         return self._offset < len(self._data)
 
     def raw(self, size: int) -> bytes:
-        """The next bytes as they are; fewer at the end of the input."""
+        """Return the next bytes as they are; fewer at the end of the input."""
         start = self._offset
         self._offset = min(len(self._data), start + size)
         return self._data[start : self._offset]
 
     def rest(self) -> bytes:
-        """All bytes that are left."""
+        """Return all bytes that are left."""
         return self.raw(len(self._data))
 
     def byte(self) -> int:
-        """The next byte, 0 to 255; 0 at the end of the input."""
+        """Return the next byte, 0 to 255; 0 at the end of the input."""
         offset = self._offset
         if offset >= len(self._data):
             return 0
@@ -44,7 +44,7 @@ class Draw:
         return self._data[offset]
 
     def number(self) -> int:
-        """A number of 32 bits: one byte chooses a number near an interesting one, or says that four bytes follow."""
+        """Return a number of 32 bits. A byte chooses one near an interesting number, or says that four bytes follow."""
         choice = self.byte()
         if choice < 64:
             return choice
@@ -53,20 +53,20 @@ class Draw:
         return int(struct.unpack("!I", self.raw(4).ljust(4, b"\0"))[0])
 
     def below(self, limit: int) -> int:
-        """A number from 0 to `limit` - 1; 0 if there is no choice."""
+        """Return a number from 0 to `limit` - 1; 0 if there is no choice."""
         if limit <= 1:
             return 0
         return self.byte() % limit if limit <= 256 else (self.byte() << 8 | self.byte()) % limit
 
     def flag(self) -> bool:
-        """True if the next byte is odd."""
+        """Return whether the next byte is odd."""
         return bool(self.byte() & 1)
 
     def pick(self, items: Sequence[_Item]) -> _Item:
-        """One of the items, of which there must be at least one."""
+        """Return one of the items, of which there must be at least one."""
         return items[self.below(len(items))]
 
     def text(self, size_max: int) -> str:
-        """Text of at most `size_max` bytes; broken UTF-8 is replaced."""
+        """Return text of at most `size_max` bytes; broken UTF-8 is replaced."""
         text = self.raw(self.below(size_max + 1)).decode("utf-8", "replace")
         return text.encode()[:size_max].decode("utf-8", "ignore")

@@ -198,7 +198,7 @@ def _datagrams(data: bytes) -> None:
 
 
 async def _associate(data: bytes, choice: int) -> None:
-    """Datagrams of a SOCKS client: each that is understood goes to one target, and its answer names that target."""
+    """Deliver a SOCKS client's datagrams: each valid one goes to one target, and its answer names that target."""
     association = Association(cast(Any, None), cast(Any, None), "127.0.0.1", 0)
     flows = _Flows()
     association.flows = cast(Any, flows)

@@ -1,8 +1,8 @@
-"""The targets `http`, `admin` and `relay_link`: bytes from strangers through the relay's real HTTP connections.
+"""The targets `http`, `admin` and `relay_link`: any bytes through the relay's real HTTP connections.
 
-The first byte of an input chooses the portions in which the others arrive. Promises: an answer is whole and is no 5xx
-that the relay does not mean; a stranger gets one answer; there is at most one line in the log for each request, never
-with a traceback or a token; nothing is left when the connection has ended.
+The first byte of an input chooses the portions in which the others arrive. Promises: an answer is whole, and is 5xx
+only on purpose; an unauthenticated client gets one answer; there is at most one line in the log for each request,
+never with a traceback or a token; nothing is left when the connection has ended.
 """
 
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def _admin(data: bytes) -> None:
 
 
 def _relay_link(data: bytes) -> None:
-    """A user's link: the upgrade, then a first message that is right, repaired or raw, then any bytes."""
+    """Play a user's link: the upgrade, then a first message that is right, repaired or raw, then any bytes."""
     draw = Draw(data)
     choice, kind = draw.byte(), draw.below(3)
 
@@ -96,7 +96,7 @@ def _first(draw: Draw, kind: int, attached: Attached, epoch: int) -> bytes:
 
 
 def _check_link(world: HttpWorld, rest: bytes, *, is_right: bool) -> None:
-    """The relay answers a first message with an ANSWER that opens the link, or with a STATUS, and then closes."""
+    """Check the answer to a first message: an ANSWER that opens the link, or a STATUS, after which the relay closes."""
     link = world.transport.get_protocol()
     first_bytes = len(getattr(link, "_first", b""))
     assert first_bytes <= 4096 + 1024, f"{first_bytes} bytes of a first message are kept"

@@ -147,7 +147,7 @@ class HttpWorld:
         assert not self.relay.host.links
 
     def _is_deliberate(self, status: int, fields: bytes, body: bytes) -> bool:
-        """Whether the relay means an answer 5xx: a user's that says BUSY, or readiness on the admin listener."""
+        """Return whether an answer 5xx is on purpose: BUSY to a user, or readiness on the admin listener."""
         if status != 503:
             return False
         if self.is_admin:

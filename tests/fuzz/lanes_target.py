@@ -103,7 +103,7 @@ def _foreign(world: LanesWorld) -> None:
 
 
 def _lie(world: LanesWorld) -> None:
-    """A lying relay, or a stranger that knows the protocol, gives any answer."""
+    """A lying relay, or an intermediary that knows the protocol, gives any answer."""
     draw = world.draw
     choice = draw.byte()
     opened = list(world.lanes._open)
@@ -213,7 +213,8 @@ _WEIGHTED: tuple[tuple[Operation, int], ...] = (
     (_lie, 2),
     (_settings, 1),
 )
-# The lower six bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
+# The lower six bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
+# with them saved inputs, keep their meaning.
 OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 

@@ -53,7 +53,7 @@ class LanesWorld:
     # the endpoint's side
 
     def _named(self, size: int) -> Packet:
-        """A packet with a name of its own, and of a size that needs few pieces."""
+        """Return a packet with a name of its own, and of a size that needs few pieces."""
         size = min(size, self.config.packet_bytes_max - HEADER_SIZE, 4 * self.config.body_bytes_start)
         name = len(self.sizes) + 1
         self.sizes[name] = size
@@ -157,7 +157,7 @@ class LanesWorld:
         self.relay.replies.clear()
 
     def progress(self) -> tuple[int, ...]:
-        """A value that changes with all progress."""
+        """Return a value that changes with all progress."""
         outgoing = [served._outgoing_offset for served in self.relay.lanes.values()]
         pushing = [lane._outgoing_offset for lane in self.lanes._set.lanes]
         return (len(self.delivered), len(self.relay.received), len(self.pushed), *outgoing, *pushing)

@@ -40,7 +40,7 @@ class _World:
         self.halves = (_Half(), _Half())
 
     def side(self) -> tuple[_Half, _Half]:
-        """One of the two sides, and the other."""
+        """Return one of the two sides, and the other."""
         index = self.draw.byte() & 1
         return self.halves[index], self.halves[1 - index]
 
@@ -131,7 +131,8 @@ _WEIGHTED: tuple[tuple[Operation, int], ...] = (
     (_damage, 2),
     (_lie, 2),
 )
-# The lower five bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
+# The lower five bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
+# with them saved inputs, keep their meaning.
 OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 

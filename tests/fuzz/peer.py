@@ -64,13 +64,13 @@ class Peer:
         self.echo = (0, 0)
 
     def again(self) -> "Peer":
-        """A new peer with the initial state of this one."""
+        """Return a new peer with the initial state of this one."""
         return Peer(self.role, self.own_id, self.route_key, self.first, self.number, self.user)
 
     # our stream
 
     def next_sequence(self) -> int:
-        """The number for the next new packet."""
+        """Return the number for the next new packet."""
         return self.first + 1 + len(self.segments)
 
     def say(self, size: int) -> None:
@@ -81,12 +81,12 @@ class Peer:
             self.sent_bytes += size
 
     def granted(self, cumulative: int, window: int) -> None:
-        """The endpoint has room for `window` bytes beyond the cumulative number."""
+        """Record that the endpoint has room for `window` bytes beyond the cumulative number."""
         upto = self.segments[: max(0, cumulative - self.first)]
         self.edge = max(self.edge, window + sum(len(raw) for _, kind, raw in upto if kind == PacketType.DATA))
 
     def fits(self, index: int) -> bool:
-        """Whether the endpoint has room for that packet of the stream."""
+        """Return whether the endpoint has room for that packet of the stream."""
         upto = self.segments[: index + 1] if index >= 0 else self.segments
         return self.edge >= sum(len(raw) for _, kind, raw in upto if kind == PacketType.DATA)
 
@@ -105,7 +105,7 @@ class Peer:
         self.finished = True
 
     def stream(self) -> bytes:
-        """Every byte of our stream so far."""
+        """Return every byte of our stream so far."""
         return BLOB[self.start : self.start + self.sent_bytes]
 
     @property
@@ -116,7 +116,7 @@ class Peer:
     # their stream
 
     def emitted(self, packet: Packet, written: bytes, size_max: int) -> None:
-        """The endpoint put this sequenced packet into a batch: check it."""
+        """Check a sequenced packet that the endpoint has put into a batch."""
         kind, payload = packet.type, bytes(packet.payload)
         if not self.base:
             accepted = kind == PacketType.ACCEPTED
@@ -152,7 +152,7 @@ class Peer:
         self.offsets[sequence] = self.their_bytes
 
     def arrived(self, packet: Packet) -> None:
-        """That packet arrived at the peer."""
+        """Record that the packet has arrived at the peer."""
         if packet.type == PacketType.CONNECT:
             return
         sequence = unwrap(packet.sequence, self.newest)
@@ -162,11 +162,11 @@ class Peer:
             self.in_order += 1
 
     def missing(self) -> bool:
-        """Whether a packet that the endpoint has sent has not arrived."""
+        """Return whether a packet that the endpoint has sent has not arrived."""
         return self.in_order < self.newest
 
     def honest_ack(self, window: int, delay_us: int) -> Ack:
-        """An ACK of all that has arrived; if nothing has, of the number before their first."""
+        """Return an ACK of all that has arrived; if nothing has, of the number before their first."""
         beyond = sorted(number for number in self.received if number > self.in_order)
         ranges: list[tuple[int, int]] = []
         for number in beyond:
@@ -178,7 +178,7 @@ class Peer:
         return Ack(wrap(self.in_order), window, delay_us, *self.echo, wired)
 
     def vouch(self, cumulative: int, window: int | None) -> None:
-        """The endpoint receives a valid acknowledgement of everything up to a number."""
+        """Record that the endpoint receives a valid acknowledgement of everything up to a number."""
         known = min(cumulative, self.newest)
         if known < self.base - 1:
             return

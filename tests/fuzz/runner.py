@@ -64,19 +64,19 @@ class Result(msgspec.Struct):
         return f"python -m tests.fuzz --repeat {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}"
 
     def line(self) -> str:
-        """One row of the table."""
+        """Return this result as a row of the table."""
         cells = [f"{self.name:<12}", f"{self.executions:>11}", f"{self.per_second:>11}"]
         for number, width in ((self.edges, 6), (self.features, 9), (self.corpus, 7)):
             cells.append(f"{'-' if number is None else number:>{width}}")
         return " ".join((*cells, f" {self.verdict}"))
 
     def as_json(self) -> dict[str, Any]:
-        """The row for programs."""
+        """Return this result in JSON, for programs."""
         return {**msgspec.structs.asdict(self), "repeat": self.repeat_command if self.crashed else ""}
 
 
 def choose_engine(by_chance: bool) -> tuple[str, str]:
-    """The engine, and a sentence that explains the choice."""
+    """Return the engine, and a sentence that explains the choice."""
     if by_chance:
         return "random", "seeded random inputs, as asked; nothing guides them"
     if importlib.util.find_spec("atheris") is None:
@@ -137,7 +137,7 @@ def _parse_counts(result: Result, output: str) -> None:
 
 
 def _trouble(report: str) -> str:
-    """The traceback from a report that is full of progress messages."""
+    """Return the traceback from a report that is full of progress messages."""
     lines = [line for line in report.splitlines() if not line.startswith(("#", "stat::", "INFO:"))]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback") or "Uncaught" in line]
     lines = lines[starts[0] :] if starts else lines

@@ -52,7 +52,7 @@ class _World:
         return [(lane, self.lane.answered) for lane in range(self.limits.lanes)]
 
     def reply(self, reply: Reply | None) -> None:
-        """The lane gives this answer; check it."""
+        """Check an answer that the lane gives."""
         if reply is None:
             return
         asked = self.asked.pop(reply.handle)  # KeyError: answered twice, or after its connection was lost
@@ -197,7 +197,8 @@ _WEIGHTED: tuple[tuple[Operation, int], ...] = (
     (_gone, 2),
     (_close, 1),
 )
-# The lower five bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
+# The lower five bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
+# with them saved inputs, keep their meaning.
 OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 

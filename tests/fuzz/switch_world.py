@@ -43,14 +43,14 @@ _ROUTED = (PacketType.DATA, PacketType.ACK, PacketType.PING, PacketType.PONG, Pa
 
 
 def authorise(user: str, target: Target) -> Decision:
-    """Whether the user may reach the target."""
+    """Decide who serves the target, a service or an exit; every user may reach all targets but FORBIDDEN."""
     if target.host == FORBIDDEN:
         return Deny(text="no")
     return Hand(HandTo.SERVICE if target.kind is TargetKind.SERVICE else HandTo.EXIT)
 
 
 def may_listen(user: str, name: str) -> bool:
-    """Whether the user may listen under the name."""
+    """Return whether the user may listen under the name."""
     return name != FORBIDDEN
 
 
@@ -96,7 +96,7 @@ class SwitchWorld:
     def request(
         self, party: Party, body: bytes, lane: int = -1, limit: int = 1 << 32, whose: Party | None = None
     ) -> None:
-        """A body of the party arrives and is answered now or later. `whose`: the party that the body names."""
+        """Deliver a body of the party, which is answered now or later. `whose`: the party that the body names."""
         self.handle += 1
         self.open[self.handle] = whose or party, lane, limit
         self.switch.request(self.handle, party.user, body, self.now, is_exit=party.is_exit)
@@ -142,7 +142,7 @@ class SwitchWorld:
     # packets
 
     def accepted(self, party: Party, payload: bytes, source: int, destination: int) -> None:
-        """The party sends ACCEPTED. If it was given that CONNECT, it may be connected with the sender of CONNECT."""
+        """Record an ACCEPTED of the party. If it was given that CONNECT, it may be connected with CONNECT's sender."""
         accepted = decode_accepted(payload)
         if accepted is None or (accepted.route_key, source) not in party.handed:
             return

@@ -21,7 +21,7 @@ _MASK = b"\1\2\3\4"
 def frame(
     opcode: int, payload: bytes, *, masked: bool, first: int = 0x80, size: int | None = None, form: int = 0
 ) -> bytes:
-    """A frame; `first` holds the upper bits of its first byte. With `size` its header announces that length.
+    """Return a frame; `first` holds the upper bits of its first byte. With `size` its header announces that length.
 
     `form`: 126 or 127 for a longer form of the length than is needed.
     """
@@ -38,21 +38,21 @@ class Script:
 
     masked: bool
     sent: bytearray = field(default_factory=bytearray)
-    pings: list[bytes] = field(default_factory=list)  # before the first thing that is not right
-    batches: int = 0  # the same
+    pings: list[bytes] = field(default_factory=list)  # valid ones, before the first error
+    batches: int = 0  # valid ones, before the first error
     is_closed: bool = False  # a right close frame was sent
-    wrong: str = ""  # the first thing that is not right
-    must_close: bool = False  # it is one after which the relay must close (8.5)
+    wrong: str = ""  # the first error
+    must_close: bool = False  # whether the relay must close after that error (8.5)
 
     def say(self, data: bytes, wrong: str = "", *, must_close: bool = False) -> None:
-        """Send bytes that are right, or for which `wrong` is a name."""
+        """Send bytes that are right, or whose error `wrong` names."""
         self.sent += data
         if wrong and not self.is_over:
             self.wrong, self.must_close = wrong, must_close
 
     @property
     def is_over(self) -> bool:
-        """Whether the other side makes nothing of what follows."""
+        """Whether the other side ignores all that follows."""
         return bool(self.wrong) or self.is_closed
 
 
@@ -79,7 +79,7 @@ def _receipt(draw: Draw, script: Script) -> None:
 
 
 def _lie(draw: Draw, script: Script) -> None:
-    """A header that has a right checksum, and bytes after it."""
+    """Send a header with any numbers and a right checksum, and bytes after it."""
     header = bytearray(LINK_HEADER_SIZE)
     header[4:16] = b"".join(value.to_bytes(4, "big") for value in (draw.number(), draw.number(), draw.number()))
     data = repair_link(bytes(header)) + draw.raw(draw.below(64))
@@ -113,7 +113,7 @@ def _text(draw: Draw, script: Script) -> None:
 
 
 def _pieces(draw: Draw, script: Script) -> None:
-    """A message in several frames, perhaps with a control frame between them, and perhaps without its last frame."""
+    """Send a message in several frames, perhaps with a control frame between them, or without the last frame."""
     masked = script.masked
     script.say(frame(BINARY, draw.raw(draw.below(64)), masked=masked, first=0), "several frames", must_close=True)
     for _ in range(draw.below(3)):
@@ -130,7 +130,7 @@ def _other_mask(draw: Draw, script: Script) -> None:
 
 
 def _odd(draw: Draw, script: Script) -> None:
-    """Reserved bits, an opcode without a meaning, a continuation of nothing, a control frame in pieces."""
+    """Send reserved bits, an opcode without a meaning, a continuation of nothing, or a control frame in pieces."""
     opcode, first = draw.pick(((0x2, 0xC0), (0x3, 0x80), (0xB, 0x80), (0x0, 0x80), (0x9, 0x00), (0xF, 0xF0)))
     sure = opcode == BINARY  # reserved bits are left to aiohttp, which looks at a frame when it is whole
     payload = draw.raw(draw.below(64))
@@ -138,7 +138,7 @@ def _odd(draw: Draw, script: Script) -> None:
 
 
 def _size(draw: Draw, script: Script) -> None:
-    """A header that announces another length, or in a longer form than is needed."""
+    """Send a header that announces another length, or uses a longer form than is needed."""
     size, form, opcode = draw.pick(_LENGTHS), draw.pick((0, 126, 127)), draw.pick((BINARY, PING))
     payload = draw.raw(draw.below(64))
     script.say(frame(opcode, payload, masked=script.masked, size=size, form=form), "another length")
@@ -164,12 +164,13 @@ _WEIGHTED: tuple[tuple[Operation, int], ...] = (
     (_size, 2),
     (_raw, 1),
 )
-# The lower five bits of a byte choose. A new operation takes over places of old ones: saved inputs keep their meaning.
+# The lower five bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
+# with them saved inputs, keep their meaning.
 _OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 
 def script_of(*steps: int | str) -> bytes:
-    """The input that makes these steps: an operation by the name of its function, without "_", or a byte."""
+    """Return the input that makes these steps: an operation by the name of its function, without "_", or a byte."""
     names = [operation.__name__.removeprefix("_") for operation in _OPERATIONS]
     return bytes(step if isinstance(step, int) else names.index(step) for step in steps)
 

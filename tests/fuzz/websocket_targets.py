@@ -1,4 +1,4 @@
-"""The targets `relay_websocket` and `client_websocket`: frames of strangers at both sides of a websocket (8.5).
+"""The targets `relay_websocket` and `client_websocket`: any frames at both sides of a websocket (8.5).
 
 The first byte of an input chooses the portions in which the frames arrive. Promises: without a token there is no
 websocket; what keeps to the rules is answered and receipted, and closes nothing; what breaks them closes the websocket;
@@ -49,7 +49,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 def _relay_websocket(data: bytes) -> None:
-    """A websocket: with the right first message, with another one, with none, or without a token."""
+    """Play a websocket: with the right first message, with another one, with none, or without a token."""
     draw = Draw(data)
     choice, kind = draw.byte(), draw.below(4)
 
@@ -97,7 +97,7 @@ async def _with_a_token(world: HttpWorld, draw: Draw, choice: int, kind: int) ->
 
 
 def _check_kept(world: HttpWorld, *, is_whole: bool) -> None:
-    """A message that is not whole keeps at most the limit for a batch and a header, and nothing else is charged."""
+    """Check that an incomplete message keeps at most a largest batch and a header, and that nothing else is charged."""
     limits = world.relay.config.limits
     held = world.handler.place.held_bytes
     assert held <= HELD_BYTES_MAX, f"{held} bytes are held"

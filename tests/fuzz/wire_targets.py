@@ -133,7 +133,7 @@ def _link_header(data: bytes) -> None:
 
 
 def _form(data: bytes) -> None:
-    """The first bytes, up to a line break, are the Content-Type."""
+    """Unwrap a form. The first bytes, up to a line break, are the Content-Type."""
     kind, _, form = data.partition(b"\n")
     content_type = kind.decode("latin-1")
     found = unwrap_form(content_type, form)
@@ -153,7 +153,7 @@ def _forms() -> Iterator[tuple[str, bytes]]:
 
 
 def _vectors(choose: Callable[[str], bool], head: int, prefix: bytes = b"") -> Seeds:
-    """Golden vectors as seeds, without their first `head` bytes; large vectors teach no more than small ones."""
+    """Return small golden vectors as seeds, without their first `head` bytes; large ones would teach no more."""
 
     def seeds() -> Iterator[tuple[str, bytes]]:
         for path in sorted(VECTORS.glob("*.hex")):
@@ -182,7 +182,7 @@ def _is_packet(name: str) -> bool:
 
 
 def _batches() -> Iterator[tuple[str, bytes]]:
-    """Each packet alone with its right checksum, and all as one batch, whole and cut."""
+    """Yield each packet alone with its right checksum, and all as one batch, whole and cut."""
     yield from _vectors(_is_packet, 0, _REPAIRED)()
     batch = b"".join(raw[1:] for _, raw in _vectors(_is_packet, 0, _RAW)())
     yield "a_whole_batch", _RAW + batch

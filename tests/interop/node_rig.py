@@ -126,7 +126,7 @@ class NodeWorld:
 
     @contextlib.contextmanager
     def runtime(self, carrier: str, path: str) -> Iterator[tunnel_client.Runtime]:
-        """Give an attachment for sockets of this process."""
+        """Yield an attachment for sockets of this process."""
         token = self.relay.tokens["client"]
         settings = tunnel_client.RelaySettings(self._urls[path], token, None, None, carrier, 300.0)
         runtime = tunnel_client.Runtime(settings, linger=2.0)
@@ -143,7 +143,7 @@ class NodeWorld:
 
     @contextlib.contextmanager
     def closed_port(self) -> Iterator[int]:
-        """Give a port that refuses connections for as long as the block lasts."""
+        """Yield a port that refuses connections for as long as the block lasts."""
         with hold_port() as port:
             yield port
 

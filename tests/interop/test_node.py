@@ -169,7 +169,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 @on_both_carriers
-def test_a_refusal_is_one_line_and_code_1(world: NodeWorld, carrier: str) -> None:
+def test_a_refusal_is_one_line_and_exit_code_1(world: NodeWorld, carrier: str) -> None:
     with world.closed_port() as port:
         done = world.connect(carrier, "direct", f"{HERE}:{port}", b"")
     assert done.returncode == 1
@@ -179,7 +179,7 @@ def test_a_refusal_is_one_line_and_code_1(world: NodeWorld, carrier: str) -> Non
     assert re.fullmatch(rb"[^\n]*absent[^\n]*\n", done.stderr)
 
 
-def test_wrong_usage_is_code_2() -> None:
+def test_wrong_usage_is_exit_code_2() -> None:
     main = installed_node_example() / "main.mjs"
     done = subprocess.run(["node", str(main), "connect"], capture_output=True, timeout=WAIT_S, check=False)
     assert done.returncode == 2
@@ -188,7 +188,7 @@ def test_wrong_usage_is_code_2() -> None:
 
 @pytest.mark.parametrize("way", [["--relay", "http://relay.invalid"], ["--relay", "http://127.0.0.1.invalid:1"]])
 def test_two_users_a_token_does_not_cross_a_network_unencrypted(way: list[str]) -> None:
-    """The other user is a stranger on the network, who could read the token there."""
+    """The other user is anyone on the network, who could read the token there."""
     main = installed_node_example() / "main.mjs"
     command = ["node", str(main), "connect", *way, "127.0.0.1:22"]
     environment = {**os.environ, "TUNNEL_TOKEN": "tnl_x"}
@@ -210,7 +210,7 @@ def test_a_service_that_is_stopped_resets_its_connections(world: NodeWorld, carr
         assert process.wait(WAIT_S) == 0
 
 
-def test_its_own_tests_pass() -> None:
+def test_the_tests_of_the_node_example_pass() -> None:
     folder: Path = installed_node_example()
     done = subprocess.run(["npm", "test"], cwd=folder, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -27,7 +27,7 @@ class FixedRandom(Random):
 
 
 def steps() -> list[Step]:
-    """The bodies of the transcript, in order."""
+    """Return the bodies of the transcript, in order."""
     found: list[Step] = []
     _, block, _ = TRANSCRIPT.read_text(encoding="utf-8").split("```")
     for line in block.splitlines():

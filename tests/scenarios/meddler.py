@@ -26,7 +26,7 @@ Seen = list[Original]
 
 
 def whole(original: Original, body: bytes | None = None, status: int = 0, **headers: str) -> web.Response:
-    """The original answer, except for the parts that the arguments replace."""
+    """Return the original answer, except for the parts that the arguments replace."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return web.Response(
         status=status or original.status,

@@ -49,7 +49,7 @@ def relay_process(
     more: tuple[str, ...] = (),
     **limits: Any,
 ) -> Process:
-    """`tunnel-relay serve` with this configuration; `before` is a command that runs it, `more` further arguments."""
+    """Return `tunnel-relay serve` with this configuration; `before` is a command that runs it, `more` has arguments."""
     lines = "\n".join(f"{name} = {value}" for name, value in limits.items())
     (directory / "relay.toml").write_text(_CONFIG.format(port=port, exits=exits, limits=lines))
     (directory / "tokens.toml").write_text(render_users(KEYS))
@@ -58,7 +58,7 @@ def relay_process(
 
 
 def an_exit(port: int) -> Process:
-    """`tunnel-relay exit`, attached to the relay at that port; it dials only this machine."""
+    """Return `tunnel-relay exit`, which attaches to the relay at that port and dials only this machine."""
     arguments = ("--relay", f"http://127.0.0.1:{port}", "--proxy", "", "--allow", "127.0.0.0/8:*")
     return Process(relay_command("exit", *arguments), ready=is_attached, environment={"TUNNEL_TOKEN": TOKENS["exits"]})
 
@@ -68,13 +68,13 @@ def is_attached(line: str) -> bool:
 
 
 def python_client(program: str, port: int, *words: str, environment: Mapping[str, str] | None = None) -> Process:
-    """A client program as a process; it prints a line that starts with `attached to` when it is ready."""
+    """Return a client program as a process; it prints a line that starts with `attached to` when it is ready."""
     command = [sys.executable, "-c", program, f"http://127.0.0.1:{port}", *words]
     return Process(command, ready=is_attached, environment={"TUNNEL_TOKEN": TOKENS["bob"], **(environment or {})})
 
 
 def client(port: int, user: str = "bob", **options: Any) -> Attachment:
-    """An attachment of this process."""
+    """Return an attachment of this process."""
     defaults: dict[str, Any] = {"token": TOKENS[user], "proxy": None, "carrier": "poll", "attach_timeout": 40}
     return attach(f"http://127.0.0.1:{port}", **{**defaults, **options})
 
@@ -112,6 +112,6 @@ async def echo_digest(reader: StreamReader, writer: StreamWriter, size: int, pro
 
 
 def resident_bytes(pid: int) -> int:
-    """The peak resident memory of a process."""
+    """Return the peak resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024

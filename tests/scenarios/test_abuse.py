@@ -101,7 +101,7 @@ async def test_39_hostile_bodies_are_refused_and_cost_little_memory(tmp_path: Pa
 
 
 def pieces(data: bytes) -> list[bytes]:
-    """A body in chunks of one byte each."""
+    """Return a request whose body comes in chunks of one byte each."""
     return [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[b"1\r\n%c\r\n" % byte for byte in data], b"0\r\n\r\n"]
 
 

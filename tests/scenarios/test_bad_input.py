@@ -29,7 +29,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def file() -> Path:
-    """A configuration that works."""
+    """Write a configuration that works."""
     assert main(["init", "relay.toml", "--user", "ann"]) == 0
     return Path("relay.toml")
 
@@ -65,7 +65,7 @@ async def test_a_target_that_no_rule_allows_is_denied() -> None:
             assert attachment.is_attached
 
 
-def test_a_port_in_use(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["serve", "--listen", where]) == 2
@@ -87,7 +87,7 @@ def test_a_port_in_use(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "check"])
-def test_a_configuration_that_is_wrong(
+def test_a_configuration_that_is_wrong_is_refused_with_the_mistake(
     file: Path, command: str, line: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(f"{line}\n")

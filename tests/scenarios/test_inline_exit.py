@@ -21,7 +21,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Target:
-    """A server that answers a greeting, then reads or writes for ever. `outcome` is how its first connection ended."""
+    """A server that answers a greeting, then reads or writes forever. `outcome` is how its first connection ended."""
 
     def __init__(self, *, writes: bool) -> None:
         self.outcome: asyncio.Future[BaseException | bytes] = asyncio.get_running_loop().create_future()

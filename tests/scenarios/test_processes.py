@@ -41,7 +41,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def echo_back(reader: StreamReader, writer: StreamWriter) -> None:
-    """The same echo, for a service."""
+    """Echo as `echo` does, for a service."""
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
@@ -126,7 +126,7 @@ async def test_26_a_transfer_survives_a_stopped_process(tmp_path: Path, who: str
 
 @pytest.mark.real("prlimit")
 @in_loop
-async def test_29_a_relay_that_is_out_of_file_descriptors(tmp_path: Path) -> None:
+async def test_29_a_relay_that_is_out_of_file_descriptors_keeps_its_streams(tmp_path: Path) -> None:
     """A crowd of unauthenticated clients: open streams continue; accepting does not spin; users still get in."""
 
     with hold_port() as port, ExitStack() as crowd:

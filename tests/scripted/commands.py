@@ -30,7 +30,7 @@ _SHORT = {
 
 
 def configure(phrase: Phrase) -> EndpointConfig:
-    """The endpoint's configuration, from `config key=value ...`."""
+    """Return the endpoint's configuration, from `config key=value ...`."""
     known: dict[str, Any] = {_SHORT[key]: parse_number(value) for key, value in phrase.fields.items() if key in _SHORT}
     unknown = [key for key in phrase.fields if key not in _SHORT and key != "exit"]
     if unknown:
@@ -63,7 +63,7 @@ def _argument(phrase: Phrase, default: str = "") -> str:
 
 
 def _wait(world: World, phrase: Phrase) -> None:
-    """Let only the time pass."""
+    """Do nothing: the time up to this line has passed already."""
 
 
 def _connect(world: World, phrase: Phrase) -> None:
@@ -108,7 +108,7 @@ def _write(world: World, phrase: Phrase) -> None:
 
 
 def _read(world: World, phrase: Phrase) -> None:
-    """Read exactly this number of bytes, which must be the right ones; `nothing` if there must be none."""
+    """Read exactly this number of bytes, which must be the right ones; with `nothing`, there must be none."""
     party = world.party(phrase.connection)
     argument = _argument(phrase)
     wanted = 0 if argument == "nothing" else parse_number(argument)
@@ -148,7 +148,7 @@ def _abort(world: World, phrase: Phrase) -> None:
 
 
 def _carrier(world: World, phrase: Phrase) -> None:
-    """Set `on` or `off`; receipts=manual|at_once, batch=BYTES, lanes=N, pull=TIME."""
+    """Switch the carrier `on` or `off`, or set receipts=manual|at_once, batch=BYTES, lanes=N, pull=TIME."""
     fields = Fields(phrase)
     if phrase.arguments:
         world.carrier_on = _argument(phrase) == "on"
@@ -164,7 +164,7 @@ def _carrier(world: World, phrase: Phrase) -> None:
 
 
 def _batch(world: World, phrase: Phrase) -> None:
-    """Send a batch now, whether the endpoint asks for it or not; `none` if it has no packet for one."""
+    """Send a batch now, whether the endpoint asks for it or not; with `none`, it must have no packet for one."""
     size = _argument(phrase, str(world.batch_bytes))
     left = world.take_batch(world.batch_bytes if size == "none" else parse_number(size))
     if left == (size == "none"):
@@ -228,7 +228,7 @@ COMMANDS: dict[str, Callable[[World, Phrase], None]] = {
 
 
 def _timer(world: World, phrase: Phrase) -> Value:
-    """The time from now until the timer is due."""
+    """Return the time from now until the timer is due."""
     name = phrase.arguments[0]
     if name not in Timer.__members__:
         raise ValueError(f"no timer {name}")

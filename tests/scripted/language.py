@@ -62,7 +62,7 @@ class Step:
     after_us: int | None = None
 
     def moment(self, now: int) -> int:
-        """The virtual time of this step if the step before was at `now`."""
+        """Return the virtual time of this step if the step before was at `now`."""
         if self.after_us is not None:
             return now + self.after_us
         return now if self.at_us is None else self.at_us
@@ -79,7 +79,7 @@ class Script:
 
 
 def parse_number(text: str) -> int:
-    """A number with an optional unit: times in microseconds, sizes in bytes. ValueError if it is no number."""
+    """Read a number with an optional unit, as microseconds or bytes. Raise ValueError if it is no number."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise ValueError(f"not a number: {text}")
@@ -96,7 +96,7 @@ def parse_number(text: str) -> int:
 
 
 def parse_script(path: Path) -> Script:
-    """Read a file; ScriptError with file and line if it breaks the language."""
+    """Read a file; raise ScriptError, with file and line, if it breaks the language."""
     lines = path.read_text().splitlines()
     header = []
     for line in lines:
@@ -112,7 +112,7 @@ def parse_script(path: Path) -> Script:
 
 
 def parse_steps(text: str, source: str) -> list[Step]:
-    """The steps of a text; `source` names the text in errors."""
+    """Return the steps of a text; `source` names the text in errors."""
     steps = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", raw).strip()

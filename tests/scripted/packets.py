@@ -58,39 +58,39 @@ class Fields:
         self._left = dict(phrase.fields)
 
     def text(self, key: str, default: str = "") -> str:
-        """The field, or the default."""
+        """Return the field, or the default."""
         return self._left.pop(key, default)
 
     def number(self, key: str, default: str = "0") -> int:
-        """The field as a number."""
+        """Return the field as a number."""
         return parse_number(self.text(key, default))
 
     def optional(self, key: str) -> int | None:
-        """The field as a number; None without the field."""
+        """Return the field as a number; None without the field."""
         return self.number(key) if key in self._left else None
 
     def milliseconds(self, key: str) -> int | None:
-        """A duration in milliseconds, as options carry it."""
+        """Return a duration in milliseconds, as options carry it."""
         value = self.optional(key)
         return None if value is None else value // 1000
 
     def flag(self, key: str) -> bool:
-        """Whether the field is `yes`."""
+        """Return whether the field is `yes`."""
         return self.text(key, "no") == "yes"
 
     def member(self, key: str, kind: type[E], default: str) -> int:
-        """A member of an enum by its name in lower case, or a plain number."""
+        """Return a member of an enum by its name in lower case, or a plain number."""
         text = self.text(key, default)
         return kind[text.upper()] if text.upper() in kind.__members__ else parse_number(text)
 
     def finish(self) -> None:
-        """ValueError if fields are left that were never taken."""
+        """Raise ValueError if fields are left that were never taken."""
         if self._left:
             raise ValueError(f"unknown fields: {', '.join(self._left)}")
 
 
 def build(phrase: Phrase, party: Party) -> Packet:
-    """The packet that the phrase describes, sent by the party's peer or by the relay."""
+    """Return the packet that the phrase describes, sent by the party's peer or by the relay."""
     fields = Fields(phrase)
     word = phrase.word
     kind = parse_number(word.removeprefix("TYPE_")) if word.startswith("TYPE_") else int(PacketType[word])
@@ -108,7 +108,7 @@ def build(phrase: Phrase, party: Party) -> Packet:
 
 
 def _ids(kind: int, party: Party, *, resume: bool) -> tuple[int, int]:
-    """Source and destination: as in 2.2, 2.3, 2.8, 2.9 and 2.10 for those types, as the sender sees them for others."""
+    """Return source and destination: those of 2.2, 2.3, 2.8, 2.9 or 2.10, else the ids of sender and receiver."""
     if kind == PacketType.ACCEPTED:
         return party.own_id, party.peer_id
     if kind == PacketType.REJECTED:

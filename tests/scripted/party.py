@@ -14,14 +14,14 @@ _BLOCK = Random(0).randbytes(65_521)  # a prime length: no packet size repeats w
 
 
 def stream(offset: int, size: int) -> bytes:
-    """The bytes that every script writes, in both directions."""
+    """Return `size` bytes, from `offset` on, of the stream that every script writes in both directions."""
     start = offset % len(_BLOCK)
     copies = (start + size) // len(_BLOCK) + 1
     return (_BLOCK * copies)[start : start + size]
 
 
 def digest_of(length: int) -> bytes:
-    """XXH3-128 of the first `length` bytes of the stream."""
+    """Return the XXH3-128 of the first `length` bytes of the stream."""
     return xxh3_128(stream(0, length)).digest()
 
 
@@ -48,30 +48,30 @@ class Party:
         return 0 if self.connection is None else self.connection.id
 
     def live(self) -> Connection:
-        """The connection; ValueError before it exists."""
+        """Return the connection; raise ValueError before it exists."""
         if self.connection is None:
             raise ValueError(f"the endpoint has no connection {self.name} yet")
         return self.connection
 
     def own_sequence(self, number: int) -> int:
-        """The number on the wire of our packet with this number."""
+        """Return the number on the wire of our packet with this number."""
         return wrap(self.live().identity.first_sequence + number)
 
     def own_number(self, wire: int) -> int:
-        """The number, as scripts count, of our packet with this number on the wire."""
+        """Return the number, as scripts count, of our packet with this number on the wire."""
         return distance(wrap(self.live().identity.first_sequence), wire)
 
     def peer_sequence(self, number: int) -> int:
-        """The number on the wire of the peer's packet with this number."""
+        """Return the number on the wire of the peer's packet with this number."""
         return wrap(self.peer_base + number)
 
     def peer_number(self, wire: int) -> int:
-        """The number, as scripts count, of the peer's packet with this number on the wire."""
+        """Return the number, as scripts count, of the peer's packet with this number on the wire."""
         return distance(wrap(self.peer_base), wire)
 
     def place(self, number: int, size: int | None) -> tuple[int, int]:
-        """Offset and size of the peer's packet with that number. Packets before it that the script has not mentioned
-        are taken to have its size; a packet that was mentioned keeps its size."""
+        """Return offset and size of the peer's packet with that number. Earlier packets that the script has not
+        mentioned are taken to have its size; a packet that was mentioned keeps its size."""
         known = self.peer_numbers.get(number)
         if known is not None and size in (None, known[1]):
             return known
@@ -84,5 +84,5 @@ class Party:
         return self.peer_numbers[number]
 
     def peer_length(self, number: int) -> int:
-        """Bytes of the peer's stream before that number."""
+        """Return the number of bytes of the peer's stream before that packet."""
         return max((sum(place) for other, place in self.peer_numbers.items() if other < number), default=0)

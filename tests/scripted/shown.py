@@ -49,7 +49,7 @@ class Shown:
 
 
 def matches(expected: Phrase, actual: Shown) -> bool:
-    """Whether the packet or event has the expected type and the values of all the fields that are given."""
+    """Return whether the packet or event has the expected type and the values of all the fields that are given."""
     if expected.word != actual.word or (actual.connection and expected.connection != actual.connection):
         return False
     wanted = {**{key: value for key, value in STRICT.items() if key in actual.fields}, **expected.fields}
@@ -57,7 +57,7 @@ def matches(expected: Phrase, actual: Shown) -> bool:
 
 
 def agrees(wanted: str, actual: Value) -> bool:
-    """Whether a word of the script stands for the value: numbers with units, yes and no, none, * for anything."""
+    """Return whether a word of the script stands for the value: a number with a unit, yes, no, none, * (any value)."""
     if wanted == "*":
         return True
     if actual is None or isinstance(actual, str | bool):
@@ -69,7 +69,7 @@ def agrees(wanted: str, actual: Value) -> bool:
 
 
 def show(packet: Packet, party: Party | None) -> Shown:
-    """The packet in the words of a script; `party` is the connection that it belongs to."""
+    """Return the packet in the words of a script; `party` is the connection that it belongs to."""
     word = PacketType(packet.type).name
     fields: dict[str, Value] = {}
     if party is not None and packet.type in SEQUENCED:
@@ -83,7 +83,7 @@ def show(packet: Packet, party: Party | None) -> Shown:
 
 
 def target_text(target: Target) -> str:
-    """A service as its name, a TCP target as host:port."""
+    """Return a service as its name, a TCP target as host:port."""
     return target.host if target.kind == TargetKind.SERVICE else f"{target.host}:{target.port}"
 
 

@@ -11,7 +11,7 @@ HEADER = "# PROTOCOL 4.6\n# A sentence.\n"
 
 
 def played(folder: Path, body: str) -> str:
-    """The runner's message about a script; "" if the script passes."""
+    """Return the runner's message about a script; "" if the script passes."""
     path = folder / "a.trace"
     path.write_text(HEADER + body)
     try:

@@ -42,7 +42,7 @@ class ScriptedRandom(Random):
         self.next: deque[int] = deque()
 
     def getrandbits(self, bits: int, /) -> int:
-        """The script's numbers apply to draws of 32 bits: ids and first sequence numbers."""
+        """Use the script's numbers for draws of 32 bits, which are ids and first sequence numbers."""
         return self.next.popleft() if bits == 32 and self.next else super().getrandbits(bits)
 
 
@@ -66,7 +66,7 @@ class World:
     # parties
 
     def party(self, name: str) -> Party:
-        """The connection of that name; ValueError before the script has opened it."""
+        """Return the connection of that name; raise ValueError before the script has opened it."""
         party = self.parties.get(name)
         if party is None:
             raise ValueError(f"no connection {name} in this script yet")
@@ -75,7 +75,7 @@ class World:
         return party
 
     def new_party(self, name: str, target: str, base: int | None, *, initiator: bool) -> Party:
-        """A new connection: the endpoint under test is its initiator, or its acceptor."""
+        """Make a new connection, of which the endpoint under test is the initiator or the acceptor."""
         host, colon, port = target.partition(":")
         party = Party(
             name,
@@ -94,7 +94,7 @@ class World:
                 party.connection = connection
 
     def _party_of(self, packet: Packet) -> Party | None:
-        """2.2, 2.3: ACCEPTED and REJECTED carry the initiator's id as their source."""
+        """Return a packet's connection. ACCEPTED and REJECTED carry the initiator's id as their source (2.2, 2.3)."""
         by_peer = packet.type in (PacketType.ACCEPTED, PacketType.REJECTED)
         for name in self.parties:
             party = self.party(name)
@@ -173,7 +173,7 @@ class World:
     # what must hold in every script
 
     def _check_repeat(self, packet: Packet, party: Party) -> None:
-        """1.8: a retransmission differs only in its attempt; and the stream is what the script wrote."""
+        """Check that a retransmission differs only in its attempt (1.8), and that the stream is what was written."""
         if packet.type not in SEQUENCED or self._resumes(packet):
             return
         number = party.own_number(packet.sequence)
@@ -224,12 +224,12 @@ class World:
         return Shown(type(event).__name__, name, fields)
 
     def connection(self, name: str) -> Connection:
-        """The endpoint's connection of that name."""
+        """Return the endpoint's connection of that name."""
         return self.party(name).live()
 
 
 def clock(time_us: int) -> str:
-    """A time in the format of scripts."""
+    """Return a time in the format of scripts."""
     for unit, size in (("s", 1_000_000), ("ms", 1000)):
         if time_us % size == 0:
             return f"{time_us // size}{unit}"

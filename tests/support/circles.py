@@ -15,7 +15,7 @@ LAZY = ("tunnel", "tunnel.messages", "tunnel_client")
 
 
 def imported_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
-    """The modules of the project that a source imports: named modules, and modules that names are imported from."""
+    """Return the project's modules that a source imports: those it names, and those from which it imports names."""
     known = set(modules)
     found = set()
     for _, source, name in imported_names(tree):
@@ -25,7 +25,7 @@ def imported_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
 
 
 def circles(imports: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
-    """Each group of modules that import each other, directly or not (Tarjan's strongly connected components)."""
+    """Yield each group of modules that import each other, directly or not (Tarjan's strongly connected components)."""
     order: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []

@@ -14,7 +14,7 @@ _OUTCOMES = ("passed", "failed", "error")
 
 
 def configuration_lines(stats: Mapping[str, Sequence[object]]) -> Iterator[str]:
-    """A line for each configuration; none if no test started a proxy."""
+    """Yield a line for each configuration; none if no test started a proxy."""
     found: dict[str, Counter[str]] = {}
     for outcome in _OUTCOMES:
         for report in stats.get(outcome, ()):

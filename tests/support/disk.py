@@ -54,8 +54,8 @@ _REPLACED = (
 class RecordedDisk:
     """Records every change below `root` within its `with` block. Files that are there at its start are safe on disk.
 
-    With `killed`, its processes died at that moment, and the machine did not: the block begins with everything they
-    wrote, and what they had not synced is not safe yet.
+    With `killed`, an earlier disk goes on after its processes have died, but not the machine: the block begins with
+    everything they wrote, and what they had not synced is not safe yet.
     """
 
     def __init__(self, root: Path, *, killed: Crash | None = None) -> None:
@@ -246,7 +246,7 @@ class RecordedDisk:
     def _moved(self, src: _Name, dst: _Name, act: Callable[[], None], where: dict[str, Any]) -> None:
         old, new = (None, None) if where else (self._name(src), self._name(dst))
         if old is None or new is None or os.path.dirname(old) != os.path.dirname(new):
-            act()  # beyond what the record can tell: if it concerns the disk, the check at the end says so
+            act()  # not recorded; if it changes the disk, the check at the end fails
             return
 
         def move() -> None:

@@ -77,7 +77,7 @@ class HttpTestRelay(TestRelay):
     # the interface that tunnel_servlet.web.relay_link needs
 
     def is_live(self, identity: Identity) -> bool:
-        """Tokens are not revoked here."""
+        """Return True: tokens are not revoked here."""
         return True
 
     def watch(self, watched: object) -> None:

@@ -21,8 +21,9 @@ INSIDE = ("analysis", "carriers", "core", "driver", "exchange", "traces", "wire"
 
 _SANS_IO_RELAY = ("tunnel.wire", "tunnel.exchange", "tunnel.traces.record", "tunnel.rates")
 
-# An area is a dotted prefix; the longest one that fits a module decides. A module may import its own area and modules
-# in these; "face" is the public interface: tunnel itself and all not INSIDE it. "!" means: only the name itself.
+# From each area to those that its modules may import, besides the area itself. An area is a dotted prefix; a module
+# belongs to the longest one that fits. "face" is the public interface: tunnel itself, and what is not INSIDE it. After
+# "!", only the modules at the root of a package may be imported, without its folders.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel": ("face", *(f"tunnel.{name}" for name in INSIDE if name != "analysis")),
     "tunnel.wire": (),
@@ -84,14 +85,14 @@ SANS_IO_AREAS = (
 
 
 def project_files(root: Path) -> Iterator[Path]:
-    """Every Python file of the project below `root`, in a fixed order, relative to it."""
+    """Yield every Python file of the project below `root`, in a fixed order, relative to it."""
     for top in FOLDERS:
         for path in sorted((root / top).rglob("*.py")):
             yield path.relative_to(root)
 
 
 def module_name(path: Path) -> str:
-    """The dotted name of a file given relative to the root of the project."""
+    """Return the dotted name of a file given relative to the root of the project."""
     parts = path.with_suffix("").parts
     if parts[1:2] == (PACKAGE_OF.get(parts[0]),):
         parts = parts[1:]
@@ -99,17 +100,17 @@ def module_name(path: Path) -> str:
 
 
 def is_within(module: str, prefix: str) -> bool:
-    """Whether the dotted name is the prefix, or lies below it."""
+    """Return whether the dotted name is the prefix, or lies below it."""
     return module == prefix or module.startswith(f"{prefix}.")
 
 
 def is_sans_io(module: str) -> bool:
-    """Whether this module must do without clock, I/O and randomness of its own."""
+    """Return whether this module must do without clock, I/O and randomness of its own."""
     return any(is_within(module, area) for area in SANS_IO_AREAS)
 
 
 def imported_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
-    """Each import as (line, module, name that it imports from the module or "")."""
+    """Yield each import as (line, module, name that it imports from the module or "")."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -120,7 +121,7 @@ def imported_names(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
 
 
 def import_violations(tree: ast.AST, module: str, is_module: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
-    """The forbidden imports of `module`. `is_module` says whether a dotted name is a module of the project."""
+    """Yield the forbidden imports of `module`. `is_module` says whether a dotted name is a module of the project."""
     for line, source, name in imported_names(tree):
         # `from tunnel import wire` imports tunnel.wire, but `from tunnel import attach` the public interface.
         target = f"{source}.{name}" if name and is_module(f"{source}.{name}") else source
@@ -145,13 +146,13 @@ def library_violations(line: int, module: str, library: str) -> Iterator[tuple[i
 
 
 def may_import(module: str, target: str) -> bool:
-    """Whether a module of the project may import another one, or a name of it."""
+    """Return whether a module of the project may import another one, or a name of it."""
     area = home(module)
     return home(target) == area or any(allows(allowed, target) for allowed in ALLOWED[area])
 
 
 def allows(allowed: str, target: str) -> bool:
-    """Whether one entry of ALLOWED covers the target."""
+    """Return whether one entry of ALLOWED covers the target."""
     if allowed == "face":
         return is_face(target)
     if allowed.startswith("!"):  # the modules at the root of a package, without its folders
@@ -160,7 +161,7 @@ def allows(allowed: str, target: str) -> bool:
 
 
 def home(module: str) -> str:
-    """The area of a module: the longest prefix that fits."""
+    """Return the area of a module: the longest prefix that fits."""
     return max((area for area in ALLOWED if is_within(module, area)), key=len)
 
 

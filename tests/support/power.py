@@ -80,7 +80,7 @@ class _File:
         self.unsafe.clear()
 
     def left(self, random: Random | None) -> bytes:
-        """The content after a power failure."""
+        """Return the content after a power failure."""
         if random is None or not self.unsafe:
             return self.safe
         left = bytearray(self.safe)
@@ -142,7 +142,7 @@ class Directory:
         self.unsafe.clear()
 
     def left(self, random: Random | None) -> dict[str, _Node]:
-        """The names that a power failure leaves in it."""
+        """Return the names that a power failure leaves in it."""
         left = dict(self.safe)
         count = 0
         if random is not None and self.unsafe:
@@ -181,15 +181,15 @@ class Crash:
         self._marks.setdefault(mark.name, []).append(mark.value)
 
     def marked(self, name: str) -> list[Any]:
-        """The values that were marked with this name before the crash."""
+        """Return the values that were marked with this name before the crash."""
         return list(self._marks.get(name, ()))
 
     def last(self, name: str, default: Any) -> Any:
-        """The value that was marked last with this name before the crash."""
+        """Return the value that was marked last with this name before the crash."""
         return self._marks[name][-1] if name in self._marks else default
 
     def left(self, random: Random | None = None, *, spared: Collection[str] = ()) -> dict[str, bytes | None]:
-        """What is left: the content of each file by its path, None for a directory, each before what is in it."""
+        """Return what is left: the content of each file by its path; None for a directory, which precedes its files."""
         names = {name: node for name, node in self.root.left(random).items() if name not in spared}
         kept = {name: node for name, node in self.root.seen.items() if name in spared}
         return {**dict(_left("", names, random)), **dict(_left("", kept, None, spared=True))}
@@ -209,7 +209,7 @@ class Crash:
                 yield
 
     def seen(self) -> dict[str, bytes | None]:
-        """The content of each file by its path, as the processes see it; None for a directory."""
+        """Return the content of each file by its path, as the processes see it; None for a directory."""
         return {path: bytes(node.seen) if isinstance(node, _File) else None for path, node in _below("", self.root)}
 
 

@@ -12,12 +12,12 @@ _FIELD = Path(__file__).parents[2] / "build" / "field" / "venv" / "bin"
 
 
 def search_path() -> str:
-    """The path of this process, and those folders after it."""
+    """Return the path of this process, followed by those folders."""
     versions = sorted(_POSTGRES.glob("[0-9]*"), key=lambda path: (len(path.name), path.name), reverse=True)
     folders = ["/usr/sbin", str(_FIELD), *(str(version / "bin") for version in versions)]
     return os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
 
 
 def find_program(name: str) -> str | None:
-    """The program's absolute path, or None."""
+    """Return the program's absolute path, or None."""
     return shutil.which(name, path=search_path())

@@ -25,7 +25,7 @@ BANNED_DRAWS = frozenset(
 
 
 def purity_violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every violation in a module of a sans-I/O part, as (line, what)."""
+    """Yield every violation in a module of a sans-I/O part, as (line, what)."""
     for line, module, name in imported_names(tree):
         if module.split(".")[0] in BANNED_MODULES:
             yield line, f"{module} in a sans-I/O part"
@@ -49,5 +49,5 @@ def call_violations(call: ast.Call) -> Iterator[tuple[int, str]]:
 
 
 def last_name(node: ast.expr) -> str:
-    """The last name of a dotted expression, "" if the expression does not end in a name."""
+    """Return the last name of a dotted expression, "" if the expression does not end in a name."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

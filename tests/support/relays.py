@@ -82,19 +82,19 @@ class TestRelay:
         raise NotImplementedError
 
     def restart(self) -> None:
-        """kill -9 and a restart: open exchanges get no answer, and all state is lost."""
+        """Do what `kill -9` and a restart do: open exchanges get no answer, and all state is lost."""
         dead, self.core = self.core, self._life()
         dead.close()
 
     def judge(self, body: bytes) -> Fault | None:
-        """The fate of a request."""
+        """Return the fate of a request."""
         self.requests += 1
         message = decode_envelope(body)
         return self.fault(message) if not isinstance(message, type) else None  # type: ignore[arg-type]
 
 
 class MemoryTestRelay(TestRelay):
-    """Without HTTP: a lost exchange is never answered."""
+    """A relay without HTTP. It never answers a lost exchange."""
 
     kind = "memory"
 

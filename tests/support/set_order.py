@@ -24,7 +24,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def set_order_violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Each place that takes the elements of a set in the set's own order, as (line, what)."""
+    """Return each place that takes the elements of a set in the set's own order, as (line, what)."""
     finder = Finder()
     finder.learn(tree)
     finder.visit(tree)
@@ -50,7 +50,7 @@ class Finder(ast.NodeVisitor):
                     self.attributes.add(target.attr)
 
     def names_in(self, scope: ast.AST) -> Iterator[str]:
-        """The names that are sets in a module, class or function itself, but not in scopes nested in it."""
+        """Yield the names that are sets in a module, class or function itself, but not in scopes nested in it."""
         if isinstance(scope, Function):
             arguments = scope.args
             for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -62,7 +62,7 @@ class Finder(ast.NodeVisitor):
                     yield target.id
 
     def is_set(self, node: ast.AST) -> bool:
-        """Whether an expression is known to be a set."""
+        """Return whether an expression is known to be a set."""
         match node:
             case ast.Set() | ast.SetComp():
                 return True
@@ -113,7 +113,7 @@ class Finder(ast.NodeVisitor):
         self.visit_unordered(node)
 
     def visit_unordered(self, node: ast.SetComp | ast.GeneratorExp) -> None:
-        """A comprehension whose result has no order, or loses it: its sources may be sets."""
+        """Visit a comprehension whose result has no order, or loses it: its sources may be sets."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.comprehension):
                 self.generic_visit(child)
@@ -143,7 +143,7 @@ def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def is_set_type(annotation: ast.expr | None) -> bool:
-    """Whether an annotation is a set, or a union with one."""
+    """Return whether an annotation is a set, or a union with one."""
     match annotation:
         case ast.BinOp(op=ast.BitOr(), left=left, right=right):
             return is_set_type(left) or is_set_type(right)
@@ -156,7 +156,7 @@ def is_set_type(annotation: ast.expr | None) -> bool:
 
 
 def set_targets(node: ast.AST, is_set: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
-    """The targets that a statement makes sets."""
+    """Yield the targets that a statement makes sets."""
     match node:
         case ast.AnnAssign(target=target, annotation=annotation) if is_set_type(annotation):
             yield target

@@ -19,7 +19,7 @@ async def target(serve: Serve) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def unix_target(serve: Serve, path: str) -> AsyncIterator[None]:
-    """The same on a Unix socket."""
+    """Run a server on a Unix socket. Leaving the context waits for its connections to end."""
     async with _serving(serve, lambda run: asyncio.start_unix_server(run, path)):
         yield
 
