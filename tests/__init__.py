@@ -1,3 +1,3 @@
-"""The tests mirror the source; `sim` is the deterministic simulator, `support` holds helpers of several test files."""
+"""Most folders mirror the source; `sim` is the deterministic simulator, `support` holds helpers of several files."""
 
 __all__: list[str] = []

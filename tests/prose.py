@@ -127,7 +127,7 @@ def checked_files() -> Iterator[Path]:
 
 
 def main() -> int:
-    """Print every finding; 1 if there are any."""
+    """Print every finding; return 1 if there are any."""
     findings: list[Finding] = []
     count = 0
     for file in checked_files():

@@ -1,4 +1,4 @@
-"""The pump, its one timer, and who receives which events, with a carrier that the test operates by hand."""
+"""The pump, its one timer, and the handlers of events, with a carrier that the test operates by hand."""
 
 import asyncio
 from collections import deque

@@ -209,7 +209,7 @@ def test_the_commands_print_name_version_and_help(installed: Installed, name: st
     assert "exit codes: 0 ok" in " ".join(installed.run(installed.command(name), "--help").split())
 
 
-def test_both_programs_of_the_readme_run_that_need_a_relay(installed: Installed, relay: Process) -> None:
+def test_both_programs_of_the_readme_that_need_a_relay_run(installed: Installed, relay: Process) -> None:
     assert len(PROGRAMS) == 4
     with banner_server() as port:
         for program in PROGRAMS[:2]:  # tests/test_quick_start.py runs those of the broker

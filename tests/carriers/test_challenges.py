@@ -69,7 +69,7 @@ RFC_7616 = {
         ("SHA-256", "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1"),
     ],
 )
-def test_the_vectors_of_rfc_7616(algorithm: str, response: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vectors_of_rfc_7616_are_reproduced(algorithm: str, response: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel.carriers.challenges.secrets.token_hex", lambda _: OWN)
     introduction = introduced(Challenge("digest", {**RFC_7616, "algorithm": algorithm}))
     header = introduction.header("GET", "/dir/index.html")

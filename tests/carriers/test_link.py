@@ -45,7 +45,7 @@ async def test_a_link_carries_everything_and_nothing_is_pulled() -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_link_over_tls(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_link_works_over_tls(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(TLS / "server.pem")
 

@@ -34,7 +34,9 @@ VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
         ("fd00::1:8080", "http://[fd00::1]:8080", False),
     ],
 )
-def test_no_proxy_bypasses_a_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, bypassed: bool) -> None:
+def test_the_variable_no_proxy_names_hosts_to_reach_directly(
+    monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, bypassed: bool
+) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name.upper(), raising=False)
         monkeypatch.setenv(name, no_proxy if name == "no_proxy" else "http://proxy:3128")

@@ -77,7 +77,7 @@ def binary(payload: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_websocket_over_tls_through_a_proxy(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_websocket_works_over_tls_through_a_proxy(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(TLS / "server.pem")
 

@@ -42,7 +42,7 @@ def is_gone(pair: Pair) -> bool:
     return not pair.a.endpoint.connections and not pair.b.endpoint.connections
 
 
-# the rows
+# the rows: each test is named after a state and the input that comes in it
 
 
 def test_open_close_called() -> None:  # 5.2
@@ -278,7 +278,7 @@ def test_any_packet_of_the_end_may_be_lost(lost: PacketType, times: int) -> None
     assert is_gone(pair)
 
 
-def test_close_with_data_in_flight_both_ways() -> None:  # 5.2, 5.4
+def test_close_delivers_our_data_in_flight_and_reports_the_peers_as_lost() -> None:  # 5.2, 5.4
     pair = Pair()
     one, other = pair.open()
     one.write(b"a" * 100_000, pair.now)

@@ -129,7 +129,7 @@ def test_nothing_raises_and_nothing_is_kept_beyond_its_limit(state: State, draw:
 
 
 @given(st.binary(min_size=1, max_size=60), st.data())
-def test_no_clean_end_without_the_last_byte(stream: bytes, draw: st.DataObject) -> None:  # 5.9
+def test_no_stream_ends_cleanly_without_its_last_byte(stream: bytes, draw: st.DataObject) -> None:  # 5.9
     """The peer truncates, repeats, reorders and changes its stream, but knows the digest of the whole stream."""
     random = Random(draw.draw(st.integers(0, 2**32)))
     solo = Solo(CONFIG).opened()

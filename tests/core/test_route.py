@@ -163,7 +163,7 @@ def test_a_service_connection_is_reported_when_the_initiator_is_heard_and_may_wr
 
 
 @pytest.mark.parametrize("at_us", range(0, 60 * MS, 4 * MS))
-def test_a_resume_with_data_in_flight_both_ways(at_us: int) -> None:  # 6.5, 6.6, 4.10
+def test_a_resume_loses_no_data_in_flight_either_way(at_us: int) -> None:  # 6.5, 6.6, 4.10
     pair = Pair()
     one, other = pair.open()
     one.write(EARLY * 4, pair.now)

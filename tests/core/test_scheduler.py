@@ -211,7 +211,7 @@ def test_a_delayed_ack_joins_a_batch_but_asks_for_none() -> None:  # 4.3
     solo.connection = quiet
     solo.data(0)
     assert not solo.endpoint.wants_batch()
-    assert solo.endpoint.next_batch(64 * KIB, solo.now) is not None  # a driver may ask all the same
+    assert solo.endpoint.next_batch(64 * KIB, solo.now) is not None  # a driver may ask for one all the same
     solo.now += 10 * MS
     solo.data(1)
     busy.write(b"x", solo.now)

@@ -8,7 +8,7 @@ from tunnel.core.tombstones import COHORT_US, Tombstones
 REST_US = 240 * SECOND_US
 
 
-def test_tombstones_last_for_four_minutes_and_little_longer() -> None:
+def test_tombstones_last_for_four_minutes_and_not_much_longer() -> None:
     rest = Tombstones()
     rest.add(7, 100)
     rest.add_answer(("ann", b"key"), b"gone", 100)

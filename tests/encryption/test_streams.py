@@ -368,7 +368,7 @@ async def test_a_paused_protocol_and_write_limits_work_as_in_clear() -> None:
 
 
 @in_loop
-async def test_a_service_that_ends_first_and_a_server_that_closes() -> None:
+async def test_a_service_may_end_first_and_its_server_may_close() -> None:
     async def greet(reader: StreamReader, writer: StreamWriter) -> None:
         writer.write(b"bye")
         writer.close()
@@ -390,8 +390,8 @@ async def test_a_service_that_ends_first_and_a_server_that_closes() -> None:
 
 @carriers
 @pytest.mark.parametrize(("port", "added"), [(5432, 0), (22, 2)], ids=["the client", "the target"])
-def test_turns_that_encryption_adds_when_one_side_speaks_first(port: int, added: int, carrier: str) -> None:
-    """None when the client speaks first. When the target does, one round trip: its greeting waits for the binding."""
+def test_encryption_adds_a_round_trip_only_if_the_target_speaks_first(port: int, added: int, carrier: str) -> None:
+    """When the target speaks first, its greeting waits for the binding."""
 
     async def turns(mode: str) -> int:
         directions: list[bool] = []  # of each flight, whether it goes to the acceptor

@@ -1,4 +1,4 @@
-"""Which keys and answers an initiator accepts, for every mode; and that the tables say all of it."""
+"""Which keys and answers an initiator accepts, for every mode; and that the tables are complete."""
 
 from itertools import product
 from pathlib import Path

@@ -49,7 +49,7 @@ def test_407_is_fatal() -> None:
     assert judge(407, b"", 0).verdict is Verdict.FATAL
 
 
-def test_413_of_a_proxy_shrinks() -> None:
+def test_413_of_a_proxy_asks_for_smaller_bodies() -> None:
     assert judge(413, b"<html>too large</html>", 0).verdict is Verdict.TOO_LARGE
 
 
@@ -62,7 +62,7 @@ def test_everything_else_without_our_magic_is_repeated(status: int) -> None:
     assert outcome.retry_after_us == 7
 
 
-def test_a_429_of_the_relay_without_a_retry_after_waits_a_second() -> None:
+def test_a_429_of_the_relay_without_a_retry_after_asks_for_a_second() -> None:
     assert judge(429, encoded(Status(StatusCode.BUSY)), 0).retry_after_us == 1_000_000
     assert judge(429, encoded(Status(StatusCode.BUSY)), 5).retry_after_us == 5
     assert judge(503, encoded(Status(StatusCode.BUSY)), 0).retry_after_us == 0

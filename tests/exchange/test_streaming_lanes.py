@@ -31,7 +31,7 @@ def requests_between(loop: Loop, from_us: int) -> list[Request]:
     return [request for time_us, request in loop.requests if time_us >= from_us]
 
 
-def test_a_stream_is_proven_within_three_round_trips_and_replaces_pulls() -> None:
+def test_a_stream_is_proven_within_four_round_trips_and_replaces_pulls() -> None:
     loop = started(make_loop())
     assert loop.now <= 80 * MS  # ATTACH, the stream and its confirmation
     assert streaming(loop).road is RoadState.USED

@@ -34,7 +34,7 @@ def frame(
 
 @dataclass
 class Script:
-    """What one side sends: the bytes, and what the other side must make of them."""
+    """The bytes that one side sends, and the effect that they must have on the other side."""
 
     masked: bool
     sent: bytearray = field(default_factory=bytearray)

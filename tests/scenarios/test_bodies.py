@@ -143,7 +143,7 @@ def test_17_a_redirect_is_an_error_and_does_not_get_the_token(status: int) -> No
 
 
 def test_37_a_captured_exchange_is_useless_to_another_user() -> None:
-    """Sent again by its owner it changes nothing; sent by another user it is answered like any unknown attachment."""
+    """If its owner sends it again, it changes nothing; another user gets the answer for an unknown attachment."""
 
     async def main() -> None:
         async def nothing(original: Original) -> web.StreamResponse:

@@ -142,9 +142,8 @@ async def test_29_a_relay_that_is_out_of_file_descriptors_keeps_its_streams(tmp_
             for number in range(100):
                 source = (f"127.0.0.{2 + number // 10}", 0)
                 crowd.enter_context(socket.create_connection(("127.0.0.1", port), 30, source))
-            await until(
-                lambda: len(os.listdir(f"/proc/{relay.pid}/fd")) >= used + 20
-            )  # of 64: a half of three quarters
+            # Unauthenticated clients may have 24 connections: half of three quarters of the 64 descriptors.
+            await until(lambda: len(os.listdir(f"/proc/{relay.pid}/fd")) >= used + 20)
             used_s = cpu_seconds(relay.pid)
             for _ in range(5):
                 await echo_digest(reader, writer, 100_000)

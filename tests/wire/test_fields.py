@@ -18,7 +18,7 @@ def test_pack_names_a_value_that_does_not_fit(value: int) -> None:
         pack(struct.Struct("!H"), value)
 
 
-def test_pack_packs() -> None:
+def test_pack_encodes_values_in_the_given_format() -> None:
     assert pack(struct.Struct("!HB"), 258, 3) == b"\x01\x02\x03"
 
 
