@@ -49,7 +49,7 @@ class Stream(Side):
         self.ends.append("aborted")
 
     def resume_reading(self) -> None:
-        """There is nothing to read."""
+        """Do nothing: there is nothing to read."""
 
     @property
     def datagrams(self) -> list[bytes]:

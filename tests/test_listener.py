@@ -81,7 +81,7 @@ async def test_a_handler_may_be_a_plain_function() -> None:
         await served[0]
 
 
-def test_a_handler_that_raises_is_reported_to_the_loop_and_closed() -> None:
+def test_a_handler_that_raises_is_reported_to_the_loop_and_its_connection_closed() -> None:
     told: list[str] = []
 
     async def clumsy(reader: StreamReader, writer: StreamWriter) -> None:
@@ -115,7 +115,7 @@ async def test_the_connection_of_a_cancelled_handler_is_reset_so_that_its_peer_s
         writer.transport.abort()
 
 
-def test_an_exit_handler_that_raises_is_reported_to_the_loop_and_refused() -> None:
+def test_an_exit_handler_that_raises_is_reported_to_the_loop_and_its_request_refused() -> None:
     told: list[str] = []
 
     async def clumsy(request: ExitRequest) -> None:

@@ -156,7 +156,7 @@ class CountingRelay(LinkTestRelay):
 
 
 @in_loop
-async def test_an_attachment_tries_what_carried_before_and_nothing_else(tmp_path: Path) -> None:
+async def test_an_attachment_tries_the_road_that_carried_before_and_no_other(tmp_path: Path) -> None:
     async with CountingRelay("tunnel-link/1") as relay:
         memory = tmp_path / "roads.json"
         how = {"token": token_of("bob"), "proxy": None, "road_memory": memory}

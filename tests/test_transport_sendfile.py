@@ -77,7 +77,7 @@ async def test_a_file_arrives_whole_or_in_the_asked_part(offset: int, count: int
 
 
 @in_loop
-async def test_a_file_follows_what_was_written_before_although_the_writer_was_paused() -> None:
+async def test_a_file_follows_earlier_bytes_although_the_writer_was_paused() -> None:
     async with two() as (service, client):
         ours, theirs = await connected(service, client)
         theirs.transport.pause_reading()

@@ -117,7 +117,7 @@ async def test_a_revoked_token_ends_the_attachment_with_a_reason() -> None:
 
 @pytest.mark.parametrize("status", [302, 401, 403, 415])
 @in_loop
-async def test_a_refusal_by_an_intermediary_ends_nothing_once_attached(status: int) -> None:
+async def test_after_the_first_attach_a_refusal_by_an_intermediary_ends_nothing(status: int) -> None:
     """A login page appears, or a filter objects to one body; the exchange is repeated until it passes (7.9)."""
     async with HttpTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")

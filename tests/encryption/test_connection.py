@@ -378,7 +378,7 @@ def test_the_unacknowledged_bytes_are_counted_until_the_peer_has_them() -> None:
     restarts=st.lists(st.integers(1, 400), max_size=2),
     read_bytes=st.integers(1, 1 << 17),
 )
-def test_any_path_delivers_every_byte_once_and_both_ends(
+def test_any_path_delivers_every_byte_once_and_the_ends_of_both_directions(
     seed: int,
     sizes: tuple[int, int],
     fates: list[str],

@@ -68,7 +68,7 @@ def test_any_service_name_stays_on_its_line(name: str, tmp_path_factory: pytest.
     assert [(entry.peer, entry.keys) for entry in file.entries()] == [(peer, (A,)), (EXIT, (B,))]
 
 
-def test_the_peer_of_every_target_is_the_exit() -> None:
+def test_the_peer_of_a_tcp_target_is_the_exit_and_that_of_a_service_is_named_after_it() -> None:
     assert peer_name(Target(TargetKind.TCP, "db", 5432)) == EXIT
     assert peer_name(Target(TargetKind.SERVICE, "exit")) == "service:exit"
     assert relay_name("https://relay.example/a b/") == "https://relay.example/a%20b"

@@ -98,7 +98,7 @@ def test_attach_is_repeated_like_any_other_request_and_answered_once() -> None:
 
 
 @pytest.mark.parametrize("code", [StatusCode.UNKNOWN, StatusCode.STALE])
-def test_a_relay_that_forgot_us_is_attached_to_again(code: StatusCode) -> None:
+def test_an_endpoint_attaches_again_to_a_relay_that_forgot_it(code: StatusCode) -> None:
     loop = attached_loop(packets=1)
     loop.relay.restart()
     if code is StatusCode.STALE:

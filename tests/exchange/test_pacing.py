@@ -206,7 +206,7 @@ def test_no_lane_is_added_beyond_the_maximum_or_without_adapt(lanes: LaneCount) 
     assert not lanes.pressed(0, 0, 0, 1)
 
 
-def test_lanes_beyond_the_first_are_given_back_when_idle() -> None:
+def test_lanes_beyond_the_initial_ones_are_given_back_when_idle() -> None:
     lanes = LaneCount(2, 8, adapt=True)
     assert lanes.idle_until_us(7) is None
     lanes.pressed(0, 0, 0, 1)

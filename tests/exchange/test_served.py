@@ -75,7 +75,7 @@ def test_a_push_is_applied_and_answered_at_once_with_what_waits() -> None:
     assert (reply.handle, answer.lane, answer.number, answer.serial, answer.more) == (1, 0, 1, 1, False)
 
 
-def test_every_answer_carries_evidence_that_counts_itself() -> None:
+def test_every_answer_carries_evidence_that_includes_its_own_number() -> None:
     bench = Bench()
     assert bench.request(3).answer.evidence == [(0, 3), (1, 7)]
 

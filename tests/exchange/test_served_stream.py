@@ -203,7 +203,7 @@ def test_a_slow_path_gets_four_times_the_least_time() -> None:
     assert bench.lane.check_stream(10 * SECOND) != []
 
 
-def test_packets_of_a_lost_connection_wait_for_the_next_number_or_for_a_second() -> None:
+def test_packets_of_a_lost_connection_wait_for_a_confirmation() -> None:
     bench = Bench().proven()
     bench.give(1)
     bench.sent(20 * MS)
