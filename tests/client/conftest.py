@@ -10,7 +10,15 @@ import structlog
 
 from tests.client.rig import Rig
 
-_OURS = ("TUNNEL_RELAY", "TUNNEL_TOKEN", "TUNNEL_CARRIER", "TUNNEL_ENCRYPTION", "TUNNEL_PEER_KEY", "XDG_RUNTIME_DIR")
+_OURS = (
+    "TUNNEL_RELAY",
+    "TUNNEL_TOKEN",
+    "TUNNEL_CARRIER",
+    "TUNNEL_ENCRYPTION",
+    "TUNNEL_PEER_KEY",
+    "TUNNEL_INSECURE_HTTP",
+    "XDG_RUNTIME_DIR",
+)
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 

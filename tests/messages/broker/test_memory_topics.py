@@ -9,7 +9,7 @@ import pytest
 
 from tests.messages.broker.rig import brokered, until
 from tests.support.loops import in_loop
-from tunnel.messages import BrokerClient, GroupConsumer, RemoteCallError, TopicSpec
+from tunnel.messages import BrokerClient, GroupConsumer, ProducerData, RemoteCallError, TopicSpec
 from tunnel.messages.broker.partition import MemoryPartition, ProduceOptions
 from tunnel.messages.broker.protocol import CONFLICT, LIMIT
 from tunnel.messages.message import encode_payloads
@@ -80,6 +80,17 @@ async def test_expired_messages_are_never_read(tmp_path: Path) -> None:
         await client.producer().send("t", b"b")
         await asyncio.sleep(0.01)
         assert await everything(client, "t") == ([(1, b"b")], 1)
+
+
+@in_loop
+async def test_a_multi_produce_with_a_message_too_large_for_its_topic_stores_nothing(tmp_path: Path) -> None:
+    topics = {"t": TopicSpec(), "u": TopicSpec(storage="memory", bytes_max=100)}
+    async with brokered(tmp_path, topics=topics) as (_, client):
+        sets = (ProducerData("t", [b"small"], 0), ProducerData("u", [b"small"], 0), ProducerData("u", [bytes(200)], 0))
+        with pytest.raises(RemoteCallError, match="a message is larger than the topic"):
+            await client.producer().send_data(*sets)
+        assert await everything(client, "t") == await everything(client, "u") == ([], 0)
+        assert [place.offset for place in await client.producer().send_data(*sets[:2])] == [0, 0]
 
 
 @in_loop

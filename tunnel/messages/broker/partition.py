@@ -73,6 +73,9 @@ class Partition:
         """The offset after the newest message that readers may see."""
         raise NotImplementedError
 
+    def check(self, data: bytes) -> None:
+        """Raise RemoteCallError if this set can never be appended, whatever the partition contains."""
+
     def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
         """Append a checked set of `count` messages, and return the offset of the first."""
         raise NotImplementedError
@@ -303,14 +306,20 @@ class MemoryPartition(Partition):
     def end_offset(self) -> int:
         return self._backlog.next_number
 
+    def check(self, data: bytes) -> None:
+        self._checked(data)
+
+    def _checked(self, data: bytes) -> list[bytes]:
+        messages = _split(data)
+        if messages and max(map(len, messages)) > self._bytes_max:
+            raise RemoteCallError(LIMIT, f"a message is larger than the topic, which holds {self._bytes_max} bytes")
+        return messages
+
     def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
         offset = self._backlog.next_number
         if options.at is not None and options.at != offset:
             raise RemoteCallError(CONFLICT, f"the next offset is {offset}, not {options.at}: nothing was stored")
-        messages = _split(data)
-        if messages and max(map(len, messages)) > self._bytes_max:
-            raise RemoteCallError(LIMIT, f"a message is larger than the topic, which holds {self._bytes_max} bytes")
-        for message in messages:
+        for message in self._checked(data):
             self._backlog.put(message, priority=options.priority, ttl=options.ttl_s)
         self.appended += count
         self.appended_bytes += len(data)

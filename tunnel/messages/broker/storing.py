@@ -69,8 +69,8 @@ class Storing:
     ) -> list[Stored]:
         """Append the sets of one request. RemoteCallError if any of them is refused; then none is stored.
 
-        The exception is a multi-produce request whose later set cannot be appended, because the disk fails or because a
-        message is larger than its topic in memory: the sets before it are stored.
+        The exception is a multi-produce request whose later set cannot be appended because the disk fails: the sets
+        before it are stored.
         """
         if self._settings.master:
             raise RemoteCallError(
@@ -90,6 +90,9 @@ class Storing:
             if not partition.is_ready:
                 await partition.ready()
             places.append((partition, number))
+        if len(checked) > 1:  # a single set is checked when it is appended
+            for (request, _, _), (partition, _) in zip(checked, places, strict=True):
+                partition.check(request.messages.data)
         found: list[Stored] = []
         for (request, _, count), (partition, number) in zip(checked, places, strict=True):
             offset = partition.append(request.messages.data, count, options)
