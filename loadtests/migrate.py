@@ -202,6 +202,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pass
     try:
         while data := await reader.read(_MIB):
             await passage.flows.wait()
+            if writer.is_closing():  # the other direction has ended it; uvloop would raise a RuntimeError
+                return
             writer.write(data)
             await writer.drain()
     finally:

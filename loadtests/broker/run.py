@@ -12,7 +12,7 @@ from random import Random
 
 import msgspec
 
-from loadtests.broker.sides import NUMBER_BYTES, SERVICE, TOPIC
+from loadtests.broker.sides import BATCH, NUMBER_BYTES, SERVICE, TOPIC, ahead_max
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
 
@@ -24,7 +24,10 @@ _POLL_S = 0.02
 
 
 class Outcome(msgspec.Struct):
-    """The result of a run. `received` counts the messages that the groups took in, each group for itself."""
+    """The result of a run.
+
+    `received` is the sum over all groups: a message that three groups took in counts three times.
+    `kills` counts only processes that were running; one that had ended by itself is started again, no more."""
 
     messages: int
     received: int = 0
@@ -80,7 +83,9 @@ def run(
             processes = _processes(place, relay_port, broker_port, per_partition)
             victims = [list(processes)[index % len(processes)] for index in range(kills)]
             random.shuffle(victims)
-            marks = sorted(random.randrange(messages) for _ in range(kills))
+            # Before the last batches of the producers: later they have nothing to send, and cannot be killed.
+            last = max(1, messages - PARTITIONS * (ahead_max(per_partition) + 2 * BATCH))
+            marks = sorted(random.randrange(last) for _ in range(kills))
             outcome.kills = dict.fromkeys(processes, 0)
             try:
                 for process in processes.values():
@@ -114,7 +119,7 @@ def _processes(place: Path, relay_port: int, broker_port: int, per_partition: in
     }
     for partition in range(PARTITIONS):
         road = broker if partition == 0 else relay
-        processes[f"producer {partition}"] = _side("producer", road, place, partition, per_partition)
+        processes[f"producer {partition}"] = _side("producer", road, place, partition, per_partition, *GROUPS)
     for index, group in enumerate(GROUPS):
         road = relay if index == 0 else broker
         processes[group] = _side("consumer", road, place / group, group, PARTITIONS, per_partition * PARTITIONS)
@@ -154,10 +159,11 @@ def _watch(
             was_running = processes[victim].is_running
             if was_running:
                 processes[victim].kill()
+                outcome.kills[victim] += 1
             processes[victim].start()
-            outcome.kills[victim] += 1
             before = received
-            progress(f"{received:>9,} of {total:,}: killed {victim}, {len(plan)} to come")
+            done = "killed" if was_running else "started again"
+            progress(f"{received:>9,} of {total:,}: {done} {victim}, {len(plan)} to come")
         if received >= total and not plan:
             outcome.finished = True
             return

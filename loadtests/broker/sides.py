@@ -1,10 +1,11 @@
 """The clients that are killed: `python -m loadtests.broker.sides` with one of these.
 
-    producer ROAD DIRECTORY PARTITION TOTAL
+    producer ROAD DIRECTORY PARTITION TOTAL GROUP...
     consumer ROAD DIRECTORY GROUP PARTITIONS TOTAL
 
 ROAD is HOST:PORT of the broker, or the URL of a relay at which it is a service. A producer is the only one of its
-partition, and sends each message at the offset that is its number. A consumer appends the number of each message to a
+partition, and sends each message at the offset that is its number. It waits for the slowest group (in DIRECTORY/GROUP),
+so that it still has messages to send when it is killed. A consumer appends the number of each message to a
 file of its own for each partition. The size of that file is its position: effect and position are one write, so a
 message that arrives again is recognised by its offset.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -31,14 +33,25 @@ from tunnel.messages import (
 )
 from tunnel.messages.broker.protocol import CONFLICT
 
-__all__ = ["NUMBER_BYTES", "PAYLOAD_BYTES", "SERVICE", "TOPIC", "consume", "make_payload", "produce"]
+__all__ = [
+    "BATCH",
+    "NUMBER_BYTES",
+    "PAYLOAD_BYTES",
+    "SERVICE",
+    "TOPIC",
+    "ahead_max",
+    "consume",
+    "make_payload",
+    "produce",
+]
 
 SERVICE = "broker"
 TOPIC = "orders"
 PAYLOAD_BYTES = 100
 NUMBER_BYTES = 8
-_BATCH = 500
+BATCH = 500
 _AGAIN_S = 0.2
+_LOOK_S = 0.002  # between two looks at the slowest group
 
 
 def make_payload(partition: int, number: int) -> bytes:
@@ -70,7 +83,18 @@ class _Road:
         return await self._attachment.open_connection(address, timeout=10.0)
 
 
-async def produce(road: str, directory: Path, partition: int, total: int) -> None:
+def ahead_max(total: int) -> int:
+    """Return how many messages the slowest group may lack when a producer of `total` sends its next batch."""
+    return min(4 * BATCH, total // 20)
+
+
+def _slowest(directory: Path, groups: Sequence[str], partition: int) -> int:
+    """Return the number of messages of a partition that every group has taken in."""
+    files = [directory / group / str(partition) for group in groups]
+    return min(file.stat().st_size // NUMBER_BYTES if file.exists() else 0 for file in files)
+
+
+async def produce(road: str, directory: Path, partition: int, total: int, groups: Sequence[str]) -> None:
     """Send the messages that are not at the broker yet, and say when all of them are."""
     way = _Road(road)
     noted = directory / f"acknowledged-{partition}"
@@ -87,7 +111,9 @@ async def produce(road: str, directory: Path, partition: int, total: int) -> Non
                     if number < acknowledged:
                         print("lost", acknowledged - number, "acknowledged messages", flush=True)
                         return
-                count = min(_BATCH, total - number)
+                while number - _slowest(directory, groups, partition) > ahead_max(total):  # noqa: ASYNC110 - files
+                    await asyncio.sleep(_LOOK_S)
+                count = min(BATCH, total - number)
                 batch = [make_payload(partition, each) for each in range(number, number + count)]
                 await producer.send_at(number, TOPIC, *batch, partition=partition)
             except (OSError, TunnelError) as error:
@@ -157,7 +183,7 @@ def main(arguments: list[str]) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     side, road, directory, *rest = arguments
     if side == "producer":
-        uvloop.run(produce(road, Path(directory), int(rest[0]), int(rest[1])))
+        uvloop.run(produce(road, Path(directory), int(rest[0]), int(rest[1]), rest[2:]))
     else:
         uvloop.run(consume(road, Path(directory), rest[0], int(rest[1]), int(rest[2])))
 

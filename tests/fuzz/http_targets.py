@@ -30,7 +30,7 @@ from tunnel.wire import (
 
 __all__ = ["ADMIN_TARGET", "HTTP_TARGET", "RELAY_LINK_TARGET"]
 
-_OPEN = 8  # bits of the first byte, above those of the portions
+_BIT = 8  # of the first byte, above those of the portions: the relay is open, or the admin is on this machine
 _HEAD_REQUEST = b"HEAD"
 _MARK = b"@TOKEN"  # in an input: a valid token
 
@@ -43,7 +43,7 @@ def _http(data: bytes) -> None:
     choice, sent = data[0] if data else 0, _with_token(data[1:])
 
     async def serve() -> None:
-        async with HttpWorld(is_open=bool(choice & _OPEN)) as world:
+        async with HttpWorld(is_open=bool(choice & _BIT)) as world:
             await world.send(sent, choice)
             if choice & 16:
                 world.transport.end()
@@ -57,19 +57,20 @@ def _admin(data: bytes) -> None:
     choice, sent = data[0] if data else 0, data[1:]
 
     async def serve() -> None:
-        async with HttpWorld(is_admin=True, peer="127.0.0.1" if choice & _OPEN else "192.0.2.1") as world:
+        async with HttpWorld(is_admin=True, peer="127.0.0.1" if choice & _BIT else "192.0.2.1") as world:
             await world.send(sent, choice)
             answers, _ = world.check(has_head=_HEAD_REQUEST in sent)
             drains = [status for status, _, _ in answers if status == 202]
             assert len(drains) == len(world.drained)
-            assert not world.drained or choice & _OPEN, "a drain request from another machine"
+            assert not world.drained or choice & _BIT, "a drain request from another machine"
         world.check_end()
 
     run_in_loop(serve)
 
 
 def _relay_link(data: bytes) -> None:
-    """Play a user's link: the upgrade, then a first message that is right, repaired or raw, then any bytes."""
+    """Play a user's link: the upgrade; then a right first message, or bytes of the input with the right magic, length
+    and checksum, or nothing; then the rest of the input."""
     draw = Draw(data)
     choice, kind = draw.byte(), draw.below(3)
 
@@ -164,15 +165,15 @@ def _http_seeds() -> Iterator[tuple[str, bytes]]:
         ),
     }
     for number, (name, raw) in enumerate(requests.items()):
-        yield name, bytes([(number % 8) | (_OPEN if number % 3 == 0 else 0)]) + raw
+        yield name, bytes([(number % 8) | (_BIT if number % 3 == 0 else 0)]) + raw
 
 
 def _admin_seeds() -> Iterator[tuple[str, bytes]]:
     for name in ("livez", "readyz", "state", "metrics"):
-        yield name, bytes([_OPEN]) + _request(f"GET /{name} HTTP/1.1") * 2
+        yield name, bytes([_BIT]) + _request(f"GET /{name} HTTP/1.1") * 2
     for name, query in (("drain", ""), ("drain_soon", "?timeout=5"), ("drain_odd", "?timeout=\xb2")):
         request = _request(f"POST /drain{query} HTTP/1.1", "Tunnel-Admin: 1", "Content-Length: 0")
-        yield name, bytes([_OPEN]) + request
+        yield name, bytes([_BIT]) + request
         yield f"{name}_elsewhere", b"\0" + request
 
 

@@ -15,7 +15,7 @@ __all__ = ["Exchanger", "ExchangingCarrier", "Outcomes"]
 
 
 class Outcomes(Protocol):
-    """Is notified of the outcome of each request. A call after `abandon` is ignored."""
+    """Is notified of the outcome of each request. A call after `abandon` changes no exchange."""
 
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
         """Handle a complete HTTP response. The caller must not change the body afterwards."""
@@ -44,7 +44,10 @@ class Exchanger(Protocol):
         """Start within the running event loop; report to `outcomes`."""
 
     def send(self, request: Request) -> None:
-        """Send the request; `answered` or `failed` follows. A repeat is sent over a new connection (7.5)."""
+        """Send the request; `answered`, `ended` or `failed` follows, unless it is abandoned.
+
+        A repeat uses a new connection, or an open one that works if the path carries no more (7.5).
+        """
 
     def abandon(self, request_id: int) -> None:
         """Drop the request, whose answer is no longer needed, and close its connection."""
@@ -63,7 +66,7 @@ class ExchangingCarrier:
         self._streaming = lanes if isinstance(lanes, StreamingLanes) else None
         self._streamed_bytes: dict[int, int] = {}  # by request id, of answers that come piece by piece
         self._exchanger = exchanger
-        self._when_settled: asyncio.Future[None] | None = None  # for the end of the first try of a stream
+        self._when_settled: asyncio.Future[None] | None = None  # set by a subclass that waits for it
         self._last_failure = ""
         self._closed = False
         self._host: Host
@@ -132,7 +135,7 @@ class ExchangingCarrier:
         self._lanes.set_pull_interval(settled_us, wanted_us=wanted_us)
 
     def roads(self) -> list[RoadReport]:
-        """Return the state of each road, for people. Poll is none."""
+        """Return the state of each road, for people. Exchanges are not a road, so there is none."""
         return []
 
     def secrets_renewed(self) -> None:

@@ -131,8 +131,8 @@ def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="KEY",
-        help="the key that the exit or the service must have, as `tunnel-relay exit --show-key` or "
-        "`tunnel expose --show-key` prints it there; implies --encryption require; repeatable (default: "
+        help="the key that the exit or the service must have, as --show-key of `tunnel-relay exit`, `tunnel expose` or "
+        "`tunnel-broker serve` prints it there; implies --encryption require; repeatable (default: "
         "TUNNEL_PEER_KEY, or the keys of `tunnel peers`)",
     )
 

@@ -1,15 +1,41 @@
 """The key with which commands encrypt the services that they offer."""
 
+import argparse
 from dataclasses import replace
 
 from tunnel.encryption.keys import KeyFile, own_key
+from tunnel.exit_codes import OK
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import RelaySettings
 
-__all__ = ["service_key", "with_service_key"]
+__all__ = ["add_key_options", "show_key", "with_service_key"]
 
 
-def service_key(file: str, *, make: bool) -> KeyFile | None:
+def add_key_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the key and print it."""
+    parser.add_argument(
+        "--key",
+        default="",
+        metavar="FILE",
+        help="file with the key for encryption from end to end; it is created if it does not exist "
+        "(default: ~/.config/tunnel/service.pem, if it exists)",
+    )
+    parser.add_argument(
+        "--show-key",
+        action="store_true",
+        help="print the public key, for `tunnel peers trust`, and end; the key is created if it does not exist",
+    )
+
+
+def show_key(file: str) -> int:
+    """Print the public part of the key, which is made if it is missing; return the exit code."""
+    key = _service_key(file, make=True)
+    assert key is not None  # it exists now
+    print(key.fingerprint)
+    return OK
+
+
+def _service_key(file: str, *, make: bool) -> KeyFile | None:
     """Return the key in `file`, else the default one, which `make` makes if it is missing. None: there is none.
 
     Raise UsageError, with advice, if it cannot be used.
@@ -28,5 +54,5 @@ def with_service_key(settings: RelaySettings, file: str) -> RelaySettings:
     if settings.encryption == "off":
         return settings
     is_required = settings.encryption == "require" or bool(settings.peer_keys)
-    key = service_key(file, make=is_required)
+    key = _service_key(file, make=is_required)
     return settings if key is None else replace(settings, key=str(key.path))

@@ -1,4 +1,4 @@
-"""Connections of people without the tunnel: each gives its place back, however it ends."""
+"""Connections of strangers (PROTOCOL 2.11): when one ends, in whatever way, the relay no longer counts it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
 
 class Scene:
-    """A listener on a free port, with a place for each connection of a test."""
+    """A listener on a free port, whose limits admit all connections that a test makes."""
 
     def __init__(self, *, is_http: bool, bytes_max: int = 1 << 20) -> None:
         self.sides: dict[PublicSide, None] = {}

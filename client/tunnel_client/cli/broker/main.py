@@ -8,6 +8,7 @@ from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, add_eve
 from tunnel.exit_codes import EXIT_CODES
 from tunnel_client.cli.broker import look, serve
 from tunnel_client.cli.options import add_relay_options, positive_seconds
+from tunnel_client.cli.service_key import add_key_options
 from tunnel_client.errors import UsageError
 
 __all__ = ["main", "make_parser"]
@@ -80,6 +81,7 @@ def _add_serve(commands: CommandAdder) -> None:
     )
     _add_storage(parser)
     _add_replicas_and_limits(parser)
+    add_key_options(parser)
     add_events_option(parser)
     add_relay_options(parser, accepts=True)
     parser.set_defaults(run=serve.run)

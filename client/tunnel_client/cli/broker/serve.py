@@ -18,7 +18,7 @@ from tunnel.logs.outages import OutageLog
 from tunnel.messages import Broker, BrokerSettings, LogConfig, LogError, RemoteCallError, TopicSpec
 from tunnel.messages.broker.protocol import check_name
 from tunnel_client.cli.options import relay_settings
-from tunnel_client.cli.service_key import with_service_key
+from tunnel_client.cli.service_key import show_key, with_service_key
 from tunnel_client.cli.serving import stop_signals
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address, parse_bind, parse_service
@@ -34,11 +34,15 @@ _log = structlog.get_logger("tunnel.broker")
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; return 0 for SIGTERM and 130 for SIGINT."""
+    if arguments.show_key:
+        return show_key(arguments.key)
+    if arguments.key and not arguments.service:
+        raise UsageError("--key encrypts connections through the relay: name the service, as in --service orders")
     topics = dict(map(parse_topic, arguments.topic))
     listens = arguments.listen or ([] if arguments.service else [_DEFAULT_LISTEN])
     addresses = [parse_bind(text) for text in listens]
     service = parse_service(arguments.service) if arguments.service else ""
-    settings = with_service_key(relay_settings(arguments), "") if service else None
+    settings = with_service_key(relay_settings(arguments), arguments.key) if service else None
     broker = Broker(Path(arguments.dir), _settings(arguments), topics=topics)
 
     async def serve() -> int:

@@ -13,12 +13,11 @@ from tunnel import Attachment, DeniedError, PublicPlace
 from tunnel.command_line import CommandAdder, tell
 from tunnel.datagram_sockets import open_datagrams
 from tunnel.encryption.keys import KeyFile
-from tunnel.exit_codes import OK
 from tunnel.listener import BACKLOG
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, relay_settings
-from tunnel_client.cli.service_key import service_key, with_service_key
+from tunnel_client.cli.service_key import add_key_options, show_key, with_service_key
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
 from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
@@ -58,18 +57,7 @@ def add(commands: CommandAdder) -> None:
         f"relay (default: {BACKLOG})",
     )
     _add_public_options(parser)
-    parser.add_argument(
-        "--key",
-        default="",
-        metavar="FILE",
-        help="file with the key for encryption from end to end; it is created if it does not exist "
-        "(default: ~/.config/tunnel/service.pem, if it exists)",
-    )
-    parser.add_argument(
-        "--show-key",
-        action="store_true",
-        help="print the public key, for `tunnel peers trust`, and end; the key is created if it does not exist",
-    )
+    add_key_options(parser)
     add_serving_options(parser)
     add_relay_options(parser, accepts=True)
     parser.set_defaults(run=run, serves=True)
@@ -140,9 +128,8 @@ def _backlog(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Publish the services until a signal stops the process."""
-    if arguments.show_key and (shown := service_key(arguments.key, make=True)) is not None:
-        print(shown.fingerprint)
-        return OK
+    if arguments.show_key:
+        return show_key(arguments.key)
     words = arguments.words
     if not words:
         raise UsageError("no service: write its name and its address, as in `tunnel expose reports 127.0.0.1:8080`")

@@ -166,6 +166,21 @@ def test_clients_of_a_killed_broker_behind_a_relay_reach_its_successor_at_once(t
             asyncio.run(send_twice(broker))
 
 
+def test_the_key_of_a_broker_is_made_shown_and_needs_a_service(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = tmp_path / "broker.pem"
+    serve = ["serve", "--dir", str(tmp_path / "data"), "--key", str(key)]
+    assert main([*serve, "--show-key"]) == OK
+    shown = capsys.readouterr().out
+    assert shown.startswith("SHA256:")
+    assert main([*serve, "--show-key"]) == OK
+    assert capsys.readouterr().out == shown
+    assert not (tmp_path / "data").exists()
+    assert main(serve) == USAGE
+    assert "--service" in capsys.readouterr().err
+
+
 def test_topics_on_the_command_line_are_parsed() -> None:
     assert parse_topic("orders") == ("orders", TopicSpec())
     assert parse_topic("orders:4") == ("orders", TopicSpec(partitions=4))
