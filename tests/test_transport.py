@@ -266,7 +266,7 @@ def test_writing_fails_when_the_peer_ends_without_reading(ending: str) -> None:
 
 @in_loop
 async def test_bytes_that_never_reached_the_endpoint_when_the_peer_closed_are_an_error() -> None:
-    """The peer had read all that was sent, but what waited in the transport is lost nevertheless."""
+    """The event says that the peer threw no received bytes away; bytes that still waited here are lost."""
     async with two() as (service, client):
         protocol, peer = await connected(service, client)
         transport = protocol.transport

@@ -24,6 +24,9 @@ _ASK = {
     "lighttpd": "-v",
     "caddy": "version",
     "envoy": "--version",
+    "h2o": "--version",
+    "nghttpx": "--version",
+    "traffic_server": "--version",
 }
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 _BUMPING = "squid-openssl"

@@ -7,7 +7,7 @@ from tests.field.hops.forward import mitmproxy, privoxy, tinyproxy
 from tests.field.hops.haproxy import haproxy
 from tests.field.hops.hop import Hop
 from tests.field.hops.nginx import nginx
-from tests.field.hops.reverse import caddy, envoy, lighttpd, scripted, varnish
+from tests.field.hops.reverse import caddy, envoy, h2o, lighttpd, nghttpx, scripted, trafficserver, varnish
 from tests.field.hops.squid import squid, squid_accelerator, squid_bump
 
 __all__ = ["CARRIERS", "ROWS", "Row", "find_rows"]
@@ -73,6 +73,9 @@ _REVERSE = (
     Row("envoy", "Envoy", (envoy("envoy.yaml"),)),
     Row("envoy-strict", "Envoy, strict limits", (envoy("envoy-strict.yaml"),)),
     Row("envoy-upgrade", "Envoy, upgrades allowed", (envoy("envoy-upgrade.yaml"),)),
+    Row("h2o", "h2o", (h2o("h2o.conf"),)),
+    Row("nghttpx", "nghttpx", (nghttpx("nghttpx.conf"),)),
+    Row("trafficserver", "Traffic Server", (trafficserver(),)),
     Row(
         "squid-accelerator",
         "Squid as an accelerator: strips Authorization",

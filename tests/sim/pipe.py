@@ -31,7 +31,7 @@ class Pipe:
         self._alarm: Alarm | None = None
 
     def backlog_bytes(self) -> int:
-        """Bytes that were written and not yet sent; TCP_NOTSENT_LOWAT bounds them."""
+        """Bytes that were written and not yet sent. link_path.py, which writes, keeps them below its NOTSENT_BYTES."""
         return max(0, self._free_us - self._clock.now_us) * self._bytes_per_second // SECOND
 
     def write(self, data: bytes) -> None:

@@ -24,7 +24,7 @@ class Registration:
         self.is_fresh = True  # the relay had no state of this attachment
         self._epoch: int | None = None  # epoch of the last attachment
         self._epochs: set[int] = set()  # epochs of all attachments that are remembered
-        self._returns = 0  # attachments in quick succession to a relay that had just not known this endpoint
+        self._returns = 0  # attachments, in quick succession, to epochs that were met before
         self._returned_us = 0
         self.pull_interval_us = config.pull_interval_us  # the interval that ATTACH asks for
         self._secret = secret
@@ -62,8 +62,8 @@ class Registration:
         if message.generation != self.generation:
             return "the answer to an older ATTACH"
         self.attached = message
-        # A late copy of an older ATTACH may have reached the relay first; the relay then does not say "fresh". But
-        # another epoch always means that the relay has lost its state.
+        # Another epoch than before counts as fresh, even if the relay does not say so: with several relays at one
+        # address, this one may still have state of an earlier attachment.
         self.is_fresh = message.fresh or message.epoch != self._epoch
         self._count_returns(message.epoch, now)
         self._epoch = message.epoch

@@ -1,4 +1,5 @@
-"""Reverse proxies with one configuration file and nothing else: Varnish, lighttpd, Caddy, Envoy."""
+"""Reverse proxies that need nothing but their configuration: Varnish, lighttpd, Caddy, Envoy, h2o, nghttpx,
+Traffic Server."""
 
 import os
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from tests.field.hops.hop import Ground, Hop, fill, run_program, write_config
 
-__all__ = ["caddy", "envoy", "lighttpd", "scripted", "varnish"]
+__all__ = ["caddy", "envoy", "h2o", "lighttpd", "nghttpx", "scripted", "trafficserver", "varnish"]
 
 _MakeCommand = Callable[[Path, int], list[str]]  # given the configuration and the port
 
@@ -61,6 +62,33 @@ def envoy(template: str) -> Hop:
         return ["envoy", "-c", str(file), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]
 
     return _configured("envoy", template, command)
+
+
+def h2o(template: str) -> Hop:
+    """h2o with this configuration."""
+    return _configured("h2o", template, lambda file, port: ["h2o", "-c", str(file)])
+
+
+def nghttpx(template: str) -> Hop:
+    """nghttpx with this configuration."""
+    return _configured("nghttpx", template, lambda file, port: ["nghttpx", f"--conf={file}"])
+
+
+def trafficserver() -> Hop:
+    """Apache Traffic Server, whose files all lie in one directory of their own."""
+
+    def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
+        directory = ground.directory / "trafficserver"
+
+        def command(port: int) -> list[str]:
+            for name in ("records.config", "storage.config", "ip_allow.yaml", "remap.config", "runroot.yaml"):
+                text = fill(f"trafficserver-{name}", port=port, upstream=upstream, directory=directory)
+                write_config(directory / name, text)
+            return ["traffic_server", f"--run-root={directory}"]
+
+        return run_program(stack, command).port
+
+    return Hop("traffic_server", start)
 
 
 def scripted(name: str) -> Hop:

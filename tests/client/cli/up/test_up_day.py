@@ -1,6 +1,7 @@
 """The day of a laptop, with real processes: `tunnel up` never ends, and says in one line what is wrong each time.
 
-A night's sleep would be minutes; here the user timeout is 2 s, and the process is stopped for longer than that.
+The laptop sleeps for longer than the user timeout. With the default (300 s) this would take minutes; here the
+user timeout is 2 s.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Laptop:
 
 
 async def _answers(port: int) -> None:
-    """Wait until the port leads to the target: connections that were open before may be lost."""
+    """Wait until a new connection through the port reaches the target. The first tries may fail, while `tunnel up` recovers."""
     async with asyncio.timeout(_WAIT_S):
         while True:
             try:
@@ -117,7 +118,7 @@ async def test_the_day_of_a_laptop(tmp_path: Path) -> None:
                     await asyncio.sleep(2 * _USER_TIMEOUT_S)
                     laptop.process.signal(signal.SIGCONT)
                     await _answers(local)
-                    # the file changes twice, the first time with a slip
+                    # the file changes three times: with a mistake, with a second entry, and without it again
                     laptop.entries(one + two.replace(HERE, "nowhere:"))
                     assert "forward two: " in (await laptop.event("not_reloaded"))["text"]
                     stays = await asyncio.open_connection(HERE, local)
