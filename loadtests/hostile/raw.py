@@ -28,7 +28,7 @@ _BODY_BYTES_MAX = 1 << 20
 
 
 class RawEndpoint:
-    """An attachment of one user. `attach` and `link` each open a connection; the caller sends what the other methods return."""
+    """An attachment of one user. `attach` and `link` open a connection each; the other methods return bytes to send."""
 
     def __init__(self, url: str, token: str, seed: int) -> None:
         where = urlsplit(url)

@@ -56,7 +56,7 @@ def test_a_proxy_that_decrypts_tls_with_a_trusted_authority_is_noted(home: Path,
 
 
 class _To443(UpstreamProxy):
-    """A proxy that connects to a relay when it is asked for port 443, and to the port itself when it is asked for another."""
+    """A proxy that connects to a relay when it is asked for port 443, and to the named port otherwise."""
 
     def __init__(self, port: int) -> None:
         super().__init__()

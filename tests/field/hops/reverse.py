@@ -11,6 +11,13 @@ from tests.field.hops.hop import Ground, Hop, fill, run_program, write_config
 
 __all__ = ["caddy", "envoy", "h2o", "lighttpd", "nghttpx", "scripted", "trafficserver", "varnish"]
 
+_TRAFFIC_SERVER = (
+    "trafficserver-records.config",
+    "trafficserver-storage.config",
+    "trafficserver-ip_allow.yaml",
+    "trafficserver-remap.config",
+    "trafficserver-runroot.yaml",
+)
 _MakeCommand = Callable[[Path, int], list[str]]  # given the configuration and the port
 
 
@@ -81,9 +88,9 @@ def trafficserver() -> Hop:
         directory = ground.directory / "trafficserver"
 
         def command(port: int) -> list[str]:
-            for name in ("records.config", "storage.config", "ip_allow.yaml", "remap.config", "runroot.yaml"):
-                text = fill(f"trafficserver-{name}", port=port, upstream=upstream, directory=directory)
-                write_config(directory / name, text)
+            for template in _TRAFFIC_SERVER:
+                text = fill(template, port=port, upstream=upstream, directory=directory)
+                write_config(directory / template.removeprefix("trafficserver-"), text)
             return ["traffic_server", f"--run-root={directory}"]
 
         return run_program(stack, command).port
