@@ -11,7 +11,7 @@ from tests.sim.relay import RelayHost
 from tests.sim.violation import Violation
 from tunnel.core import Connection, State
 from tunnel.core.constants import EARLY_BYTES_MAX
-from tunnel.core.send.window import SegmentState
+from tunnel.core.send.window import TRICKLE_BYTES, SegmentState
 from tunnel_servlet.switch import invariants as servlet_invariants
 from tunnel_servlet.switch.lifecycle import BEYOND_MAX
 from tunnel_servlet.switch.switch import Switch
@@ -70,11 +70,11 @@ def _check_sending(node: Node, connection: Connection) -> None:
     if window.sent_offset > edge:
         beyond = window.sent_offset - edge
         raise Violation(f"{node}, connection {connection.id}: {beyond} bytes sent beyond the peer's window")
-    used_before = node.edge_used.get(connection.id, 0)
-    if window.edge_used > max(window.edge_bytes, used_before):
+    limit = max(window.edge_bytes, node.edge_used.get(connection.id, 0), TRICKLE_BYTES)  # 4.11: 1 KiB while it is 0
+    if window.edge_used > limit:
         oldest = window.outstanding.get(window.oldest)
-        allowed = oldest.size if oldest is not None and oldest.charged else 0  # 4.11: one packet is always allowed
-        if window.edge_used - allowed > max(window.edge_bytes, used_before):
+        allowed = oldest.size if oldest is not None and oldest.charged else 0  # 4.11: the oldest is sent again
+        if window.edge_used - allowed > limit:
             raise Violation(
                 f"{node}, connection {connection.id}: {window.edge_used} bytes in flight, "
                 f"the relay has room for {window.edge_bytes}"

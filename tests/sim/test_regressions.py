@@ -63,6 +63,7 @@ ENCRYPTED = {
 }
 HOSTILE = {
     "attachments that claimed a name were not limited": (5, 1012),
+    "the kibibyte that may leave when nothing is charged was taken for an excess": (7, 21804),
     "large bodies were repeated faster than a slow path could carry them": (7, 1642),
 }
 
