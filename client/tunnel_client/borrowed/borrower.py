@@ -21,7 +21,7 @@ from typing import Any
 
 __all__ = ["Borrowed", "errno_of"]
 
-GRACE_S = 1.0  # `tunnel run` counts as stuck if it reports a timeout later than by this
+GRACE_S = 1.0  # `tunnel run` counts as stuck if it is still silent this long after the timeout
 _KINDS = {"gaierror": socket.gaierror, "timeout": socket.timeout}
 
 
@@ -52,7 +52,7 @@ class Borrowed:
         self._pair.unpark(sock)
 
     def connect_soon(self, sock: socket.socket, host: str, port: int) -> _Pending:
-        """Start to connect this socket, without waiting."""
+        """Start to connect this socket, without waiting for the target."""
         return self._begin(sock, host, port, None)
 
     def _begin(self, sock: socket.socket, host: str, port: int, timeout: float | None) -> _Pending:

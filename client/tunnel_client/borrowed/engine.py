@@ -26,8 +26,8 @@ class Route:
     """A set of hosts, and the backend that connects to them.
 
     `backend.connect(sock, host, port, timeout)` connects a socket and waits. `backend.connect_soon(sock, host, port)`
-    returns at once; the `exception()` of its result waits for the outcome. Until the connect is done, the socket polls
-    as neither readable nor writable.
+    does not wait for the target; the `exception()` of its result waits for the outcome. Until the connect is done, the
+    socket polls as neither readable nor writable.
     """
 
     def __init__(self, hosts: Any, backend: Any) -> None:

@@ -45,9 +45,9 @@ class _Remote:
 class Bypasses:
     """Finds connections of a process and its descendants that bypass the tunnel. Without Linux's /proc it finds none.
 
-    `greeted` returns the processes that have announced themselves as borrowers. In these runs the hook that replaces
-    Python's sockets; only C extensions can open sockets past it. Connections to hosts that do not match the patterns
-    are ignored.
+    `greeted` returns the processes that have announced themselves as borrowers. The hook that replaces Python's sockets
+    runs in these, so only their C extensions can bypass the tunnel. Connections to addresses that match no pattern are
+    ignored, except where a pattern is a name: the address does not show whether its host has that name.
     """
 
     def __init__(self, pid: int, greeted: Callable[[], set[int]], hosts: Hosts, proc: Path = _PROC) -> None:

@@ -36,9 +36,10 @@ def show_key(file: str) -> int:
 
 
 def _service_key(file: str, *, make: bool) -> KeyFile | None:
-    """Return the key in `file`, else the default one, which `make` makes if it is missing. None: there is none.
+    """Return the key in `file`, which is made if it is missing. If `file` is empty, return the default key.
 
-    Raise UsageError, with advice, if it cannot be used.
+    A missing default key is made if `make` is set; otherwise None is returned. Raise UsageError, with advice, if the
+    key cannot be used.
     """
     try:
         return own_key(file, "service.pem", make=make)
@@ -49,7 +50,8 @@ def _service_key(file: str, *, make: bool) -> KeyFile | None:
 def with_service_key(settings: RelaySettings, file: str) -> RelaySettings:
     """Return the settings of a command that offers services, with the key in `file` or the default one.
 
-    If encryption is required, the default key is made. Raise UsageError if the key cannot be used.
+    If encryption is required, a missing default key is made; if it is off, the settings are returned as they are. Raise
+    UsageError if the key cannot be used.
     """
     if settings.encryption == "off":
         return settings

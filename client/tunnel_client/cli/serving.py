@@ -38,7 +38,7 @@ class Listening(Protocol):
     """A local port or a service that accepts connections."""
 
     async def stop_listening(self) -> None:
-        """Free the port or the name at once. Open connections go on."""
+        """Free the port or the name at once. Open connections go on, but datagrams need their local UDP port."""
 
 
 class Served:

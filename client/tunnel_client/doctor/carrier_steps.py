@@ -62,7 +62,7 @@ async def examine_poll(report: Report, trials: Trials) -> bool:
 async def _rate_limit(trials: Trials, replies: Sequence[Reply], good: list[Reply]) -> float | None:
     """Return the number of requests per second that pass if that number is limited; otherwise None.
 
-    Exchanges that were answered are added to `good`.
+    The exchanges that leave at a slow pace and are answered are added to `good`.
     """
     refused = [reply for reply in replies if reply.kind == "foreign" and reply.status in REFUSALS_OF_RATE]
     if not any(reply.status == 429 for reply in refused) and len(refused) < _REFUSED_PART * len(replies):

@@ -65,7 +65,7 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
 
 
 async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float) -> None:
-    """Run the steps after the attach. If no relay accepts this user, leave out those that need a working exchange."""
+    """Run the steps after the attach. If several relays answer by turns, or no exchange works, leave out the rest."""
     is_one = await examine_relays(report, trials)
     if is_one:
         await examine_reuse(report, trials)

@@ -67,7 +67,8 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
 
 
 async def _attach(prober: Prober) -> tuple[list[Failure], list[Reply], Reply | None]:
-    """Try to attach; return the failures, the answers that were no relay's, and the last answer."""
+    """Try to attach; return the failures, the answers that were neither a success nor a final refusal, and the last
+    answer."""
     failures: list[Failure] = []
     strangers: list[Reply] = []
     reply: Reply | None = None
@@ -138,7 +139,7 @@ async def _passing_form(trials: Trials) -> str:
 
 
 def _refused(report: Report, prober: Prober, reply: Reply) -> None:
-    """Report a relay that refuses this user, or whose answers arrive damaged."""
+    """Report a relay that refuses this user, or whose requests or answers arrive damaged."""
     data = {"status": reply.status, "answer": reply.text}
     what = f"HTTP {reply.status}" + (f", {reply.text}" if reply.text else "")
     if reply.kind == "damaged":

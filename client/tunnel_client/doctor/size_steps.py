@@ -8,7 +8,7 @@ from tunnel_client.doctor.trials import TRIES, Trials
 
 __all__ = ["LEAST_BODY_BYTES", "examine_sizes"]
 
-LEAST_BODY_BYTES = 4 << 10  # docs/PROTOCOL.md, 7.16: bodies are never made smaller
+LEAST_BODY_BYTES = 4 << 10  # docs/PROTOCOL.md, 7.16: an endpoint never lowers its limit of bodies below this
 # A question is a packet that every relay answers (`Prober.ask`). The doctor asks many, and lets the answers wait at the
 # relay, so that the relay has enough packets for a large response.
 _QUESTION_REQUESTS_MAX = 16

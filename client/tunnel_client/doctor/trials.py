@@ -1,4 +1,4 @@
-"""The exchanges of an examination: each is recorded, none raises, and all keep to a rate that the path allows."""
+"""The exchanges of an examination: none raises, and all keep to a rate that the path allows. Failures are counted."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ class Trials:
     `median_s` and `worst_s` are times of an exchange. `pause_s` is the least time between two requests, once a rate
     limit is known; `failed` has the exchanges that a working path would have answered. `requests_max` is the number of
     requests that pass at once, or 0 if no limit was found. `products` names the hops that were recognised, `writers`
-    those of them that can write into answers.
+    those of them that wrote into answers to requests for the relay.
     """
 
     prober: Prober

@@ -1,4 +1,4 @@
-"""Local ports. A command binds them before anything else, so that a port in use is reported at once."""
+"""Local ports. `tunnel forward` and `tunnel proxy` bind them before they attach, to report a port in use at once."""
 
 import errno
 import socket

@@ -35,7 +35,7 @@ class TrafficReport(msgspec.Struct):
     packets_sent: int = 0
     resent: dict[str, int] = {}  # packets of this side, by cause
     spurious: int = 0  # of the resent packets, those that were proven unnecessary
-    exchanges_failed: dict[str, int] = {}  # exchanges that failed and were repeated, by cause
+    exchanges_failed: dict[str, int] = {}  # failures of exchanges and links, by cause; counted only within `reported`
     srtt_us: int = 0
     rto_us: int = 0
 
@@ -43,7 +43,7 @@ class TrafficReport(msgspec.Struct):
 class Traffic:
     """Counts the traffic of a command, or of one entry of a file, and lets its connections share a rate.
 
-    The command announces each connection; the attachment reports failures.
+    The command announces each connection; within `reported`, the attachment reports failures of exchanges and links.
     """
 
     def __init__(self, attachment: Attachment, limit: RateLimit | None = None) -> None:

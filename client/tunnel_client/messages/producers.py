@@ -1,4 +1,4 @@
-"""Producers for threads: one that writes to its socket before it returns, and one with a queue and a sender."""
+"""Producers for threads: one for a socket, one for a broker, and one with a queue and a sender."""
 
 from __future__ import annotations
 

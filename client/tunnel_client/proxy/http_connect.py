@@ -17,7 +17,7 @@ _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")  # without control characters, which would go on to the target
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _VERSION = re.compile(rb"HTTP/1\.[01]")
-# Fields between the client and this proxy, which the target does not get (RFC 9110, 7.6.1).
+# Fields that do not go on: those between the client and this proxy (RFC 9110, 7.6.1), and Host, which follows the URL.
 _HOP = frozenset(b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate host".split())
 _STATUS = {
     Why.DENIED: b"403 Forbidden",

@@ -19,8 +19,8 @@ _FLOWS_MAX = 64
 class Association(asyncio.DatagramProtocol):
     """Carries the datagrams of one client while its control connection lasts.
 
-    It takes datagrams only from that client, and only from the first port that the client uses. Pieces of datagrams
-    (FRAG) are dropped, as the RFC allows.
+    It takes datagrams only from that client, and only from one of its ports: the one that its request named, or else
+    the first one that it uses. Pieces of datagrams (FRAG) are dropped, as the RFC allows.
     """
 
     def __init__(self, attachment: Attachment, traffic: Traffic, client: str, port: int = 0) -> None:

@@ -89,7 +89,7 @@ class Connector:
         self._is_closed = False
 
     async def attach(self) -> Attachment:
-        """Attach now instead of at the first connect. Raises the transport's own errors."""
+        """Attach now instead of at the first connect. Raises the library's own errors, unlike `open`."""
         return await self._attached()
 
     async def open(self, host: str, port: int | None, seconds: float | None) -> FarSide:
@@ -122,7 +122,7 @@ class Connector:
     ) -> None:
         """Open a connection through the tunnel and join it to `near`, our end of an existing loopback pair.
 
-        If that fails, `near` is reset, so that the socket at the other end of the pair sees the failure.
+        If the connection is not opened, `near` is reset, so that the socket at the other end of the pair sees it.
         """
         self._opening += 1
         try:

@@ -1,4 +1,4 @@
-"""The one private loop thread of this process. It starts with the first socket; a forked child starts its own."""
+"""The one private loop thread of this process. It starts when it is first needed; a forked child starts its own."""
 
 import asyncio
 import atexit

@@ -53,7 +53,7 @@ class NearSide(Side):
 
     def __init__(self, sock: socket.socket, skip: int, ended: Ended) -> None:
         super().__init__(ended=ended)
-        self.ended_reading = asyncio.get_running_loop().create_future()  # done when it has ended, or is lost
+        self.ended_reading = asyncio.get_running_loop().create_future()  # done when the application sends no more
         self._sock = sock
         self._skip = skip
         self._reset_due = self._look_due = False

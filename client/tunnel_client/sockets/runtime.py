@@ -20,7 +20,7 @@ from tunnel_client.sockets.loop_thread import LoopThread, loop_thread, make_immo
 __all__ = ["Connecting", "Runtime", "configure", "connecting", "default_runtime"]
 
 LINGER_S = 10.0  # how long the end of the process waits for written bytes to arrive
-GRACE_S = 1.0  # the loop counts as stuck if it handles a timeout later than by this
+GRACE_S = 1.0  # the loop counts as stuck if it has not handled a timeout this long after it
 
 
 class Runtime:
@@ -80,7 +80,7 @@ class Connecting:
     def connect_soon(
         self, sock: socket.socket, host: str, port: int | None, timeout: float | None = None
     ) -> Future[None]:
-        """Connect as above, but without waiting.
+        """Connect as `connect` does, but without waiting for the target.
 
         Until the future is done, the socket polls as neither readable nor writable.
         """

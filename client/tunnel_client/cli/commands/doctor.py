@@ -39,7 +39,10 @@ def add(commands: CommandAdder) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine the path and return the exit code of the report. Prints each finding as soon as there is one."""
+    """Examine the path and return the exit code of the report.
+
+    Prints each finding as soon as there is one, or, with --json, the whole report at the end.
+    """
     from tunnel_client.cli import one_task
     from tunnel_client.doctor.examination import examine
     from tunnel_client.doctor.findings import Finding, Report, counted, render_finding, render_summary

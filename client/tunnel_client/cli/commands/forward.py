@@ -83,9 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def require_distinct(specs: list[ForwardSpec]) -> None:
-    """Raise UsageError if two forwards need the same local port.
+    """Raise UsageError if two forwards need the same local port or Unix socket.
 
-    Both can be bound: only the second one's listening would fail, after the relay has answered.
+    Two TCP sockets can be bound to one port: the second would fail only when it listens, after the relay has answered.
     """
     taken: dict[tuple[str, int | None], list[ForwardSpec]] = {}
     for one in specs:

@@ -68,7 +68,10 @@ class Opened:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of entry. Both functions raise UsageError for a specification that is wrong."""
+    """A kind of entry.
+
+    `claims` raises UsageError for a wrong specification, and `open` for a local port that cannot be bound.
+    """
 
     claims: Callable[[Any], list[Claim]]
     leads: Callable[[Any], str]  # from where to where, before it is served

@@ -96,7 +96,10 @@ class Supervisor:
     # the attachment
 
     async def _serve(self, settings: RelaySettings) -> Exception | None:
-        """Serve the entries on a new attachment. Return its refusal, or None when the settings have changed."""
+        """Serve the entries on a new attachment.
+
+        Return its refusal, or the error of settings that cannot be used, or None when the settings have changed.
+        """
         try:
             attachment = settings.attach(attach_timeout=None, await_login=True)
         except UsageError as error:
@@ -125,7 +128,10 @@ class Supervisor:
             await attachment.close()
 
     async def _attach(self, attachment: Attachment, starting: asyncio.Task[None]) -> None:
-        """Return when the attach has ended, or when the settings have changed. Say each time why no relay answers."""
+        """Return when the attach has ended, or when the settings have changed.
+
+        Until then, say why no relay answers, and say it again whenever the reason changes.
+        """
         renewed = asyncio.get_running_loop().create_task(self._renewed.wait())
         said = ""
         try:

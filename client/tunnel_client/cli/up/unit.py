@@ -1,4 +1,4 @@
-"""The systemd unit that keeps `tunnel up` running for one user, with all rights removed that it does not need."""
+"""The systemd unit that keeps `tunnel up` running for one user, without rights that it does not need."""
 
 import sys
 from pathlib import Path
