@@ -1,3 +1,3 @@
-"""Benchmarks. Each prints the hardware, the topology and the sizes that it used."""
+"""Benchmarks. Each prints a table, or JSON; most of the tables also name the hardware and the sizes."""
 
 __all__: list[str] = []

@@ -72,7 +72,7 @@ def start_target(stack: ExitStack) -> str:
 
 
 def bare(hops: int) -> Callable[[ExitStack], Way]:
-    """Return a path with this number of bare forwarders: the limit of the machine."""
+    """Return the function that starts a path with this number of bare forwarders: the limit of the machine."""
 
     def start(stack: ExitStack) -> Way:
         port = _peer(stack, "target")

@@ -35,7 +35,7 @@ class Outcome(msgspec.Struct):
     lost_acknowledged: int = 0
     twice: int = 0
     out_of_order: int = 0
-    came_again: int = 0  # messages that were delivered again after a kill, and recognised by their offset
+    came_again: int = 0  # delivered again since the last start of each consumer, and recognised by the offset
     kills: dict[str, int] = msgspec.field(default_factory=dict)
     seconds: float = 0.0
     finished: bool = False
@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct):
 
 
 def check(place: Path, per_partition: int, outcome: Outcome) -> None:
-    """Count the messages that each group has taken in."""
+    """Count the messages that the groups have taken in, lack, took in twice, or took in out of order."""
     for group in GROUPS:
         for partition in range(PARTITIONS):
             numbers = array("Q", (place / group / str(partition)).read_bytes())

@@ -1,3 +1,3 @@
-"""Real processes with one trouble each, all traced: the ground truth for the verdict of the analysis."""
+"""Traced transfers between real processes, with one trouble each: the ground truth for the verdict of the analysis."""
 
 __all__: list[str] = []

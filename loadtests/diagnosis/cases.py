@@ -30,10 +30,10 @@ class Case:
 
     name: str
     cause: str
-    """The expected cause, one of tunnel.analysis.words.FAMILIES."""
+    """The expected cause, one of tunnel.analysis.families.FAMILIES."""
     size_bytes: int = 2 * MIB
     writing_s: float = 10.0
-    """The writer ends earlier, after this time, so that a slow machine plays a case as long as a fast one."""
+    """The writer ends after this time at the latest, so that a case takes no longer on a slow machine."""
     chunk_bytes: int = 16 * KIB
     write_pause_s: float = 0.0
     flush_every: int = 0

@@ -1,8 +1,8 @@
 """A stream that moves between carriers: `python -m loadtests.experiments.migrations --encrypted`.
 
 A client and a service exchange bytes in both directions at once over one stream. Meanwhile the client's link is cut and
-forbidden, so that the stream goes on with exchanges, and allowed again, so that it returns to a link. In between the
-link is killed once without being forbidden, and the relay is killed once and started again.
+forbidden, so that the stream goes on with exchanges, and allowed again, so that it returns to a link. In the middle of
+the run the link is cut once without being forbidden; at the end the relay is killed once and started again.
 """
 
 import argparse

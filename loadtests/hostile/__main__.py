@@ -129,8 +129,8 @@ async def _pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the figures. Return 0 if the victim stayed within the limit beside every attack, 1 if not, 3 if a process
-    did not start."""
+    """Print the figures. Return 0 if those of every attack are good (`Figures.is_good`), 1 if not, 3 if a process did
+    not start."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.hostile",
         description=__doc__,

@@ -1,6 +1,6 @@
 """One attack, until the process is killed: `python -m loadtests.hostile.attacker ATTACK --relay URL`.
 
-The token is in TUNNEL_TOKEN. The process prints `attacking` when the attack is under way.
+The token is in TUNNEL_TOKEN. The process prints `attacking` just before the attack begins.
 """
 
 import argparse

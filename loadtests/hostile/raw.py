@@ -28,7 +28,7 @@ _BODY_BYTES_MAX = 1 << 20
 
 
 class RawEndpoint:
-    """An attachment of one user. `attach` and `link` open a connection each; the other methods return bytes to send."""
+    """An attachment of one user. `connect`, `attach` and `link` open a connection each; the others return bytes."""
 
     def __init__(self, url: str, token: str, seed: int) -> None:
         where = urlsplit(url)

@@ -1,6 +1,7 @@
 """A relay that reports what its users cost it: `python -m loadtests.hostile.relay -c FILE`.
 
-Each line that comes to the control port is answered with a line of JSON (`Cost`), measured since the line before.
+Each line that comes to the control port is answered with a line of JSON (`Cost`): the state at that moment, and in
+`turn_ms` the longest turn since the line before.
 """
 
 import argparse
@@ -23,7 +24,8 @@ _log = structlog.get_logger("hostile")
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Memory that the relay keeps for its users, and the most processor time of one user in one turn."""
+    """Memory and counts that the relay keeps for its users, and the most processor time of one user in one turn of its
+    event loop."""
 
     turn_ms: float
     rss_bytes: int

@@ -1,4 +1,4 @@
-"""The measures of each second as flat rows: JSON lines during the run, which gates and page read at the end."""
+"""The measures of each second as rows: JSON lines that are written during the run, and read for gates and page."""
 
 import gc
 import json

@@ -37,7 +37,10 @@ def target() -> tuple[str, int]:
 
 @contextmanager
 def measured(name: str) -> Iterator[list[int]]:
-    """Measure one action: its time, its error if it fails, and its bytes, which the caller puts into the first item."""
+    """Report one action: its time, its bytes, which the caller puts into the first item, and its error if it fails.
+
+    The error is only reported: it does not leave the block.
+    """
     began = time.perf_counter()
     size = [0]
     error: Exception | None = None
@@ -85,7 +88,7 @@ def check(found: bytes, expected: bytes) -> None:
 
 
 class Talker(User):
-    """A user with one lasting connection for small exchanges. After an error, the next exchange connects again."""
+    """A user with one lasting connection for small exchanges. When it has broken, the next exchange connects again."""
 
     abstract = True
 

@@ -72,7 +72,7 @@ async def broker_cases(
 
 
 def disk_times(directory: Path) -> list[Row]:
-    """Measure the fdatasync that a broker waits for before it confirms a message: no confirmed message is faster."""
+    """Measure the fdatasync that a broker waits for before it confirms a durable send: no such send is faster."""
     times: list[float] = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(_DISK_WRITES):

@@ -35,7 +35,7 @@ def records_of(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 def recompute(records: DataFrame, mode: str, broker: str) -> Report:
-    """Compute the report of a run, except the duration of the outage.
+    """Compute the report of a run, except the duration of the outage and the times of its signs.
 
     It takes two passes over the records: one counts messages, one finds gaps.
     """

@@ -36,7 +36,7 @@ def test_every_digest_is_right(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 @in_loop
-async def test_echoed_bytes_are_compared_and_a_stalled_connection_is_dropped() -> None:
+async def test_echoed_bytes_are_compared_even_next_to_a_stalled_connection() -> None:
     class Liar(Echo):
         def data_received(self, data: bytes) -> None:
             super().data_received(b"!" + data[1:])

@@ -40,7 +40,7 @@ def test_wrong_messages_are_counted_by_kind(
     assert outcome.is_good is (numbers == [0, 1, 2, 3])
 
 
-def test_the_exit_code_distinguishes_lost_connections_from_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_distinguishes_an_unfinished_run_from_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert payload_number(make_payload(7)) == 7
     for outcome, code in ((Outcome(1), LOST), (Outcome(1, lost=1, finished=True), INTEGRITY)):
         monkeypatch.setattr("loadtests.experiments.outbox.__main__.run", lambda *a, outcome=outcome, **k: outcome)

@@ -280,5 +280,5 @@ class Rig:
 
     @property
     def faults(self) -> list[tuple[str, int, str]]:
-        """The cause, exchange and text of every record."""
+        """The cause (or else the event), exchange and text of every record."""
         return [(record.cause or record.event, record.exchange, record.text) for record in self.records]

@@ -66,7 +66,7 @@ async def test_a_chunked_body_above_the_limit_is_refused(buffer: bool) -> None:
 
 
 @in_loop
-async def test_a_body_may_exceed_the_limit_after_the_answer_has_begun() -> None:
+async def test_a_body_that_exceeds_the_limit_after_the_answer_has_begun_ends_the_connection() -> None:
     async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"first")
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhasty\r\n")
@@ -288,7 +288,7 @@ async def test_the_end_of_the_proxy_ends_a_blackhole() -> None:
 
 
 @in_loop
-async def test_one_connection_at_a_time() -> None:
+async def test_only_one_connection_is_served_at_a_time() -> None:
     async with Rig(one_connection=True) as rig:
         first, second = await rig.connect(), await rig.connect()
         assert (await first.post(b"x")).status == 200
@@ -303,7 +303,7 @@ async def test_one_connection_at_a_time() -> None:
 
 
 async def small_client(rig: Rig) -> Client:
-    """A client whose kernel buffers little unread data."""
+    """Return a client whose kernel buffers little unread data."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     connection.setblocking(False)

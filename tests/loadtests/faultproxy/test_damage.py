@@ -41,7 +41,7 @@ async def test_each_message_is_delayed() -> None:
 
 
 @in_loop
-async def test_chunks_of_a_stream_are_delayed_one_by_one() -> None:
+async def test_a_stream_of_delayed_chunks_arrives_whole() -> None:
     async with Rig(chunked_echo(size=50_000), delay=Delay(2_000)) as rig:
         client = await rig.connect()
         await client.chunked(BODY[:100_000], BODY[100_000:])

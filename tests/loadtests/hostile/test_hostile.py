@@ -12,7 +12,7 @@ SHORT = ("tiny-bodies", "unfinished-bodies")  # the others differ only in what t
 
 
 @pytest.mark.timeout(300)
-def test_two_users_are_measured_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_victim_is_measured_beside_the_neighbour_and_two_attacks(capsys: pytest.CaptureFixture[str]) -> None:
     only = [word for attack in SHORT for word in ("--only", attack)]
     assert main([*only, "--seconds", "0.3", "--limit-ms", "20000", "--turn-ms", "1000", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -86,7 +86,7 @@ def test_levels_share_one_slope_at_different_heights() -> None:
 
 
 def stepped(rise_bytes: float, losses: Sequence[str]) -> list[Row]:
-    """Return rows for a minute of each loss: memory is 10 MiB higher if it is not 0, and 20 MiB higher at first."""
+    """Return rows for a minute of each loss. A loss above 0 needs 20 MiB more memory for 25 s, then 10 MiB more."""
     found: list[Row] = []
     for second in range(60 * len(losses)):
         loss = losses[second // 60]

@@ -1,4 +1,4 @@
-"""The report: its format, and its arithmetic, on the numbers of the sample in the seed document."""
+"""The report: its format, and its arithmetic, some of it on numbers of the sample in the reference document."""
 
 from loadtests.experiments.message_loss.report import Gap, Report, find_gaps, side_by_side
 from loadtests.experiments.message_loss.statistics import Count, Phase, PhaseStatistics

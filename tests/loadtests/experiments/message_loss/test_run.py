@@ -1,4 +1,4 @@
-"""A small run of the experiment: without the tunnel messages are lost, with it none, and Spark counts the same."""
+"""Small runs of the experiment: without the tunnel messages are lost, with it none; and the command's exit codes."""
 
 import json
 from dataclasses import replace
