@@ -23,7 +23,7 @@ function check(name, options, seeds) {
   });
 }
 
-check('a quiet network', { faults: QUIET }, SEEDS);
-check('loss, repetition, damage and reordering', { faults: LOSSY }, SEEDS);
-check('a network where a fifth is lost', { faults: AWFUL, size: 20_000 }, SEEDS);
-check('a relay that is killed twice', { faults: LOSSY, restarts: 2 }, SEEDS);
+check('all bytes arrive over a quiet network', { faults: QUIET }, SEEDS);
+check('all bytes arrive despite loss, repetition, damage and reordering', { faults: LOSSY }, SEEDS);
+check('all bytes arrive over a network where a fifth is lost', { faults: AWFUL, size: 20_000 }, SEEDS);
+check('all bytes arrive although the relay restarts twice', { faults: LOSSY, restarts: 2 }, SEEDS);

@@ -118,7 +118,7 @@ const data = (sequence, text, attempt = 0) => ({
   payload: Buffer.from(text),
 });
 
-test('4.3, 4.4: ranges name the packets kept beyond a gap, newest first; a refused packet is not the cause', () => {
+test('4.3, 4.4: ranges name the packets kept beyond a gap, highest first; a refused packet is not the cause', () => {
   const receiver = new Receiver(100, 50);
   receiver.start(FIRST, 0, 0);
   for (const [number, text] of [

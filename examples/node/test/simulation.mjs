@@ -1,5 +1,5 @@
-// Two endpoints and a network between them that loses, repeats, delays and reorders. A seed chooses, and time is
-// simulated.
+// Two endpoints and a network between them that loses, repeats, delays and reorders. A seed decides about all of this,
+// and time is simulated.
 
 import { Endpoint } from '../lib/endpoint/endpoint.mjs';
 import { UP } from '../lib/endpoint/services.mjs';
@@ -147,7 +147,7 @@ export class Network {
   }
 }
 
-/** Write `data` bit by bit, read everything (sometimes slowly), and end as `manner` says. */
+/** Write `data` in parts, read everything (sometimes slowly), and end as `manner` says. */
 function application(party, connection, data, manner, random) {
   let written = 0;
   let finished = false;

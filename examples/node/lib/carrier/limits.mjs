@@ -2,7 +2,7 @@
 // (7.15).
 
 const START = 64 * 1024;
-const LEAST = 16 * 1024;
+const LEAST = 16 * 1024; // the document has 4 KiB
 const QUICK = 500; // ms; the document does not say what "quickly" and "slow" are
 const SLOW = 2000;
 const RETRY = 30_000;

@@ -8,7 +8,7 @@ import { RESULT } from './response.mjs';
 
 const MOST_LANES = 4;
 const MOST_OPEN = 3; // 7.8
-const LEAST_BODY = 16 * 1024;
+const LEAST_BODY = 16 * 1024; // the document has 4 KiB (7.9)
 const LAST = 0xfffffff0; // 6.2: an endpoint attaches again before the numbers of a lane end
 
 class Lane {

@@ -8,8 +8,10 @@ const between = (low, high) => low + Math.random() * (high - low);
 
 export class RepeatedRequest {
   /**
-   * {client, body, maxOpen, deadline (ms), smoothed() -> SRTT or null, isAnswer(result), done(result)}
-   * `done` is called with the first result that is not a failure, and `failed`, if it is given, for each failure.
+   * {client, body, maxOpen, deadline (ms), smoothed() -> SRTT or null, isAnswer(result), isFailure(result),
+   * done(result, request), failed(why, request)}
+   * `done` is called with the first result that is not a failure, and `failed` for each failure. `isFailure` and
+   * `failed` may be missing.
    */
   constructor(options) {
     Object.assign(this, options);

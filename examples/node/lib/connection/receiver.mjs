@@ -171,14 +171,14 @@ export class Receiver {
     });
   }
 
-  /** Packets kept ahead that may be acknowledged. A FINISH or CLOSE may not: it is not verified yet (5.1). */
+  /** Packets kept ahead that SACK ranges name. A FINISH or CLOSE is left out until it is verified: 5.1 allows both. */
   kept() {
     return [...this.ahead.values()].filter(
       (packet) => this.discarding || (packet.type !== TYPE.FINISH && packet.type !== TYPE.CLOSE),
     );
   }
 
-  /** SACK ranges, newest (highest) first. */
+  /** SACK ranges, the highest first. */
   ranges() {
     if (!this.ahead.size) return [];
     const numbers = this.kept()

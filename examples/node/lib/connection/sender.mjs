@@ -111,7 +111,7 @@ export class Sender {
     const oldest = this.flights.oldest();
     for (const flight of this.flights.pending()) {
       if (!flight.resend || flight.type === TYPE.ACCEPTED) continue; // ACCEPTED is a control packet (4.14)
-      if (flight === oldest) return flight; // 4.11: the oldest one MAY always be sent again
+      if (flight === oldest) return flight; // 4.11: the oldest one may exceed B
       if (this.held || !this.mayLoad(flight.length, this.load())) return null;
       return flight;
     }

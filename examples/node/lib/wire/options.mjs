@@ -38,7 +38,7 @@ function decodeOption(kind, value, options) {
   if (number) {
     expect(value.length === 4);
     options[number[0]] = value.readUInt32BE(0);
-    // 4.13: the largest packet of a peer is at least 1,048 bytes
+    // 2.0: a largest packet below 1,048 bytes counts as 1,048
     if (kind === OPTION.LARGEST_PACKET) options.largestPacket = Math.max(1048, options.largestPacket);
   } else if (kind === OPTION.VERSIONS) {
     expect(value.length === 4);
