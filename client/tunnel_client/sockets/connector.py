@@ -106,13 +106,14 @@ class Connector:
 
     async def join(self, far: FarSide, near: socket.socket, skip: int = 0) -> None:
         """Splice a connection through the tunnel and our end of a loopback pair. If that fails, end both."""
+        side = NearSide(near, skip, self._ended)
+        self.nears[side] = None
         try:
             near.setblocking(False)
-            side = NearSide(near, skip, self._ended)
-            self.nears[side] = None
             await asyncio.get_running_loop().create_connection(lambda: side, sock=near)
             splice(side, far)
         except BaseException:
+            self._ended(side, None)
             far.abort()
             near.close()
             raise

@@ -12,6 +12,8 @@ from tests.support.relays import MemoryTestRelay
 from tunnel import ResetError, StreamReader, StreamWriter
 from tunnel.splice import Side, splice
 from tunnel_client.borrowed.pair import listen_near
+from tunnel_client.settings import RelaySettings
+from tunnel_client.sockets.connector import Connector
 from tunnel_client.sockets.pump import FarSide, NearSide
 
 
@@ -260,3 +262,16 @@ async def test_an_answer_before_the_request_is_read_arrives_whole(size: int) -> 
                 got += len(data)
             assert got == size
         near.abort_both()
+
+
+@in_loop
+async def test_a_connector_retires_although_a_socket_could_not_be_joined() -> None:
+    connector = Connector(RelaySettings("http://127.0.0.1:1", None, None, None, "auto", 300.0), linger=0)
+    far = FarSide()
+    far.connection_made(Silent())
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with pytest.raises(ValueError, match="Stream Socket"):
+        await connector.join(far, datagrams)
+    assert datagrams.fileno() < 0
+    async with asyncio.timeout(10):
+        await connector.retire()

@@ -77,7 +77,7 @@ class Laptop:
 
 
 async def _answers(port: int) -> None:
-    """Wait until a new connection through the port reaches the target. The first may fail while `tunnel up` recovers."""
+    """Wait until a new connection reaches the target. The first may fail while `tunnel up` recovers."""
     async with asyncio.timeout(_WAIT_S):
         while True:
             try:
