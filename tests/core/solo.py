@@ -106,7 +106,7 @@ class Solo:
             self.connection = list(self.endpoint.connections.values())[-1]
 
     def served(self, target: Target = SERVICE) -> "Solo":
-        """Open a connection from the peer and report it to the application."""
+        """Let the peer open a connection; events and packets of the opening are removed."""
         self.endpoint.listen(target.host, 8, self.now)
         self.request(target)
         if self.connection.state is State.REQUESTED:
@@ -169,7 +169,7 @@ class Solo:
     # the endpoint
 
     def out(self, *, ok: bool = True, size: int = 1 << 20) -> list[Packet]:
-        """Take every packet that wants to leave now; each batch is reported done at once."""
+        """Take every packet that wants to leave now; each batch is done at once. If not `ok`, give up the first one."""
         packets: list[Packet] = []
         while self.endpoint.wants_batch():
             batch = self.endpoint.next_batch(size, self.now)

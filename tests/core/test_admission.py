@@ -1,4 +1,4 @@
-"""Clauses 3.2 to 3.5, 6.6 and 2.8: which CONNECTs are accepted and which are refused, each with one answer."""
+"""Clauses 3.3 to 3.5, 3.10 and 6.6: which CONNECTs are accepted and which are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The close table between two endpoints: each row of PROTOCOL 5, and the orders in which the events may meet."""
+"""PROTOCOL 5 between two endpoints: rows of the state table, and the orders in which the events may meet."""
 
 import pytest
 

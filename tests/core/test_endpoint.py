@@ -301,7 +301,7 @@ DATA = PacketType.DATA
 EDGE_BYTES = 1 << 30  # the edge at which Solo attaches: no relay has announced another
 
 
-def test_a_packet_of_another_version_does_not_hide_later_ones() -> None:  # 1.2
+def test_a_packet_of_another_version_does_not_hide_later_ones() -> None:  # 1.4
     solo = Solo().opened()
     strange = Packet(DATA, PEER, solo.connection.id, 7, b"?", 0, 9)
     stranger = Packet(DATA, PEER, solo.connection.id + 1, 7, b"?")

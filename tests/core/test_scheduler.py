@@ -250,7 +250,7 @@ def test_an_ack_that_is_no_longer_pending_is_forgotten() -> None:
 # the outcome of a batch
 
 
-def test_packets_without_a_timer_are_sent_again_when_a_batch_is_given_up() -> None:  # 4.10
+def test_control_packets_are_sent_again_when_their_batch_is_given_up() -> None:  # 4.10
     solo = Solo()
     solo.endpoint.listen("s", 4, solo.now)
     solo.request()

@@ -1,4 +1,4 @@
-"""A flush asks for an acknowledgement with PROBE: the batch in which PROBE leaves (PROTOCOL 4.17)."""
+"""A flush asks for an acknowledgement with PROBE: in which batch PROBE leaves, and when none is sent (4.17)."""
 
 import pytest
 

@@ -259,7 +259,7 @@ def test_an_edge_smaller_than_every_packet_stops_nothing(edge_bytes: int) -> Non
     assert got == 16_000
 
 
-def test_packets_that_a_relay_without_any_room_dropped_are_sent_again_after_rto() -> None:  # 2.9
+def test_packets_that_a_relay_without_any_room_dropped_are_sent_again_after_rto() -> None:  # 4.10
     pair = Pair(CONFIG)
     one, other = pair.open()
     dropped: list[int] = []

@@ -73,7 +73,7 @@ def test_pinned_bytes_are_never_negative_and_zero_after_the_last_byte(
 
 
 class Windows(RuleBasedStateMachine):
-    """A send window and a receive window, with a network in between that may do anything to a packet, and
+    """A send window and a receive window, with a network in between that may lose, repeat and reorder packets, and
     acknowledgements that may come late or never. The model is the stream itself."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The actions of the state table, each carried out by itself."""
+"""The actions of the state table, each carried out by itself; then how long the drain lasts, and what it proves."""
 
 import pytest
 

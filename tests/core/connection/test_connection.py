@@ -228,7 +228,7 @@ def test_a_resume_sends_unacknowledged_data_again() -> None:  # 4.10, 6.6
     assert solo.connection.stats.resent_by_cause == {"route_resumed": 1}
 
 
-def test_a_repeated_connect_of_an_acceptor_without_a_route_resumes_it() -> None:  # 6.6
+def test_a_repeated_connect_of_an_acceptor_without_a_route_resumes_it() -> None:  # 3.3
     solo = Solo().served()
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     solo.request(SERVICE)
@@ -306,7 +306,7 @@ def test_packets_held_for_the_answer_are_processed_after_it() -> None:  # 3.7
 
 
 @pytest.mark.parametrize("reason", [RejectReason.GONE, RejectReason.BUSY])
-def test_a_resume_refused_as_gone_ends_the_connection_and_as_busy_does_not(reason: RejectReason) -> None:  # 6.6
+def test_a_resume_refused_as_gone_ends_the_connection_and_as_busy_does_not(reason: RejectReason) -> None:  # 6.8
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     answer = encode_rejected(Rejected(solo.route_key, reason, ""))
@@ -351,7 +351,7 @@ def test_a_malformed_ack_is_discarded_and_a_repeated_connect_is_answered() -> No
     assert fresh.types() == [PacketType.ACCEPTED]
 
 
-def test_received_data_can_be_read_after_the_peer_has_forgotten_us() -> None:  # 4.2
+def test_received_data_can_be_read_after_the_peer_has_forgotten_us() -> None:  # 5.8
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.end(1, FINISH)

@@ -1,4 +1,4 @@
-"""How connections end: before the answer, by refusal, by silence, with a slow reader, by a late SHUTDOWN."""
+"""How connections end: before the answer, by refusal, by silence, with a slow reader, by an early SHUTDOWN."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, Packet
 
 
 @pytest.mark.parametrize("reason", RejectReason)
-def test_the_reason_of_a_refused_resume_decides_whether_it_is_repeated(reason: RejectReason) -> None:  # 6.6
+def test_the_reason_of_a_refused_resume_decides_whether_it_is_repeated(reason: RejectReason) -> None:  # 6.8
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, NO_ROUTE)
     answer = encode_rejected(Rejected(solo.route_key, reason, "text"))
@@ -63,7 +63,7 @@ def test_the_reason_of_a_refused_resume_decides_whether_it_is_repeated(reason: R
         lambda solo: solo.wait(1000 * SECOND_US),
     ],
 )
-def test_everything_received_can_be_read_whatever_happens_to_the_path(strike: Callable[[Solo], None]) -> None:  # 4.2
+def test_everything_received_can_be_read_whatever_happens_to_the_path(strike: Callable[[Solo], None]) -> None:  # 5.8
     solo = Solo().opened()
     solo.data(0, b"abc")
     solo.end(1)

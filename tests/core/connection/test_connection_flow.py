@@ -96,7 +96,7 @@ def test_a_flush_probes_when_the_bytes_still_to_be_written_have_left() -> None: 
     assert solo.types() == [DATA, PacketType.PROBE]
 
 
-def test_the_window_in_accepted_counts_from_the_start_of_the_stream() -> None:  # 4.1
+def test_the_window_in_accepted_counts_from_the_start_of_the_stream() -> None:  # 3.5
     solo = Solo()
     solo.connection = solo.endpoint.connect(SERVICE, solo.now)
     solo.connection.write(bytes(100_000), solo.now)

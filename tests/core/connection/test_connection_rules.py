@@ -94,7 +94,7 @@ def test_a_used_up_peer_window_is_zero_in_the_statistics() -> None:
     assert solo.connection.snapshot().window_bytes == 0
 
 
-def test_packets_of_a_kilobyte_are_sent_even_if_the_peer_announces_a_lower_limit() -> None:  # 4.13
+def test_packets_of_a_kilobyte_are_sent_even_if_the_peer_announces_a_lower_limit() -> None:  # 2.0
     solo = Solo().connect()
     solo.answer(Options(packet_bytes_max=100))
     solo.out()
@@ -102,7 +102,7 @@ def test_packets_of_a_kilobyte_are_sent_even_if_the_peer_announces_a_lower_limit
     assert [len(packet.payload) for packet in solo.out()] == [1024, 1024, 952]
 
 
-def test_the_peers_user_timeout_is_in_milliseconds() -> None:  # 2.7, 4.15
+def test_the_peers_user_timeout_is_in_milliseconds() -> None:  # 2.0, 4.15
     solo = Solo().connect()
     solo.answer(Options(user_timeout_ms=10_000))
     solo.connection.write(b"x", solo.now)
@@ -120,7 +120,7 @@ def test_a_request_waits_for_the_application_without_a_timeout() -> None:  # 4.1
     assert solo.in_state(State.REQUESTED)
 
 
-def test_an_abort_has_no_number() -> None:  # 5.8
+def test_an_abort_has_no_number() -> None:  # 1.5
     solo = Solo().opened()
     solo.connection.abort(solo.now)
     assert [(packet.type, packet.sequence) for packet in solo.out()] == [(PacketType.ABORT, 0)]
@@ -143,7 +143,7 @@ def test_a_resume_names_the_endpoint_that_accepted() -> None:  # 6.5
     assert (connect.resume, connect.options.endpoint_id) == (True, bytes(range(16)))
 
 
-def test_the_answer_of_a_second_acceptor_is_named_as_the_cause_of_the_end() -> None:  # 3.8
+def test_the_answer_of_a_second_acceptor_is_named_as_the_cause_of_the_end() -> None:  # 6.8
     solo = Solo().opened()
     payload = encode_accepted(Accepted(solo.route_key, False, 1000, Options()))
     solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 7, payload))

@@ -1,4 +1,4 @@
-"""Clauses 2.1, 2.2 and 3.4: the handshake, in which two endpoints exchange ids, versions and options."""
+"""Clauses 2.1, 2.2, 3.1 to 3.5 and 6.5: the handshake, in which two endpoints exchange ids, versions and options."""
 
 from random import Random
 
@@ -113,7 +113,7 @@ def test_connect_is_repeated_after_one_two_four_seconds_each_with_the_next_attem
     assert solo.connection.state is State.OPEN
 
 
-def test_connect_is_repeated_every_half_second_at_first_after_a_relay_restart() -> None:  # 3.1, 6.5
+def test_connect_is_repeated_every_half_second_at_first_after_a_relay_restart() -> None:  # 3.1
     solo = Solo(EndpointConfig(user_timeout_us=600 * SECOND_US)).connect()
     for seconds in (1, 2, 4, 8):
         solo.wait(seconds * SECOND_US)

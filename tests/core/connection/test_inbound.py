@@ -41,7 +41,7 @@ from tunnel.wire import (
 )
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
-QUIET = (PacketType.PING, PacketType.SHUTDOWN)  # these are well-formed with any payload
+QUIET = (PacketType.PING, PacketType.SHUTDOWN)  # these are never counted as malformed
 JUNK = b"\xff" * 7
 
 
@@ -98,7 +98,7 @@ def test_held_packets_do_not_reach_a_connection_that_has_ended() -> None:
 
 
 @pytest.mark.parametrize("packet_type", sorted(set(PacketType) - {PacketType.CONNECT, PacketType.LISTEN_STATE}))
-def test_malformed_packets_are_counted(packet_type: PacketType) -> None:  # 3.8
+def test_malformed_packets_are_counted(packet_type: PacketType) -> None:  # 2.0
     solo = Solo().opened()
     if packet_type in (PacketType.DROPPED, PacketType.EDGE, PacketType.REJECTED):
         solo.relay(packet_type, JUNK)
@@ -252,7 +252,7 @@ def test_an_option_counts_only_when_it_is_newer() -> None:  # 2.7
     assert rtt.pull_interval_us == 3 * SECOND_US
     assert solo.connection.handshake.peer_packet_bytes_max == 5000
     solo.option(3, 4, Options(packet_bytes_max=1))
-    assert solo.connection.handshake.peer_packet_bytes_max == 1048  # 4.13
+    assert solo.connection.handshake.peer_packet_bytes_max == 1048  # 2.0
     assert solo.acked().cumulative == wrap(solo.connection.receiver.window.next_sequence - 1)
 
 

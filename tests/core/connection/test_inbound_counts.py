@@ -35,7 +35,7 @@ def test_every_discarded_packet_is_counted() -> None:  # 3.8, 1.3
     assert stats.bytes_received == 0
 
 
-def test_a_close_that_is_refused_closes_nothing() -> None:  # 4.2: the window did not take it
+def test_a_close_that_is_refused_closes_nothing() -> None:  # 4.3: there was no room for it
     solo = Solo(EndpointConfig(out_of_order_packets_max=1)).opened()
     solo.data(5)
     solo.end(9)

@@ -24,7 +24,7 @@ def shut_while_closing(solo: Solo) -> None:
 
 
 def finished_while_closing(solo: Solo) -> None:
-    """Let the relay lose the route, and the peer, which has ended, reject the resume as FINISHED (6.5)."""
+    """Let the relay lose the route, and the peer, which has ended, reject the resume as FINISHED (6.6)."""
     solo.opened()
     solo.connection.write(b"abc", solo.now)
     solo.connection.close(solo.now)

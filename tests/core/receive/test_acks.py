@@ -95,7 +95,7 @@ def test_data_sets_no_timer_when_an_ack_is_due_already() -> None:
     assert timers.get(Timer.ACK_DELAY) == NEVER_US
 
 
-def test_refused_data_is_answered_but_not_acknowledged() -> None:  # 4.2
+def test_refused_data_is_answered_but_not_acknowledged() -> None:  # 4.3
     receiver, _ = make(window_bytes=10)
     data(receiver, 0, 0, bytes(10))
     receiver.take_ack(0)
@@ -189,7 +189,7 @@ def test_a_window_that_is_filled_within_two_seconds_grows() -> None:
     [(SECOND // 2, 2 * SECOND), (SECOND, 4 * SECOND), (3 * SECOND, 12 * SECOND), (30 * SECOND, 60 * SECOND)],
 )
 def test_on_a_long_path_a_window_may_take_four_round_trips(round_trip_us: int, limit_us: int) -> None:
-    """With a round trip of 2 s, a full window takes longer than 2 s to come, so the window would never grow."""
+    """With a round trip of 2 s, a full window takes longer than 2 s: if that were the limit, it would never grow."""
     assert grown([0, 1, limit_us - 1], round_trip_us=round_trip_us) == [100, 100, 200]
     assert grown([0, 1, limit_us], round_trip_us=round_trip_us) == [100, 100, 100]
 

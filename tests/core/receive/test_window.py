@@ -43,7 +43,7 @@ def test_a_gap_is_filled_later_and_duplicates_are_recognised() -> None:
     assert read_all(window) == b"abc"
 
 
-def test_ranges_are_newest_first_and_at_most_32() -> None:  # 4.4
+def test_ranges_are_newest_first_and_at_most_32() -> None:  # 2.4
     window = make()
     for number in range(1, 200, 2):
         data(window, number, b"x")

@@ -177,7 +177,7 @@ def test_packets_dropped_by_the_relay_are_resent() -> None:  # 4.10, 2.9
 
 
 @pytest.mark.parametrize("ends", ["edge", "ack", "rto", "resume"])
-def test_with_no_room_at_the_relay_the_sender_waits_but_not_forever(ends: str) -> None:  # 2.9
+def test_with_no_room_at_the_relay_the_sender_waits_but_not_forever(ends: str) -> None:  # 4.10
     bench = Bench()
     first, second = bench.send(1, 1)
     bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST + 1), 0, bench.now)

@@ -1,4 +1,4 @@
-"""More of the sender: its state when new and when stopped, what it counts, and what an echo proves."""
+"""More of the sender: its state when new and when stopped, what it counts, what an echo proves, and its probes."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_only_an_echo_of_the_latest_attempt_proves_others_overtaken(attempt: int
     assert (bench.timers.get(Timer.REORDER) != NEVER_US) is proves
 
 
-def test_every_needless_retransmission_is_counted() -> None:  # 4.5
+def test_every_needless_retransmission_is_counted() -> None:  # 4.9
     bench = Bench().measured()
     for _ in range(2):
         (segment,) = bench.send(1)

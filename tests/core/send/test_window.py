@@ -400,7 +400,7 @@ def test_an_edge_from_before_the_stream_is_ignored() -> None:  # 2.10
     assert window.edge_bytes == 5
 
 
-def test_an_edge_from_before_the_route_is_ignored() -> None:  # 7.12
+def test_an_edge_from_before_the_resume_is_ignored() -> None:  # 2.10, 6.6
     window = make()
     carry(window, b"a", b"b")
     window.acknowledge(FIRST, [])
