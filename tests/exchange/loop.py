@@ -107,7 +107,7 @@ class Relay:
         self.epoch = random.getrandbits(64)
 
     def restart(self) -> None:
-        """Forget everything, except the frames that the test put into the outbox."""
+        """Forget lanes and attachments, and draw another epoch; frames that the endpoint did not confirm wait again."""
         for lane in self.lanes.values():
             for reply in lane.close():
                 self._send(reply)
@@ -252,7 +252,7 @@ class Fate:
     reported: bool = False
     """The endpoint learns of the loss, as by a reset."""
     copies: tuple[int, ...] = ()
-    """The relay receives the request again after each of these delays, in microseconds; its answers are lost."""
+    """The relay receives the request again after each of these delays, in microseconds; these answers are lost."""
     delay_us: int = 0
     request_damage: int = 0
     """Which bit to flip, counted from the end, or how many bytes to cut off (negative); 0: no damage."""
@@ -282,7 +282,7 @@ class Loop:
     relay: Relay = field(default_factory=lambda: Relay(Random(2)))
     now: int = 0
     resends: bool = False
-    """Send the packets of a batch that was given up again, as the core would."""
+    """Queue the packets of each batch that was given up, as the core would."""
     streams: bool = False
 
     def __post_init__(self) -> None:

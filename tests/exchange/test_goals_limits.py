@@ -12,7 +12,7 @@ KIB = 1024
 MIB = 1024 * KIB
 MS = 1_000
 SECOND = 1_000_000
-PACKET_BYTES = 7_500  # an eighth of the first body, as the core cuts them
+PACKET_BYTES = 7_500  # about an eighth of the first body, as the core cuts them
 
 
 def carried(loop: Loop, *, upload: bool, seconds: int = 20) -> float:

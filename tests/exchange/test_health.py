@@ -1,4 +1,4 @@
-"""Troubled is reported at the third failure of one body, once failures have lasted for a while; Recovered only once."""
+"""Troubled is reported once: when one body has failed three times and failures have lasted. Recovered follows it."""
 
 from tests.exchange.loop import SECRET
 from tunnel.exchange.events import Recovered, Troubled

@@ -38,7 +38,7 @@ def status(code: StatusCode, retry_after_ms: int = 0) -> bytes:
 
 
 def pushes(*fates: Fate) -> Callable[[Request, int], Fate]:
-    """Give these fates to the first attempts of pushes, in turn; all other attempts succeed."""
+    """Give these fates, in turn, to attempts of pushes, repeats included; all other attempts succeed."""
     left = list(fates)
 
     def fate(request: Request, now: int) -> Fate:

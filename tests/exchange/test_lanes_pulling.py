@@ -1,4 +1,4 @@
-"""The dialing half as a whole: when it pulls, and on how many lanes (PROTOCOL 7.4)."""
+"""The dialing half as a whole: when it pulls, and on how many lanes (PROTOCOL 7.15)."""
 
 from itertools import pairwise
 from random import Random

@@ -14,7 +14,7 @@ from tunnel.exchange import LaneConfig, Request
 
 KIB = 1024
 SECOND = 1_000_000
-PACKET_BYTES = 7_500  # an eighth of the first body, as the core cuts them
+PACKET_BYTES = 7_500  # about an eighth of the first body, as the core cuts them
 LIMIT = 40 * KIB
 REFUSALS = {
     "400": Fate(status=400),

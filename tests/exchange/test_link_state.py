@@ -161,7 +161,7 @@ def test_a_link_ends_when_its_numbers_are_used_up() -> None:
 
 
 @pytest.mark.parametrize("receipted_before", [False, True])
-def test_bytes_up_to_256_kib_are_counted_from_the_last_receipt(receipted_before: bool) -> None:  # 8.2
+def test_bytes_up_to_256_kib_are_counted_from_the_last_receipt(receipted_before: bool) -> None:
     theirs, number = LinkState(), 1
     if receipted_before:
         theirs.receive(batch(1, bytes(100)), 0)

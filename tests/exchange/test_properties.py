@@ -76,7 +76,7 @@ def transfer(loop: Loop, size: int, seed: int) -> None:
 
 
 def again_if_given_up(loop: Loop) -> None:
-    """Send the packets of a batch that was given up again, as the core would."""
+    """Queue the packets of each batch that was given up, as the core would."""
     for _, event in loop.events:
         if isinstance(event, BatchDone) and not event.ok:
             _, names = loop.pushed.pop(event.token, (0, []))

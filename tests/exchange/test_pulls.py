@@ -1,4 +1,4 @@
-"""When to pull, how many pulls at once, and with which hold (PROTOCOL 7.4)."""
+"""When to pull, how many pulls at once, and with which hold (PROTOCOL 7.15)."""
 
 import pytest
 

@@ -70,7 +70,7 @@ def test_a_429_of_the_relay_without_a_retry_after_asks_for_a_second() -> None:
 
 
 @pytest.mark.parametrize(("status", "longest_s"), [(200, 2), (403, 2), (429, 20), (502, 2), (503, 2), (504, 2)])
-def test_a_proxy_that_cannot_reach_the_relay_asks_for_no_long_wait(status: int, longest_s: int) -> None:
+def test_of_the_answers_of_intermediaries_only_a_429_asks_for_a_long_wait(status: int, longest_s: int) -> None:
     """Varnish asks for 5 s when the relay is away for one, and a page of a proxy may ask for minutes."""
     assert judge(status, b"away", 20_000_000).retry_after_us == longest_s * 1_000_000
     assert judge(status, encoded(Status(StatusCode.BUSY)), 20_000_000).retry_after_us == 20_000_000
