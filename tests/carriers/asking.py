@@ -21,7 +21,7 @@ USER, PASSWORD = "me", "s3cret päss%@"
 
 
 class Guard(Protocol):
-    """Decides whether one connection may pass."""
+    """Decides whether a request may pass; after the first one that may, the proxy judges no more on its connection."""
 
     def judge(self, method: str, uri: str, header: str) -> list[str] | None:
         """Return None to admit the request, else the challenges: one for each Proxy-Authenticate header."""
@@ -108,7 +108,7 @@ class Ntlm:
 
 
 class AskingProxy(UpstreamProxy):
-    """Each connection gets its own guard from `make_guard()`. `headers`: the Proxy-Authorization of each request."""
+    """`make_guard()` is called for each connection. `headers`: the Proxy-Authorization of each request, or ""."""
 
     def __init__(self, make_guard: Callable[[], Guard], tls: Any = None) -> None:
         super().__init__()

@@ -27,7 +27,8 @@ def optional_certificates() -> ssl.SSLContext:
 
 
 class Origin:
-    """`heads` and `ports`: the head of each request, and the client's port. `certificates`: that of each connection.
+    """`heads` and `ports`: the head of each request, and the client's port. `certificates`: the client's certificate
+    of each connection, empty or None if it has none.
 
     `ended` receives the port of each connection that the client has ended.
     """

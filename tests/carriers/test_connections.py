@@ -170,7 +170,7 @@ async def test_a_connection_that_has_brought_an_answer_is_not_one_too_many() -> 
 
 
 class FewConnections:
-    """A server that answers on at most `most` connections, and refuses the requests on each further one."""
+    """A server that refuses each request that comes while more than `most` connections are open."""
 
     def __init__(self, most: int, refusal: bytes) -> None:
         self._most = most

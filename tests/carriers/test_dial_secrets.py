@@ -11,7 +11,7 @@ def secrets(token: str) -> DialSecrets:
 
 
 class Rotation:
-    """Secrets that were renewed once, and the statuses with which the new ones were refused."""
+    """Secrets that were renewed once. `refusals`: the statuses that were reported as refusals of the new ones."""
 
     def __init__(self) -> None:
         self.old, self.new = secrets("old"), secrets("new")

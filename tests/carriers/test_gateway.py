@@ -144,7 +144,7 @@ def refused(**given: object) -> str:
         ("X:", "not allowed"),
     ],
 )
-def test_headers_of_our_own_cannot_be_replaced(name: str, text: str) -> None:
+def test_our_own_headers_and_invalid_names_are_refused(name: str, text: str) -> None:
     assert text in refused(headers={name: SECRET})
 
 

@@ -17,7 +17,8 @@ MIB = 1 << 20
 
 
 class Recorded:
-    """The outcomes of requests, in order: the body of the answer, or the text of the failure."""
+    """The outcomes of requests, in order: the body of the answer or a piece of it, the text of the failure, or the
+    word "ended"."""
 
     def __init__(self) -> None:
         self.outcomes: asyncio.Queue[bytes | str] = asyncio.Queue()

@@ -120,7 +120,7 @@ async def test_lanes_carry_everything_where_no_link_can_open() -> None:
 
 
 @in_loop
-async def test_a_link_of_an_older_generation_is_refused_and_opened_again() -> None:
+async def test_after_a_restart_of_the_relay_both_links_open_again() -> None:
     async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)

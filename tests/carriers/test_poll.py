@@ -1,7 +1,4 @@
-"""The POST requests of the poll carrier, and the path to the relay: repeats, proxies, TLS, tokens.
-
-Clauses 7.5, 7.9 of docs/PROTOCOL.md.
-"""
+"""The POST requests of the poll carrier, and the path to the relay: headers, tokens, refusals (7.9), TLS, proxies."""
 
 import ssl
 from pathlib import Path

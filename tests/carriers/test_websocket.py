@@ -34,7 +34,7 @@ ACCEPTED = b"".join(encode_envelope(Answer(LINK_LANE, 0, 0)))
 
 
 class Talker(Origin):
-    """Answers 101 and sends these bytes after it; they are meant to be frames."""
+    """Answers 101 and then sends the bytes `after`, which may be frames."""
 
     def __init__(self, after: bytes) -> None:
         super().__init__(b"")
@@ -187,7 +187,7 @@ async def test_a_refused_websocket_leaves_no_connection_open() -> None:
     ],
 )
 @in_loop
-async def test_wrong_frames_after_a_101_end_the_websocket(after: bytes, reason: str) -> None:
+async def test_wrong_frames_and_close_frames_after_a_101_end_the_websocket(after: bytes, reason: str) -> None:
     async with Talker(after) as relay:
         opened = await open_websocket(Dialing(relay.url, proxy=None))
         owner, ends = Owner(), list[Any]()
