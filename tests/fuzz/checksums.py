@@ -13,7 +13,7 @@ _AT_LINK_CHECKSUM = 20  # 8.1
 
 
 def repair_packets(data: bytes) -> bytes:
-    """Return the bytes with right checksums; a packet that overruns the end gets the size of the bytes left."""
+    """Return the bytes with right checksums; a packet whose size is not possible gets the size of the bytes left."""
     fixed = bytearray(data)
     offset = 0
     while len(fixed) - offset >= HEADER_SIZE:

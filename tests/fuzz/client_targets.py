@@ -1,7 +1,8 @@
 """Targets for what a client reads from other parties: `client_link`, `challenges` and `proxy_answer`.
 
-Promises: a half of a link opens once, ends once and keeps a bounded first message; any text is a list of challenges,
-and the credentials for any of them are one header field; any answer of a proxy is a status or a ConnectionError.
+Promises: a half of a link opens at most once, ends once and keeps a bounded first message; any text is a list of
+challenges, and the credentials for any of them are one header field; any answer of a proxy is a status or a
+ConnectionError.
 """
 
 import asyncio
@@ -90,7 +91,7 @@ def _is_field(value: str) -> bool:
 
 
 def _challenges(data: bytes) -> None:
-    """The first byte chooses a user and how the header was decoded; each line of the rest is a header field."""
+    """The first byte chooses the user, what the client can do and how headers are decoded. Other lines are headers."""
     choice = data[0] if data else 0
     lines = data[1:].split(b"\n")
     # aiohttp decodes headers as UTF-8 with surrogates, our own CONNECT as Latin-1.

@@ -33,7 +33,7 @@ __all__ = ["flood", "lying_ack", "lying_data", "relay_drops", "relay_edge", "rel
 
 
 def near(world: World, peer: Peer) -> int:
-    """Return a sequence number of the endpoint's stream, or one close to it."""
+    """Return a sequence number of the endpoint's stream, or one close to its newest or far beyond it."""
     around = world.draw.byte()
     if around < 128:
         return (peer.newest or peer.first) - around % 8
@@ -95,7 +95,7 @@ def lying_ack(world: World) -> None:
 
 
 def lying_data(world: World) -> None:
-    """Let a peer break its word: other bytes under a used number, a number far away, a wrong end, or an empty DATA."""
+    """Let a peer break its word: other bytes under a used number, a number far away, a wrong end, or any packet."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
     if not world.hostile:
@@ -122,7 +122,7 @@ def replay(world: World) -> None:
 
 
 def flood(world: World) -> None:
-    """Send the same packet hundreds of times in one body, as a peer might that wants to exhaust memory."""
+    """Send the same packet up to 255 times in one body, as a peer might that wants to exhaust memory."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
     kinds = (PacketType.CONNECT, PacketType.ACK, PacketType.PING, PacketType.DATA)

@@ -25,7 +25,7 @@ from tunnel.wire import (
 
 __all__ = ["settle"]
 
-IDLE_ROUNDS_MAX = 150  # each at most a second: together longer than the longest timer
+IDLE_ROUNDS_MAX = 150  # each at most a second: together longer than the longest pause between repeats
 WINDOW = 1 << 20
 SEGMENTS_PER_ROUND = 16
 BATCH_BYTES = 1 << 18

@@ -1,7 +1,7 @@
 """The target `connection`: an endpoint with up to six connections; the input plays peers, a relay and a carrier.
 
-The first four bytes choose the configuration, the starting state, and which parties may lie. After them each byte
-chooses an operation, which takes its parameters from the bytes after it.
+The first four bytes choose the configuration, a seed, the starting state, and whether parties lie, bodies are large
+and the endpoint traces. After them each byte chooses an operation, which takes its parameters from the bytes after it.
 """
 
 from collections.abc import Iterator
@@ -64,8 +64,8 @@ _WEIGHTED: tuple[tuple[ops.Operation, int], ...] = (
     (hostile.lying_data, 1),
     (hostile.replay, 1),
 )
-# The lower six bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
-# with them saved inputs, keep their meaning.
+# A byte chooses, modulo the number of places. A new operation takes its places from old ones, so that all other
+# places, and with them saved inputs, keep their meaning.
 OPERATIONS: tuple[ops.Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 _INITIATOR, _SERVICE, _EXIT = range(3)
 
@@ -98,7 +98,7 @@ def _script(*steps: int | ops.Operation) -> bytes:
 
 
 def _seeds() -> Iterator[tuple[str, bytes]]:
-    """Short lives without errors, for the fuzzer to mutate."""
+    """Yield short lives, which the fuzzer mutates."""
     dialled = (0, 1, 4, 0, 0, 1, 5, 0, 0, 6)  # configuration, ids and sequence numbers, ACCEPTED
     there = (ops.app_write, 5, ops.carrier_batch, 12, ops.carrier_done, 1, ops.peer_acks, 6, 0, ops.arrive)
     back = (ops.peer_says, 4, 5, ops.arrive, ops.app_read, 13, ops.carrier_batch, 12, ops.carrier_done, 1)

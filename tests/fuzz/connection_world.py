@@ -254,7 +254,7 @@ class World:
             peer.granted(unwrap(ack.cumulative, peer.next_sequence()), ack.window)
 
     def _check_ack(self, session: Session, ack: Ack) -> None:
-        """Acknowledged packets were delivered (4.2); an endpoint that has closed may skip gaps (5.6)."""
+        """Check that acknowledged packets were delivered (4.2); an endpoint that has closed may skip gaps (5.6)."""
         peer = session.peer
         delivered = peer.delivered
         cumulative = unwrap(ack.cumulative, peer.next_sequence())

@@ -1,6 +1,6 @@
 """The committed inputs: seeds (corpus/) and all inputs that once broke a promise (found/), one text file per target.
 
-A line has a name and the bytes in hexadecimal; "#" starts a comment. `python -m tests.fuzz.corpus --write` makes the
+A line has a name and the bytes in hexadecimal, or begins with "#". `python -m tests.fuzz.corpus --write` makes the
 seeds again from the golden vectors and from the scripts of the targets; without --write it lists the differences.
 """
 
@@ -42,7 +42,7 @@ def expected_text(target: Target) -> str:
 
 
 def random_inputs(target: Target, seed: int, count: int) -> Iterator[bytes]:
-    """Yield inputs that depend on the seed alone: one in four is random, the others are mutations of committed ones."""
+    """Yield the same inputs for the same seed. One in four is random, the others are mutations of committed ones."""
     random = Random(f"{target.name} {seed}")
     known = list(committed(target).values()) or [b""]
     for _ in range(count):

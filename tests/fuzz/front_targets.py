@@ -1,7 +1,7 @@
 """The targets `front` and `datagrams`: what programs on this machine send to `tunnel proxy`, and framed datagrams.
 
 Promises: a request means the same in whatever portions it arrives; a target is a name and a port; a rewritten HTTP
-request is one request; no more than a whole head is kept; a front never raises and logs one line. The stream of
+request is one request; no more than a whole head is kept; a front never raises and logs at most one line. The stream of
 datagrams gives back those that were framed.
 """
 
@@ -159,7 +159,7 @@ def _front_seeds() -> Iterator[tuple[str, bytes]]:
 
 
 class _Flows:
-    """Takes the datagrams of an association, and answers each at once with its own bytes."""
+    """Takes the datagrams of an association, and keeps the functions that deliver answers to them."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, bytes]] = []
@@ -198,7 +198,7 @@ def _datagrams(data: bytes) -> None:
 
 
 async def _associate(data: bytes, choice: int) -> None:
-    """Deliver a SOCKS client's datagrams: each valid one goes to one target, and its answer names that target."""
+    """Deliver a SOCKS client's datagrams: each valid one goes to one target, and is answered with its own bytes."""
     association = Association(cast(Any, None), cast(Any, None), "127.0.0.1", 0)
     flows = _Flows()
     association.flows = cast(Any, flows)

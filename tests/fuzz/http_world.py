@@ -115,7 +115,7 @@ class HttpWorld:
         return attached
 
     async def send(self, data: bytes, choice: int) -> None:
-        """Let the data arrive in portions, then the end of the connection."""
+        """Let the data arrive in portions; the connection stays open."""
         for number, portion in enumerate(portions(data, choice)):
             self.transport.arrive(portion)
             if number % 8 == 0:

@@ -16,7 +16,7 @@ __all__ = ["BLOB", "Peer", "Role"]
 BLOB = Random(20).randbytes(1 << 20)  # both streams are slices of it, each with its own start
 EARLY_BYTES = 64 * 1024  # 3.6
 _ENDS = (PacketType.FINISH, PacketType.CLOSE)
-_UNNUMBERED_IN_STREAM = (PacketType.ACCEPTED, PacketType.OPTION)
+_NUMBERED_WITHOUT_BYTES = (PacketType.ACCEPTED, PacketType.OPTION)
 
 
 class Role(enum.Enum):
@@ -148,7 +148,7 @@ class Peer:
             if kind == PacketType.CLOSE:
                 self.their_close = sequence
         else:
-            assert kind in _UNNUMBERED_IN_STREAM, f"a packet of type {kind} took a number"
+            assert kind in _NUMBERED_WITHOUT_BYTES, f"a packet of type {kind} took a number"
         self.offsets[sequence] = self.their_bytes
 
     def arrived(self, packet: Packet) -> None:

@@ -1,4 +1,4 @@
-"""All targets, by name, in the order in which they run."""
+"""All targets, by name, in the order in which they are started."""
 
 from tests.fuzz.client_targets import CHALLENGES_TARGET, CLIENT_LINK_TARGET, PROXY_ANSWER_TARGET
 from tests.fuzz.connection_target import CONNECTION_TARGET

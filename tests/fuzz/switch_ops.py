@@ -313,7 +313,7 @@ def wild_packet(world: SwitchWorld) -> None:
 
 
 def wild_body(world: SwitchWorld) -> None:
-    """Send any bytes as a body; some name a known attachment."""
+    """Send any bytes as a body: as they are, with a right envelope, or zeros up to the limit of a body or beyond it."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     raw = draw.raw(draw.byte())
@@ -362,7 +362,7 @@ def gone(world: SwitchWorld) -> None:
 
 
 def settings(world: SwitchWorld) -> None:
-    """Shut the relay down, or let an endpoint that lost its memory start its numbers again."""
+    """Let the relay drain, or let an endpoint attach again under the next generation."""
     party = _party(world)
     if world.draw.byte() > 240:
         world.switch.drain()

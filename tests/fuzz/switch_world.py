@@ -67,13 +67,13 @@ class Party:
         self.epoch = 0
         self.numbers: dict[int, int] = {}  # by lane: number of the newest exchange
         self.serials: dict[int, int] = {}  # by lane: newest serial received
-        self.outbox: list[bytes] = []  # packets that leave with the next exchange
+        self.outbox: list[bytes] = []  # packets that leave with the next push, or on a link
         self.asked: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it has sent
         self.handed: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it was given
         self.ids: list[int] = []  # ids of its own connections
         self.peers: list[int] = []  # ids of other parties' connections that it has seen
         self.links: list[int] = []
-        self.names: list[str] = []  # of services that it has ever listened for
+        self.names: list[str] = []  # of services that it may ever have announced
 
 
 class SwitchWorld:

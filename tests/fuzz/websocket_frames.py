@@ -40,7 +40,7 @@ class Script:
     sent: bytearray = field(default_factory=bytearray)
     pings: list[bytes] = field(default_factory=list)  # valid ones, before the first error
     batches: int = 0  # valid ones, before the first error
-    is_closed: bool = False  # a right close frame was sent
+    is_closed: bool = False  # a close frame was sent, with any code
     wrong: str = ""  # the first error
     must_close: bool = False  # whether the relay must close after that error (8.5)
 

@@ -23,7 +23,7 @@ class Socketless:
 
 
 class MemoryTransport(asyncio.Transport):
-    """The server's end of a connection. `sent`: the bytes that its protocol has written."""
+    """The tested end of a connection. `sent`: the bytes that its protocol has written."""
 
     def __init__(self, protocol: asyncio.BaseProtocol, peer: str = "192.0.2.1") -> None:
         super().__init__()

@@ -49,7 +49,7 @@ def fuzz_by_coverage(name: str, seconds: int, seed: int, corpus: Path, crashes: 
 
 
 def fuzz_by_chance(target: Target, seconds: int, crashes: Path) -> int:
-    """Run rounds of random inputs until the time is up; return the exit code."""
+    """Run committed inputs, then rounds of random ones, until one crashes or the time is up; return the exit code."""
     from tests.fuzz.corpus import committed, random_inputs
 
     deadline = time.monotonic() + seconds
