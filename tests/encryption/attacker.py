@@ -1,4 +1,4 @@
-"""A relay with bad intent, as a filter of the real switch's packets. A seed draws what it does, and to which packet.
+"""A relay with bad intent, as a filter of the real switch's packets. A test says what it does; a seed draws to what.
 
 It knows the protocol: it writes right checksums, and lengths and digests that match what it has made of a stream.
 """
@@ -35,7 +35,7 @@ _ENDS = (PacketType.FINISH, PacketType.CLOSE)
 
 
 class Attacker:
-    """Attacks in one way, `kind`: where it matters, a single packet with data, in a direction that the seed draws.
+    """Attacks in one way, `kind`. Some kinds alter a single packet with data; the seed draws the packet's direction.
 
     `elsewhere`: the service to which it redirects. `struck`: whether it has done anything yet.
     """
@@ -43,8 +43,8 @@ class Attacker:
     def __init__(self, kind: str, random: Random, elsewhere: str = "") -> None:
         self.kind = kind
         self.struck = False
-        self.seen = bytearray()  # the payloads that passed
-        self.is_first_over = False  # set by the test: a whole connection was recorded, for "replay"
+        self.seen = bytearray()  # the payloads that came to the relay
+        self.is_first_over = False  # set by the test, for both kinds of replay: a whole connection was recorded
         self._random = random
         self._elsewhere = elsewhere
         self._of_acceptor = bool(random.getrandbits(1))

@@ -1,4 +1,4 @@
-"""The endpoint in examples/node, a relay, and the paths between them: direct, nginx, and a proxy that loses exchanges.
+"""The endpoint in examples/node, a relay, and the paths between them: direct, nginx, and nginx after a lossy proxy.
 
 with NodeWorld(directory) as world, world.expose("reports"):
     done = world.connect("link", "nginx", "service:reports", b"hello")

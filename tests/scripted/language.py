@@ -1,6 +1,6 @@
 """The language of the scripts: parses lines of text into steps. README.md explains it to people.
 
-This module does not know the meaning of a command or a packet; see `runner.py` and `packets.py`.
+This module does not know the meaning of a command or a packet; see `commands.py` and `packets.py`.
 """
 
 import enum

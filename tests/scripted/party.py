@@ -10,7 +10,7 @@ from tunnel.wire import Target, distance, wrap
 
 __all__ = ["Party", "digest_of", "stream"]
 
-_BLOCK = Random(0).randbytes(65_521)  # a prime length: no packet size repeats with it
+_BLOCK = Random(0).randbytes(65_521)  # a prime length, so that packets of one size have different bytes
 
 
 def stream(offset: int, size: int) -> bytes:
@@ -71,7 +71,7 @@ class Party:
 
     def place(self, number: int, size: int | None) -> tuple[int, int]:
         """Return offset and size of the peer's packet with that number. Earlier packets that the script has not
-        mentioned are taken to have its size; a packet that was mentioned keeps its size."""
+        mentioned are taken to have its size; a packet that was mentioned keeps its place, unless its size changes."""
         known = self.peer_numbers.get(number)
         if known is not None and size in (None, known[1]):
             return known

@@ -38,7 +38,7 @@ OPENINGS = {
         ! Connected@{name}
     """,
 }
-"""`open`, `open acceptor`, `open exit`: opens a connection. Its ACK names no packet, so that it gives no RTT sample."""
+"""`open`, `open acceptor`, `open exit`: opens a connection. The peer's ACK names no packet, and so gives no sample."""
 
 LISTENING = """
         listen svc

@@ -1,4 +1,4 @@
-"""Every script under `scripts/`, one test each."""
+"""Every script under `scripts/`: the endpoint follows it, its clauses exist, and all use the whole state table."""
 
 import re
 from contextlib import suppress

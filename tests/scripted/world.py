@@ -26,7 +26,7 @@ from tunnel.wire import (
 
 __all__ = ["ScriptedRandom", "World", "clock"]
 
-PEER_ID = 0xA000  # id of the first connection; others follow
+PEER_ID = 0xA000  # the peer's id of the first connection; others follow
 PEER_BASE = 7_000_000
 TIMEOUTS_MAX = 100_000  # in one step of a script; more mean that the endpoint never comes to rest
 BATCHES_MAX = 10_000
@@ -94,7 +94,7 @@ class World:
                 party.connection = connection
 
     def _party_of(self, packet: Packet) -> Party | None:
-        """Return a packet's connection. ACCEPTED and REJECTED carry the initiator's id as their source (2.2, 2.3)."""
+        """Return a packet's connection. ACCEPTED and REJECTED carry the initiator's id as their source (2.2)."""
         by_peer = packet.type in (PacketType.ACCEPTED, PacketType.REJECTED)
         for name in self.parties:
             party = self.party(name)
