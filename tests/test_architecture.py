@@ -1,6 +1,6 @@
 """The house rules that a machine can check: borders, purity, sizes, docstrings and `__all__`.
 
-Each rule is shown to catch its violations before the whole tree is checked.
+Other tests here show that each rule catches its violations.
 """
 
 import ast
@@ -42,7 +42,7 @@ def shape_violations(tree: ast.Module, source: str, path: Path) -> Iterator[tupl
                 yield node.lineno, f"{node.name}: {length} lines, at most {FUNCTION_LINES_MAX}"
     if not ast.get_docstring(tree):
         yield 1, "no docstring"
-    # No module imports from tests, or from modules that are only run.
+    # Test files, and modules that are only run, need no __all__.
     if not path.name.startswith("test_") and path.name not in ("conftest.py", "__main__.py") and not has_all(tree):
         yield 1, "no __all__"
 

@@ -26,7 +26,7 @@ async def test_a_thousand_connections_at_once_are_all_served(relay: TestRelay) -
 
 @on_every_carrier
 async def test_bursts_of_two_users_are_accepted_whole(relay: TestRelay) -> None:
-    """Together they are more than the service lets wait, and more than its mailbox could once reserve."""
+    """Together they are more than the service lets wait."""
     async with relay.attach("exit") as service, relay.attach("bob") as bob, relay.attach("ann") as ann:
         await service.start_server(echo, "echo")
         burst = [client.open_connection("echo", timeout=100) for client in (bob, ann) for _ in range(1000)]

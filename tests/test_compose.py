@@ -98,7 +98,7 @@ class Stage:
         return [{"0.0.0.0": "127.0.0.1", "spark-master": "127.0.0.1"}.get(word, word) for word in words]
 
     def start(self, name: str, ready: Callable[[str], bool] | None = None) -> Process:
-        """Start a service; do not wait for its end."""
+        """Return a service as a process; a `with` block starts and ends it."""
         environment = {key: self.here(value) for key, value in SERVICES[name].get("environment", {}).items()}
         environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "no_proxy": "*"}
         environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}

@@ -1,5 +1,5 @@
-"""A missing program skips a test, or fails it when real programs are required; the summary names both. Tests that ran
-through real proxies are counted by the configurations of those proxies."""
+"""A missing program skips a test, or fails it when real programs are required; the summary file counts the tests and
+names the skipped ones. Tests that ran through real proxies are counted by the configurations of those proxies."""
 
 from pathlib import Path
 

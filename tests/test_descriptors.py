@@ -1,4 +1,5 @@
-"""The limit of descriptors, in processes of their own, since it holds for the whole process."""
+"""The limit of descriptors, in processes of their own, since it holds for the whole process; and the limits that are
+tried where the system refuses large ones."""
 
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-"""The collector in a process that runs a command, in a process of its own, since it holds for the whole process."""
+"""The garbage collector as commands set it, in a process of its own, since the setting holds for the whole process."""
 
 import subprocess
 import sys

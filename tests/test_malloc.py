@@ -12,7 +12,7 @@ import resource
 from tunnel.malloc import keep_freed_memory
 {prepare}
 for _ in range(3):
-    bytearray(8 << 20)  # what is learned in the beginning is learned
+    bytearray(8 << 20)  # the allocator adapts its thresholds to the first large blocks
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
     block = b"x" * (8 << 20)

@@ -138,7 +138,7 @@ def test_the_local_network_is_that_of_the_address_towards_the_internet(monkeypat
 
 
 class CountingRelay(LinkTestRelay):
-    """Counts requests for roads; refuses links, websockets or both."""
+    """Counts requests for roads; refuses the roads that are named to it."""
 
     async def __aenter__(self) -> CountingRelay:
         await super().__aenter__()
@@ -174,7 +174,6 @@ async def test_an_attachment_tries_the_road_that_carried_before_and_no_other(tmp
 @pytest.mark.parametrize("remembered", ["", "link", "websocket", POLL])
 @in_loop
 async def test_a_short_attachment_asks_for_one_road_at_most(tmp_path: Path, remembered: str) -> None:
-    """Before there was a ladder, an attachment whose link was refused asked at 0, 0.1, 0.3 and 0.7 s."""
     async with CountingRelay("tunnel-link/1", "websocket") as relay:
         memory = RoadMemory(tmp_path / "roads.json")
         if remembered:

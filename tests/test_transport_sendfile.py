@@ -1,4 +1,4 @@
-"""`loop.sendfile` on our transports, and what is built on it: the static files of aiohttp, on both event loops."""
+"""`loop.sendfile` on our transports, and what is built on it: the static files of aiohttp (on both event loops)."""
 
 import asyncio
 import contextlib

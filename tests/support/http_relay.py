@@ -153,7 +153,7 @@ class HttpTestRelay(TestRelay):
         return response
 
     async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
-        """Answer a link request as a relay without links; subclasses override this."""
+        """Use the connection after the 101. Called only in subclasses that override it, instead of the relay's link."""
 
 
 def abort(request: web.Request) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["import_violations", "imported_names", "is_sans_io", "is_within", "module_name", "project_files"]
 
-# The folders of the project that have Python modules. The folders of the relay and of the client hold one package each:
+# The folders whose modules keep these rules. The folders of the relay and of the client hold one package each:
 # names of their modules begin with the package.
 FOLDERS = ("client", "loadtests", "servlet", "tests", "tunnel")
 PACKAGE_OF = {"client": "tunnel_client", "servlet": "tunnel_servlet"}

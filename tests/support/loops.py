@@ -44,7 +44,7 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 def in_loop_within(
     deadline_s: float,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], Callable[P, None]]:
-    """Do the same for a test that a defect would make wait forever: it fails after this time."""
+    """Return a decorator like `in_loop` for a test that a defect would make wait forever: it fails after this time."""
 
     def decorate(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         @functools.wraps(test)

@@ -1,5 +1,5 @@
-"""Finds the real programs that tests need: in the path, in Debian's folders for administrators and wrappers, or in the
-environment that `make field-deps` creates."""
+"""Finds the real programs that tests need: in the path, in /usr/sbin, in the environment that `make field-deps`
+creates, or in Debian's folders for PostgreSQL."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
 """Finds code whose result depends on the order of a set, which changes with the hash seed.
 
 Displays, calls, annotations and assignments make a name a set, for a function or a module; attributes count for a whole
-file. A set that a call returns is not recognised.
+file. A set that any other call returns is not recognised.
 """
 
 import ast
