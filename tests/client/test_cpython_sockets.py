@@ -21,7 +21,7 @@ DOCS = ROOT / "docs" / "SOCKET-API.md"
 
 
 def need_the_tests() -> None:
-    """Skip where the interpreter's tests are missing: Debian packages them separately."""
+    """Skip, or with REQUIRE_REAL=1 fail, where the interpreter's tests are missing: Debian packages them separately."""
     if importlib.util.find_spec("test") and importlib.util.find_spec("test.test_socket"):
         return
     reason = "this Python has no test.test_socket (on Debian: libpython3.11-testsuite)"

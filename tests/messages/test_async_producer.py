@@ -40,7 +40,7 @@ class Sink:
 
 
 class Notes(CallbackHandler):
-    """Records every call."""
+    """Records every call; its `send` drops the message "drop me"."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, object]] = []

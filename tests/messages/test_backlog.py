@@ -10,7 +10,7 @@ from tunnel.messages.errors import MessageTooLargeError
 
 
 class World:
-    """A backlog with a clock; it holds three messages."""
+    """A backlog whose clock the test sets, and the messages that it discarded."""
 
     def __init__(self, policy: DiscardPolicy, **limits: int) -> None:
         self.now = 0.0

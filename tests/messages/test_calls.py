@@ -221,7 +221,7 @@ async def test_the_end_of_the_connection_cancels_calls_and_handlers_of_calls_but
 
 
 @in_loop
-async def test_closing_cancels_calls_and_still_sends_answers() -> None:
+async def test_closing_ends_calls_and_is_no_error_for_the_peer() -> None:
     async with channels({1: echo}) as (caller, answerer):
         call = asyncio.ensure_future(caller.call(1, b"x"))
         assert (await call).body == b"x"

@@ -382,7 +382,7 @@ def test_an_older_checkpoint_never_replaces_a_newer_one(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_checkpoint_does_not_outlive_its_inbox(tmp_path: Path) -> None:
+async def test_no_checkpoint_is_written_after_the_inbox_is_closed(tmp_path: Path) -> None:
     """A thread writes it. After `close`, another process may have written a newer one."""
     inbox = Inbox.open(tmp_path / "in", SMALL)
     inbox.log.append([b""])

@@ -183,7 +183,7 @@ def test_segments_roll_and_old_ones_are_removed(tmp_path: Path) -> None:
         assert (log.first_offset, log.end_offset) == (10, 10)
 
 
-def test_a_reader_survives_the_removal_of_its_segment(tmp_path: Path) -> None:
+def test_a_message_whose_segment_was_removed_is_an_offset_out_of_range(tmp_path: Path) -> None:
     with Log.open(tmp_path, config(segment_bytes=10)) as log:
         log.append([b"a" * 10])
         log.flush()

@@ -89,7 +89,7 @@ async def test_a_ping_never_waits_for_a_large_packet() -> None:
             pings += 1
         await large
         await near.ping()
-        # Every small packet arrived before the end of the large one.
+        # The first small packet arrived before the end of the large one.
         assert pings > 1
         assert len(inbox.packets[0][1]) == 5
         assert len(inbox.packets) == pings + 1

@@ -105,7 +105,7 @@ def test_the_wait_ends(page: str, known: Rig, capsys: pytest.CaptureFixture[str]
         (["--wait", "forever"], math.inf),
     ],
 )
-def test_the_option_has_a_number_or_stands_alone(given: list[str], seconds: float | None) -> None:
+def test_the_option_has_a_number_or_forever_or_stands_alone(given: list[str], seconds: float | None) -> None:
     parser = argparse.ArgumentParser()
     add_wait_option(parser, 30.0)
     assert parser.parse_args(given).wait == seconds

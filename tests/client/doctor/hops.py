@@ -70,7 +70,7 @@ def hop(rig: Rig, script: Script, *, closes: bool = False) -> str:
 
 
 def connections_at_most(rig: Rig, most: int) -> str:
-    """Start a hop that resets each connection beyond the first `most` at once; return its URL."""
+    """Start a hop that carries `most` connections at a time and resets any further one; return its URL."""
     relay = rig.running.addresses[0].port
     live = 0
 

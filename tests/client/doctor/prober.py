@@ -24,7 +24,7 @@ _EMPTY_BYTES = 40
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: `kind` is the prober's method, `number` counts all requests from 1."""
+    """A request: `kind` is the prober's method, `number` counts the recorded requests from 1."""
 
     kind: str
     number: int
@@ -61,9 +61,10 @@ class _Own:
 class Played:
     """A prober that sends nothing. `attaching`: the outcomes of `attach`, one after the other.
 
-    `caches`: a hop repeats the first answer it saw. `path`: what all other requests find. `epochs`: those of the relays
-    that answer on new connections. `reuses`: whether a connection carries several exchanges. `delay_s`: how long a
-    plain exchange takes.
+    `caches`: a hop answers `repeat` with its copy of the answer to the last `exchange`. `path`: what requests find that
+    are recorded in `asked`: all but `attach`, `attach_elsewhere` and `link`. `epochs`: those of the relays that answer
+    on new connections. `link`: the reason why a link fails, or nothing. `reuses`: whether a connection carries several
+    exchanges. `delay_s`: how long an exchange without a hold takes.
     """
 
     def __init__(

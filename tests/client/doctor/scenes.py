@@ -85,5 +85,5 @@ def documented() -> dict[str, tuple[int, str]]:
 
 
 def normalised(text: str) -> str:
-    """Remove numbers and line breaks, which differ from run to run."""
+    """Replace each number by #, and line breaks by spaces: both differ from run to run."""
     return " ".join(_NUMBER.sub("#", text).split())

@@ -1,4 +1,4 @@
-"""The doctor's words about answers that are not the relay's."""
+"""The doctor's words about answers, most of which are not the relay's."""
 
 import pytest
 

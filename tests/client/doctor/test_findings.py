@@ -37,7 +37,7 @@ def test_the_first_problem_decides_the_exit_code_and_all_are_reported() -> None:
     assert "told" not in found
 
 
-def test_every_problem_sets_the_exit_code() -> None:
+def test_a_note_leaves_the_exit_code_at_0_and_a_problem_sets_it_to_3_by_default() -> None:
     report = Report("http://relay")
     report.add("a", Verdict.NOTE, "odd")
     assert report.exit_code == OK

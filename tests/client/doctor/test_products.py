@@ -1,4 +1,4 @@
-"""The names of hops. Headers and pages are those that the programs send, as they were met."""
+"""The names of hops. Headers and pages are excerpts of what the programs send."""
 
 import pytest
 

@@ -52,7 +52,7 @@ def test_trio_takes_a_plain_socket_made_from_the_descriptor(plain: socket.socket
     assert trio.run(echo_in_trio, plain) == DATA
 
 
-def test_trio_refuses_every_subclass_of_a_socket(runtime: Runtime) -> None:
+def test_trio_refuses_a_tunnel_socket_since_it_is_a_subclass(runtime: Runtime) -> None:
     async def wrap(sock: socket.socket) -> None:
         trio.socket.from_stdlib_socket(sock)
 
@@ -65,7 +65,9 @@ def test_trio_refuses_every_subclass_of_a_socket(runtime: Runtime) -> None:
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("kind", ["tunnel", "plain"])
-def test_asyncio_takes_both(runtime: Runtime, new_loop: type[asyncio.AbstractEventLoop], kind: str) -> None:
+def test_asyncio_takes_a_tunnel_socket_and_a_plain_socket_made_from_one(
+    runtime: Runtime, new_loop: type[asyncio.AbstractEventLoop], kind: str
+) -> None:
     async def main() -> None:
         sock: socket.socket = create_connection("reports", DEADLINE_S, runtime=runtime)
         if kind == "plain":

@@ -19,7 +19,7 @@ QUICK = LogConfig(flush_messages=1, flush_s=0.0)
 async def brokered(
     place: Path, *, settings: BrokerSettings | None = None, **options: Any
 ) -> AsyncIterator[tuple[Broker, BrokerClient]]:
-    """A broker that listens, and a client with a connection table."""
+    """A broker that listens, and a client with a channel table."""
     async with Broker(place, settings, **options) as broker, ChannelTable() as table:
         yield broker, BrokerClient(table, await broker.listen("127.0.0.1", 0))
 

@@ -73,7 +73,7 @@ def test_progress_counts_settled_messages_up_to_the_first_gap() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", "a b", "a\n", "\xe9", "a" * 201, ".new", "a\0"])
-def test_names_that_could_leave_the_directory_are_refused(name: str) -> None:
+def test_names_that_are_unsafe_as_file_names_are_refused(name: str) -> None:
     with pytest.raises(RemoteCallError) as caught:
         check_name("topic", name)
     assert caught.value.code == MALFORMED

@@ -147,7 +147,7 @@ async def test_members_share_partitions_and_every_group_gets_all(tmp_path: Path)
                         await client.producer().send("t", b"%d" % partition, partition=partition)
                     await until(lambda: len(seen["a1"]) == len(seen["a2"]) == 2 and len(seen["b"]) == 4)
                     assert sorted(seen["a1"] + seen["a2"]) == sorted(seen["b"]) == [b"0", b"1", b"2", b"3"]
-                await until(lambda: len(one.partitions) == 4)  # `two` has left and gave its partitions back
+                await until(lambda: len(one.partitions) == 4)  # `two` has left and given its partitions back
 
 
 @in_loop

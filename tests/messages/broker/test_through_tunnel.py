@@ -1,4 +1,4 @@
-"""A broker as a service at a relay: large answers are views of a mapped file, as connections have no descriptor."""
+"""A broker as a service at a relay: its connections have no descriptor, so large answers are views of a mapped file."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def serving(directory: Path, *options: str) -> Process:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A broker with ten messages in `orders`, of which the group `billing` has read four."""
+    """A broker with ten messages in partition 0 of `orders`. There the group `billing` has position 4."""
     with (
         hold_port() as port,
         serving(tmp_path, "--listen", f"127.0.0.1:{port}", "--topic", "orders:2", "--json") as process,

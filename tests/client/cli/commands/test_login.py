@@ -1,4 +1,4 @@
-"""`tunnel login` and `tunnel logout`: a login is stored only if the relay accepts it."""
+"""`tunnel login` and `tunnel logout`: a login is stored if the relay accepts it or, with --no-check, untried."""
 
 from __future__ import annotations
 

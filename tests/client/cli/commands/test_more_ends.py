@@ -31,7 +31,7 @@ from tunnel_servlet.access.rules import parse_rule
 
 @asynccontextmanager
 async def users(*rules: str) -> AsyncIterator[tuple[Attachment, Attachment]]:
-    """Attachments of ann, who has these rules and offers services, and of bob, who may only reach udp/dns."""
+    """Attachments of ann, who has these rules and offers services, and of bob, who may reach only service udp/dns."""
     ann = Grant(connect=tuple(map(parse_rule, rules)), services=("db",), listen=("udp/dns", "db"))
     grants = GrantTable({"ann": ann, "bob": Grant(services=("udp/dns",), listen=("udp/other",))})
     config = settings(exit="inline", grants=grants, switch={"settle_us": 1})
@@ -92,7 +92,7 @@ def test_another_user_does_not_reach_the_unix_socket_of_a_rule(tmp_path: Path) -
 
 @in_loop
 async def test_datagrams_to_a_service_keep_boundaries_and_senders_apart() -> None:
-    """Bob has only the service; the two senders are his."""
+    """Bob may reach the service only; both senders use his forward."""
     async with users() as (ann, bob), peer(echoes=True) as server, peer() as one, peer() as other:
         exposing = Exposing(ann, "udp/dns", Address("127.0.0.1", server.port), Traffic(ann))
         sock = bind(Address("127.0.0.1", 0), socket.SOCK_DGRAM)

@@ -1,4 +1,4 @@
-"""The day of a laptop, with real processes: `tunnel up` never ends, and says in one line what is wrong each time.
+"""The day of a laptop, with real processes: no trouble ends `tunnel up`; it says each time in a line what is wrong.
 
 The laptop sleeps for longer than the user timeout. With the default (300 s) this would take minutes; here the
 user timeout is 2 s.
@@ -77,7 +77,7 @@ class Laptop:
 
 
 async def _answers(port: int) -> None:
-    """Wait until a new connection reaches the target. The first may fail while `tunnel up` recovers."""
+    """Wait until a new connection through the port reaches the target. Some may fail while `tunnel up` recovers."""
     async with asyncio.timeout(_WAIT_S):
         while True:
             try:

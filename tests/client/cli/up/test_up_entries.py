@@ -151,7 +151,7 @@ async def test_an_entry_that_did_not_change_keeps_its_connections(tmp_path: Path
             await up.serves("forward new")
             assert await ask(new, b"new") == b"new"
             await _goes_on(stays)
-            # open connections take up a new rate
+            # a new rate leaves connections open
             await up.reload(f'[forward.kept]\nspec = "{kept}:{HERE}:{port}"\nrate = "1 MiB/s"')
             assert await up.event("reloaded") == f"{up.path}: changed: forward kept; removed: forward new"
             await _goes_on(stays)
@@ -195,7 +195,7 @@ async def test_new_settings_of_the_relay_mean_a_new_attachment(tmp_path: Path) -
 
 
 @in_loop
-async def test_a_refused_token_is_waited_for_and_the_entries_come_back(tmp_path: Path) -> None:
+async def test_after_a_refused_token_a_valid_one_is_waited_for_and_the_entries_come_back(tmp_path: Path) -> None:
     async with target(echo) as port:
         local = free_port()
         async with open_up(tmp_path, f'[forward]\nthere = "{local}:{HERE}:{port}"') as up:

@@ -35,11 +35,11 @@ def let_in(running: RunningRelay, *, old: bool = True, new: bool = True) -> None
 
 
 class Gateway:
-    """A gateway before a relay that wants a header. It answers 403 to requests without it."""
+    """A gateway before a relay. It answers 403 to requests that do not carry its key in the header X-Key."""
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.relay = ""  # its address; while this is empty, the gateway answers 503
+        self.relay = ""  # the relay's address; while this is empty, the gateway answers 503
         self.keys: list[str] = []  # that the requests carried, in order
 
     async def __aenter__(self) -> Self:
