@@ -1,4 +1,4 @@
-"""A Spark cluster of our own on loopback, from the package that pip installed: without scripts, without a network."""
+"""A Spark cluster of our own on loopback, started with `spark-class` of the package that pip installed."""
 
 from __future__ import annotations
 

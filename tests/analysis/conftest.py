@@ -1,4 +1,4 @@
-"""One Spark job for all tests: it runs once, in a process of its own, started by the first worker that needs it."""
+"""One Spark job for all tests that use `found`: the first worker that needs it runs it in a process of its own."""
 
 import fcntl
 import os

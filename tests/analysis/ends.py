@@ -171,7 +171,7 @@ def _cut(path: Path, *, reported: bool) -> None:
 def _reported(lines: list[bytes]) -> list[bytes]:
     """Return the lines as a writer leaves them whose queue was full: older records follow the report of the loss.
 
-    The report has the number after those of the lost records, which have no place among the other numbers.
+    The report has the number after those of the lost records: their gap is not where they would have been written.
     """
     records = [decode_record(line) for line in lines]
     told = records[CUT_FROM + CUT]

@@ -1,4 +1,4 @@
-"""Attempts to add traces to tables that fail or are killed, each followed by one that is left alone."""
+"""Attempts to add traces to tables: each fails or is killed, and is followed by one that is left alone."""
 
 from __future__ import annotations
 

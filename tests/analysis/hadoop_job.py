@@ -49,7 +49,7 @@ class Found(msgspec.Struct):
     """The files below the folder that readers see."""
     commits: list[str] = []
     left: list[str] = []
-    """Staged files that were left."""
+    """Staged files, and the data folder of a killed command, that were left."""
     errors: dict[str, str] = {}
     renewals: int = 0
     fenced: bool = False

@@ -1,4 +1,4 @@
-"""All Spark work of the tests, in one process of its own: a session costs more than the work itself.
+"""The Spark work of most tests, in one process of its own: a session costs more than the work itself.
 
 `python -m tests.analysis.job DIRECTORY` writes its results there, as JSON. Spark is set up for tiny data: without
 generated code, which takes longer to compile than it saves.

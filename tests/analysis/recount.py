@@ -90,7 +90,7 @@ def recount(directory: Path) -> Recount:
 
 
 def _streams(lines: list[Line]) -> dict[int, dict[int, Packet]]:
-    """Stream (the sender's id) -> number -> packet; numbers of acknowledgements alone are no packets."""
+    """Stream (the sender's id) -> number -> packet; streams of acknowledgements alone are left out."""
     streams: dict[int, dict[int, Packet]] = defaultdict(lambda: defaultdict(Packet))
     for line in lines:
         event = line["event"]

@@ -1,4 +1,4 @@
-"""A trace of silences. Each has its own stream and node, and one cause that the analysis must name."""
+"""A trace of silences. Each has its own stream and node. The analysis must name its cause, or find no stall."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Silence:
     before: Fields = field(default_factory=dict)
     """Fields of the packet sent before the silence: the sender's state during it."""
     meanwhile: tuple[Fields, ...] = ()
-    """Other records of the node."""
+    """Other records: of the sender's node, unless they name another."""
     received: tuple[int, ...] = (0,)
     """Attempts of the packet that arrived."""
     earlier: tuple[int, ...] = (0,)
@@ -43,7 +43,7 @@ class Silence:
     asks: bool = False
     """The packet before the silence is CONNECT."""
     lasts_us: int = SILENCE_US
-    """How long after the beginning of the silence its writer's trace ends."""
+    """The time from the beginning of the silence to `ended_by` or, without it, to the end of the sender's trace."""
 
 
 def _acked(**fields: Any) -> Fields:

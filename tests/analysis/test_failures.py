@@ -14,7 +14,7 @@ Caused by: java.io.FileNotFoundException: File file:/shared/a.jsonl.zst does not
 """
 
 
-def test_a_worker_without_the_file_is_named_with_the_file() -> None:
+def test_a_file_that_a_worker_lacks_is_named() -> None:
     error = failure_of(RuntimeError(SPARK), "no report was written")
     assert isinstance(error, SetupError)
     assert str(error).startswith(

@@ -1,4 +1,4 @@
-"""The plan of a report: how often it reads the tables and moves rows. Python and collections stay out of it."""
+"""The plan of a report: how often it reads the tables and moves rows; that it needs no Python, and collects little."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every number of a report over real processes, within one per cent of a second count in plain Python."""
+"""The main numbers of a report over real processes, within one per cent of a second count in plain Python."""
 
 from pathlib import Path
 

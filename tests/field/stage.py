@@ -71,7 +71,7 @@ def start_target(stack: ExitStack) -> int:
 
 
 def start_forwarder(stack: ExitStack, port: int) -> int:
-    """Start a bare TCP forwarder before that port: what the machine can do without the tunnel. Return its port."""
+    """Start a bare TCP forwarder to that port, to show what the machine can do without the tunnel. Return its port."""
     command = python_command(_PEER, "forward", "--port", str(port))
     process = Process(command, ready=lambda line: line.startswith("ready "))
     return int(stack.enter_context(process).ready_line.split()[1])
@@ -204,7 +204,7 @@ class Stage:
         await busiest.ready()
 
     async def examine(self) -> tuple[int, str]:
-        """Run `tunnel doctor` on the same road; return its exit code and its report in JSON, or its last lines."""
+        """Run `tunnel doctor` on the same road; return its exit code and its output, at best a report in JSON."""
         words = ["doctor", f"127.0.0.1:{self._target}", "--json", *self.road.options]
         child = await asyncio.create_subprocess_exec(
             *python_command("tunnel_client", *words),

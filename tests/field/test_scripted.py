@@ -48,7 +48,7 @@ class Client:
 
 @asynccontextmanager
 async def a_front(behaviour: Behaviour, upstream: int) -> AsyncIterator[Connect]:
-    """A proxy before that port; yields a function that connects a client. At the end no connection is left."""
+    """A proxy in front of that port; yields a function that connects a client. At the end no connection is left."""
     clients: list[Client] = []
     serving: list[asyncio.Task[Any] | None] = []
     proxy = ScriptedProxy(behaviour, upstream)

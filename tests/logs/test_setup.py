@@ -114,7 +114,7 @@ def test_long_fields_are_cut(time: Clock) -> None:
 
 
 class Terminal(io.StringIO):
-    """A stream that shows how its lines look on a terminal, and that can be held."""
+    """A stream whose writes wait while `may_go_on` is clear."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def test_suppressed_lines_are_said_without_a_further_line(monkeypatch: pytest.Mo
         for _ in range(3):
             log.info("bad", address="192.0.2.1")
         later[0] = SECOND
-        setup._current._look()  # type: ignore[union-attr]  # the clock of the thread does not jump by itself
+        setup._current._look()  # type: ignore[union-attr]  # the thread's own timer does not see the jump
         assert said.wait(30)
     structlog.reset_defaults()
 

@@ -33,7 +33,7 @@ PYTEST = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return 0 when every mutant is noticed or defended, 1 when one is not, 2 when the run failed."""
+    """Return 0 if every mutant is noticed or defended, 1 if one is not or a defence is wrong, 2 if the run failed."""
     options = _parse(arguments)
     try:
         modules = choose(ROOT, options.modules.replace(",", " ").split())

@@ -22,7 +22,7 @@ SOURCES = {
     "face": Path("tunnel"),
 }
 NOT_CHANGED = ("__init__", "invariants")
-"""Modules without behaviour of their own: `__init__` only exports names, and only tests call `invariants`."""
+"""Modules that are left as they are: `__init__` only exports names, and only tests call `invariants`."""
 
 # The tests that mirror a source. Tests that draw many examples or count steps are left out: no test promises by its
 # name what only they notice, and every mutant would take their time.

@@ -1,4 +1,4 @@
-"""All mutants of a tiny project run: one is noticed, one is not, one never ends, and one is never reached."""
+"""The mutants of a tiny project: some are noticed, one is not, one never ends, and one is never reached."""
 
 import json
 import subprocess

@@ -23,8 +23,8 @@ NOTICED = (Outcome.KILLED, Outcome.TIMEOUT, Outcome.CRASHED, Outcome.MISTYPED)
 def changes(mutated: str) -> dict[str, str]:
     """For every mutant in the text of a mutated module: its function, and how its tokens changed, with an ordinal.
 
-    `Box.full: 4 => 5 #1` is the first 4 in the function that becomes a 5. Lines, comments and the layout of the code do
-    not count, so that clearer code need not change the names of its mutants.
+    `Box.full: 4 => 5 #1` says that the first 4 in the function becomes a 5. Lines, comments and the layout of the code
+    do not count, so that clearer code need not change the names of its mutants.
     """
     functions: dict[str, list[str]] = {}
     lines = mutated.splitlines(keepends=True)
@@ -134,7 +134,7 @@ def judge(module: Module, mutated: str, outcomes: dict[str, str], defended: dict
 
 
 def render(rows: Iterable[Row]) -> Iterator[str]:
-    """The survivors, then the table."""
+    """The survivors and the wrong defences, then the table."""
     rows = list(rows)
     for row in rows:
         yield from row.survivors

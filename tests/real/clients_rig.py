@@ -79,7 +79,7 @@ def _faults(port: int, nginx: Server) -> list[str]:
 
 
 class Way:
-    """One path to the relay, and the commands that use it. Each is started when a test first asks for it, then kept."""
+    """One path to the relay, and the commands that use it. They run to the end, and most are shared by the tests."""
 
     def __init__(self, world: World, name: str, url: str, key: KeyFile) -> None:
         self.name = name

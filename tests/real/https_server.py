@@ -52,7 +52,7 @@ class HttpsServer(http.server.ThreadingHTTPServer):
 
     @contextmanager
     def stopping_halfway(self) -> Iterator[None]:
-        """Within the block, answers pause after their first half, until `go_on`."""
+        """Within the block, large answers pause after their first half, until `go_on`."""
         self.halfway.clear()
         self._may_end.clear()
         try:

@@ -41,7 +41,7 @@ __all__ = [
 
 CONFIG = Path(__file__).parent / "config"
 STARTED: list[str] = []
-"""The configurations of the proxies that were started, in this order; the reader of the list empties it."""
+"""The configurations of the proxies that were started, in this order; a fixture empties the list before each test."""
 _LOOK_S = 0.02  # between checks whether the program answers
 _NOBODY, _NOGROUP = 65534, 65534  # the same on every Linux
 _SHARED_PORT_TRIES = 5

@@ -1,4 +1,4 @@
-"""The programs in docs/recipes/ do what the pages say: each runs unchanged, except for hosts, ports and users."""
+"""The programs in docs/recipes/ do what the pages say: each runs unchanged, except for hosts, ports, users and keys."""
 
 import asyncio
 import getpass

@@ -1,6 +1,6 @@
 """A proxy that searches bodies and refuses some: the tunnel masks those, and no other connection is disturbed.
 
-Clause 7.9 of docs/PROTOCOL.md.
+Clauses 7.9 and 7.19 of docs/PROTOCOL.md.
 """
 
 from pathlib import Path

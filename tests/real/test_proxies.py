@@ -271,7 +271,7 @@ def test_haproxy_with_short_timeouts(tmp_path: Path, carrier: str) -> None:
 @haproxy
 @pytest.mark.parametrize("body", [65_536, 30_000, 4_096])
 def test_haproxy_that_refuses_large_answers(tmp_path: Path, body: int) -> None:
-    """It answers 403 in place of a large answer. The endpoint cannot know why, so it asks for smaller ones, too."""
+    """It answers 403 in place of a large answer. The endpoint cannot know why, and asks for smaller answers, too."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:

@@ -47,7 +47,7 @@ def test_each_request_and_its_end_are_recorded() -> None:
     ]
 
 
-def test_the_connection_level_records_only_failures() -> None:
+def test_the_connection_level_records_only_failures_repeats_and_abandoned_requests() -> None:
     events = [(each.event, each.status) for each in tell(TraceLevel.CONNECTION)]
     assert events == [
         (TraceEvent.EXCHANGE_FAILED, 0),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tunnel.traces import TraceCause, TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter, decode_record, encode_record, read_records
 
-# The range of a signed 64-bit column of a table.
+# The numbers from 0 that fit a signed 64-bit column of a table.
 INTEGERS = st.integers(0, 2**63 - 1)
 
 

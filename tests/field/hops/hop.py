@@ -1,4 +1,4 @@
-"""An intermediary of the field: a program that is started before a port, and listens at its own."""
+"""An intermediary of the field: a program that is put in front of a port, and listens at its own."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,7 +21,7 @@ class _ConfigTemplate(Template):
 
 @dataclass(frozen=True)
 class Ground:
-    """The things that stand when a hop is started: the relays, and a directory that all users may read."""
+    """The things that are there when a hop is started: relays, their authority, and a directory all users may read."""
 
     directory: Path
     relays: tuple[int, ...]  # ports, plain HTTP
@@ -30,7 +30,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class Hop:
-    """An intermediary. `start(stack, ground, upstream)` starts it before that port and returns its own port.
+    """An intermediary. `start(stack, ground, upstream)` puts it in front of that port and returns its own port.
 
     A hop with `is_proxy` is a forward proxy: the client names it with --proxy, and it finds the relay by the URL.
     `ca` is the authority that the client must trust instead of the relay's, if this hop decrypts TLS.
@@ -56,7 +56,7 @@ def write_config(file: Path, text: str) -> Path:
 
 
 def run_program(stack: ExitStack, make_command: MakeCommand, *, is_up: IsUp | None = None) -> Server:
-    """Start a program for as long as the stack; at its end the program gets SIGTERM before SIGKILL."""
+    """Start a program that runs until the stack closes; then it gets SIGTERM before SIGKILL."""
     server = stack.enter_context(start_server(make_command, is_up=is_up))
     stack.callback(server.stop)
     return server
