@@ -9,7 +9,7 @@ import tunnel.analysis
 from tests.analysis.job import Found
 
 SOURCES = sorted(Path(tunnel.analysis.__file__).parent.glob("*.py"))
-# createDataFrame from Python's values serialises them with Python on the executors, even if there are none
+# createDataFrame from a list of Python's values serialises them with Python on the executors, even an empty list
 FORBIDDEN = {
     "createDataFrame", "rdd", "parallelize", "udf", "pandas_udf", "udtf", "mapInPandas", "mapInArrow", "applyInPandas",
     "applyInArrow", "foreach", "foreachBatch", "foreachPartition", "toPandas", "toArrow", "toLocalIterator",

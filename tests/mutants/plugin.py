@@ -1,7 +1,7 @@
 """A pytest plugin: collects once, learns which test reaches which function, then runs each mutant in a forked child.
 
-The child runs the tests that reach the mutated function, those of the module's own file first, and stops at the first
-that fails. Collecting again for every mutant, as other runners do, takes ten times as long as the tests.
+The child runs the tests that reach the mutated function (at most 400), those of the module's own file first, and stops
+at the first that fails. Collecting again for every mutant, as other runners do, takes ten times as long as the tests.
 """
 
 from __future__ import annotations

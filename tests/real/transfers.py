@@ -40,7 +40,7 @@ class Moved:
     """Statistics of a transfer."""
 
     carrier: str
-    stats: list[ConnectionStats]  # one for each connection, from the client's side at its end
+    stats: list[ConnectionStats]  # of the connections that the client's endpoint still has after the transfer
 
 
 @asynccontextmanager

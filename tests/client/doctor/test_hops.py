@@ -17,7 +17,7 @@ from tests.client.rig import TOKEN, Rig
 __all__ = ["doctor", "quick"]
 
 _LENGTH = re.compile(rb"(?i)content-length: *\d+")
-_LAST = "reliability"  # the last step of an examination without a target, if nothing cut it short
+_LAST = "reliability"  # the last of the steps on the path: where it is reported, none was left out
 
 
 def with_length(head: bytes, body: bytes) -> bytes:

@@ -257,7 +257,7 @@ def test_a_second_configure_leaves_existing_sockets_their_relay(relay: RelayThre
     done = run_python(relay, CONFIGURED, str(listener.getsockname()[1]))
     thread.join(DEADLINE_S)
     assert received == [b"first", b"second", b""]
-    assert done.stdout == "0\n"  # the replaced runtimes have closed their sessions by themselves
+    assert done.stdout == "0\n"  # the replaced runtimes have closed their attachments by themselves
     assert done.stderr == ""
 
 
