@@ -70,7 +70,7 @@ class World:
         self._stack.close()
 
     def exchanges(self) -> int:
-        """The number of exchanges that nginx has answered."""
+        """The number of HTTP requests that nginx has answered."""
         return len(access_log(self.directory))
 
 
@@ -180,7 +180,7 @@ class Way:
             relay.wait_ready()
 
     def exchanges(self) -> int:
-        """The number of exchanges that nginx has answered, on any path."""
+        """The number of HTTP requests that nginx has answered, on any path."""
         return self._world.exchanges()
 
     def _serve(self, command: str, words: str) -> int:

@@ -35,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    """Each path to the relay in turn. A test whose traffic bypasses it fails."""
+    """Each path to the relay in turn. A test fails if no request has passed nginx meanwhile."""
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     found = world.ways[request.param]

@@ -1,6 +1,6 @@
 """Connections that bypass the tunnel: found in a /proc that the test writes, and printed once.
 
-The *hook* is the code that `tunnel run` loads into each Python program to lead its sockets through the tunnel.
+The *hook* is the code that `tunnel run` loads into Python programs to lead their sockets through the tunnel.
 """
 
 from __future__ import annotations

@@ -259,9 +259,6 @@ def test_data_for_a_closed_socket_is_answered_with_a_reset(runtime: Runtime, lis
             go_on_talking(far)
 
 
-# limits
-
-
 def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayThread, listener: socket.socket) -> None:
     runtime = Runtime(relay.settings, linger=DEADLINE_S)
     reset, alive = (create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime) for _ in range(2))
@@ -284,6 +281,9 @@ def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayTh
     alive.close()
     runtime.close()
     assert b"arrives" in got
+
+
+# limits
 
 
 def test_tunnel_sockets_are_tcp_only_and_do_not_listen(runtime: Runtime) -> None:
