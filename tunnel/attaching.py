@@ -212,8 +212,8 @@ def memory_attach(
     """Return an attachment to a relay in this process and event loop. With an `exit_handler` it is the relay's exit.
 
     `identity` is the attachment id (16 bytes); by default a random secret determines it. `encryption`, `key` and `rate`
-    are as in `attach`; encryption is off by default, since the relay itself is the peer of an attachment in its
-    process.
+    are as in `attach`; encryption is off by default, since the relay's process holds the bytes of such an
+    attachment anyway.
     """
 
     def make(secret: bytes, random: Random) -> Carrier:

@@ -10,7 +10,7 @@ _STEP_US = 1_000  # uvloop timers count whole milliseconds, so delays are rounde
 
 
 def now_us() -> int:
-    """Return the monotonic time in microseconds. Every part of the process uses this clock, and traces do, too."""
+    """Return the monotonic time in microseconds: the clock of the driver, of its carrier and of traces."""
     return time.monotonic_ns() // 1000
 
 

@@ -123,7 +123,7 @@ def exit_code_of(
     An error that no code expected is a defect, or a fault of this machine. Its traceback is printed only if
     `has_details` is set, that is, under `--log debug`.
     """
-    from tunnel.core.errors import TunnelError  # here for the same reason: it imports the core
+    from tunnel.core.errors import TunnelError  # here, since it imports the core
 
     try:
         return run()
@@ -200,7 +200,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_carrier_rates(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the options that set the number of links and the rate of pulls, which `tunnel.attach` checks."""
+    """Add the options that set the number of links and the interval of pulls, with the bounds of `tunnel.attach`."""
     parser.add_argument(
         "--links",
         type=_links,

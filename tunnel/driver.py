@@ -48,7 +48,7 @@ class Application(Protocol):
         dropped."""
 
     def asked(self, event: ConnectRequested) -> None:
-        """Handle a CONNECT to a TCP target: accept or refuse it, now or later."""
+        """Handle a CONNECT that the application decides about: accept or refuse it, now or later."""
 
     def refused(self, name: str, text: str) -> None:
         """Handle the relay's refusal of a service, be it new or accepted before. `text`: the relay's reason."""

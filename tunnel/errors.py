@@ -10,11 +10,11 @@ TunnelError
 ├── DeniedError                   the user is known, but no rule allows it        (5)
 ├── RefusedError                  the target or the service refused               (6)
 ├── LostError                     a connection ended without a clean end          (6)
-│   └── ResetError                because the peer or its endpoint ended it or was lost
+│   └── ResetError                for any reason but the user timeout
 └── IntegrityError                received bytes differ from the bytes written    (7)
 
-All but LocalProtocolError and PeerClosedError are also built-in errors that socket code expects: ConnectionError, one
-of its subclasses, or PermissionError.
+All but TunnelError, LocalProtocolError and PeerClosedError are also built-in errors that socket code expects:
+ConnectionError, one of its subclasses, or PermissionError.
 """
 
 import errno
@@ -100,7 +100,7 @@ class LostError(TunnelError, ConnectionError):
 
 
 class ResetError(LostError, ConnectionResetError):
-    """The peer closed before it had read everything, aborted, or was lost."""
+    """The connection did not end cleanly, but not by the user timeout: the peer closed early, for example, or was lost."""
 
     def __init__(self, text: str, reason: LostReason = LostReason.RESET) -> None:
         super().__init__(text, reason)

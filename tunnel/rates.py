@@ -14,7 +14,7 @@ RATE_LEAST = 16 << 10
 _RATE_MOST = 1 << 40
 
 # Bytes that the rate allowed in the last 30 ms but that were not sent may be sent later, and a stream that uses less
-# than its share may begin 30 ms early. Together with one packet, a burst is at most the bytes of 100 ms.
+# than its share may begin 30 ms early. Together with one packet, a burst is at most the bytes of about 100 ms.
 _CREDIT_NS = 30_000_000
 _EARLY_NS = 30_000_000
 _TURN_PART = 200  # a turn lasts 1/200 s, which is 5 ms

@@ -9,7 +9,7 @@ from tunnel.transport import Transport
 
 __all__ = ["LIMIT_BYTES", "StreamReader", "StreamWriter", "open_streams"]
 
-LIMIT_BYTES = 256 * 1024  # the default size of the reader's buffer: the largest packet
+LIMIT_BYTES = 256 * 1024  # the default size of the reader's buffer: the largest payload of a packet
 
 StreamReader = asyncio.StreamReader
 

@@ -17,7 +17,7 @@ _TOO_LARGE = 413
 _LOSS_OF_NOTE = 0.01  # least share of all transmissions that must be lost, or repeated, to count
 _LOSSES_OF_NOTE = 5  # fewer may be an accident
 _FAR_US = 50_000  # a shorter round trip rarely limits a stream
-_QUEUE_US = 500_000  # the shortest deadline of a request (PROTOCOL 7.7)
+_QUEUE_US = 500_000  # the shortest deadline of a request (PROTOCOL 7.8)
 _WINDOW_BYTES = 128 * 1024  # half of the window with which a connection usually begins
 
 

@@ -22,7 +22,7 @@ def holes_of(events: DataFrame, writers: list[str]) -> DataFrame:
     """Return the times between neighbouring records of these writers between which numbers are missing.
 
     The writer reports records that it dropped (`trace_dropped`) after them: they lie between the record before the
-    report and the report. Holes that begin within _SLACK_US of each other are one row: `merged` joins them anyway.
+    report and the report. Holes that begin in the same interval of _SLACK_US are one row: `merged` joins them anyway.
     """
     order = Window.partitionBy("writer").orderBy("number")
     numbered = events.where((F.col("version") == 1) & (F.col("number") > 0) & F.col("writer").isin(writers))

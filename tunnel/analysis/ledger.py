@@ -150,7 +150,7 @@ class Ledger:
     # under the lock
 
     def begin(self) -> tuple[str, str]:
-        """Return the names of two new folders: an existing one for staged files, and one for data, to be created."""
+        """Return the names of two new folders: one for staged files, which is made here, and one for data."""
         name = f"{len(self.commits) + 1:08d}-{secrets.token_hex(4)}"
         self.folder.make(f"{_STAGED}/{name}")
         self.folder.make(_EVENTS)

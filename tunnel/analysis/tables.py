@@ -212,7 +212,7 @@ def trips_over_time(times: Rows) -> Rows:
 
 
 def spurious(repairs: Rows) -> Rows:
-    """Return needless retransmissions by the cause of the first one: as both ends prove, and as the sender judged."""
+    """Return needless repeats by the cause of a packet's first repeat: as both ends prove, and as the sender judged."""
     counted = ("packets", "attempts", "needless", "hits", "false_alarms", "missed")
     found = [
         {"cause": cause_of(row["key"])}

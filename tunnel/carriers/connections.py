@@ -25,7 +25,7 @@ _LIMIT_S_MIN = 60.0  # time for which a limit is kept; doubles up to the maximum
 _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
-_DOUBT_S = 5.0  # after such a refusal, no connection is opened for this long
+_DOUBT_S = 5.0  # after a refusal by which one connection may be too many, no additional one is opened for this long
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
 PAUSE_S = 0.2  # after such a refusal, the path needs this long to notice that the connection was closed
 

@@ -42,7 +42,7 @@ class SecretsInUse:
         self._tell: Callable[[int], None] | None = None  # called when the newest are refused
 
     def renew(self, secrets: DialSecrets, refused: Callable[[int], None]) -> None:
-        """Use these from the next request on. `refused` is called, once, with the HTTP status that refuses them."""
+        """Use these from the next request on. If they are refused, `refused` is called, once, with the HTTP status."""
         if self._other is None or self.now is not self._newest:
             self._other = self.now  # otherwise, `now` is untried: keep the older ones
         self.now = self._newest = secrets

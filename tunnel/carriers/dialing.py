@@ -148,7 +148,7 @@ class Dialing:
         """Return a new session, without connections. It ignores netrc and the environment, and decompresses nothing.
 
         Without `reuse` each request gets a connection of its own. `make_socket` makes their sockets, except those for
-        CONNECT through a proxy that asks for credentials. `middlewares` see each response before aiohttp follows it.
+        CONNECT through a proxy. `middlewares` see each response before aiohttp follows it.
         The session has no headers of its own: aiohttp would send them, and thus the token, to the proxy as well.
         """
         connector: aiohttp.BaseConnector

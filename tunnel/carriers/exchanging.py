@@ -66,7 +66,7 @@ class ExchangingCarrier:
         self._streaming = lanes if isinstance(lanes, StreamingLanes) else None
         self._streamed_bytes: dict[int, int] = {}  # by request id, of answers that come piece by piece
         self._exchanger = exchanger
-        self._when_settled: asyncio.Future[None] | None = None  # set by a subclass that waits for it
+        self._when_settled: asyncio.Future[None] | None = None  # set by a subclass while it waits for `is_settled`
         self._last_failure = ""
         self._closed = False
         self._host: Host

@@ -1,7 +1,7 @@
 """Explains the failures of connections to a relay, for commands and doctor: what happened, and what to do about it.
 
-Failures of TLS are divided into kinds that need different advice. All of them are final: a repeat would end in the
-same way.
+Failures of TLS are divided into kinds that need different advice. All of them, except the kind `tls`, are final: a
+repeat would end in the same way.
 """
 
 import ssl

@@ -8,7 +8,7 @@ __all__ = ["OpenLink"]
 
 
 class OpenLink:
-    """A link on one road. Batches that were given up may still be receipted; such receipts concern no batch."""
+    """A link on one road. Batches that were given up may still get receipts, which then yield no `BatchDone`."""
 
     def __init__(self, link: DialedLink, road: str) -> None:
         self.link = link

@@ -32,7 +32,7 @@ class PollCarrier(ExchangingCarrier):
         super().__init__(lanes, HttpExchanger(dialing, config.answer_bytes_max))
 
     async def prepared(self) -> None:
-        """Return when answers are streamed, or a first try has failed."""
+        """Return when answers are streamed, or a first try has failed or lasts too long, or none will be made."""
         if self._streaming is None:
             return
         tried = asyncio.get_running_loop().create_future()

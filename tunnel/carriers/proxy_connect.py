@@ -25,7 +25,7 @@ _LENGTH = re.compile("[0-9]{1,9}")  # int() refuses thousands of digits
 
 
 def introduce(present: Callable[[], Introduction]) -> aiohttp.ClientMiddlewareType:
-    """Return a middleware that answers a proxy's 407 to plain requests, with the `present` user and password.
+    """Return a middleware that answers a proxy's 407 to plain requests, with the introduction that `present` returns.
 
     It raises ClientHttpProxyError, with advice, if it cannot.
     """

@@ -44,7 +44,7 @@ _Types = aiohttp.WSMsgType
 class WebSocketTransport(asyncio.Transport):
     """The transport of a link's protocol on a websocket. The protocol must be a `LinkProtocol`.
 
-    `taken` is called with the size of each message that was received, control frames included. `ended` is done when the
+    `taken` is called with the size of each binary message, PING and PONG that was received. `ended` is done when the
     websocket is closed.
     """
 

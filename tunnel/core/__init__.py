@@ -45,7 +45,7 @@ Errors that the core handles
 
 - A packet is lost. The loss detector notices it by time (a later packet was acknowledged), the tail probe by silence,
   and the retransmission timer is the backstop. Reports of the carrier and of the relay (DROPPED) are certain, so the
-  packets that they name are resent at once.
+  packets that they name count as lost at once.
 - The relay dies, or loses the attachment: `attached(fresh=True)`, or DROPPED(no route). Nothing flows until the
   initiator has sent CONNECT with `resume`; its answer makes both sides resend what is unacknowledged.
 - The peer is silent. Keepalive PINGs and window probes leave, and in the end the user timeout passes and both

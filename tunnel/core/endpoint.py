@@ -273,7 +273,7 @@ class Endpoint(AdmittingOwner):
         return self._shares.enter(user)
 
     def send(self, packet: Packet) -> None:
-        """Queue a packet that belongs to no connection."""
+        """Queue a packet that belongs to no connection, or that must leave even if its connection ends first."""
         self._scheduler.add_unowned(packet)
 
     def send_abort(self, own_id: int, peer_id: int) -> None:

@@ -82,13 +82,13 @@ class Scheduler:
             (self._small if window.waiting_bytes < SMALL_BYTES else self._bulk).append(connection)
 
     def add_unowned(self, packet: Packet, *, is_answer: bool = False) -> None:
-        """Queue a packet that belongs to no connection. The number of answers to unknown ids is limited (3.9)."""
+        """Queue a packet that no connection keeps. The number of answers to unknown ids is limited (3.9)."""
         if is_answer:
             if self._unowned_answers >= UNOWNED_ANSWERS_MAX:
                 return
             self._unowned_answers += 1
         if packet.type in _REPEATED:
-            if packet not in self.strays:  # repeats are added even while no batch leaves
+            if packet not in self.strays:  # one copy is enough: repeats come even while no batch leaves
                 self.strays.append(packet)
         elif len(self.strays) < STRAYS_MAX:
             self.strays.append(packet)

@@ -146,7 +146,7 @@ class Services:
         return None
 
     def receive_listen_state(self, packet: Packet) -> bool:
-        """Process the relay's answer to an announcement. Return False if the packet answers none."""
+        """Process the relay's answer to an announcement, or a later refusal. Return False if the packet is neither."""
         state = decode_listen_state(packet.payload)
         service = None if state is None else self._services.get(state.name)
         if state is None or (not self.announcements.answered(state) and service is None):

@@ -8,7 +8,7 @@ __all__ = ["Timer", "TimerTable"]
 
 
 class Timer(enum.IntEnum):
-    """Every timer of a connection. Timers that are due together are handled in this order."""
+    """Every timer of a connection."""
 
     ACK_DELAY = 0
     """Send the delayed ACK (4.3)."""

@@ -1,4 +1,4 @@
-"""When a stream is encrypted, as data. No other code decides whether a stream goes on in clear."""
+"""When a stream is encrypted, as data. Other code decides only for an acceptor without a key (`Encryption.take_up`)."""
 
 import enum
 

@@ -24,7 +24,8 @@ class LaneConfig:
     lanes_max: int = 8
     """Largest number of lanes. Browsers and proxies treat 6 to 8 connections of one client as normal."""
     adapt_lanes: bool = True
-    """Add lanes while bodies are the limit, and give them back when idle. If false, `lanes_start` lanes stay."""
+    """Add lanes while bodies are the limit, and give them back when idle. If false, only probes (7.16) and streams
+    (7.20) add any."""
     one_connection: bool = False
     """The path carries one HTTP connection at a time: use one lane, hold no pull, keep at most one attempt open."""
     body_bytes_start: int = 64 * KIB
@@ -40,9 +41,9 @@ class LaneConfig:
     hold_us_start: int = 15 * SECOND_US
     """Longest hold at first. Longer ones are tried while the path endures these."""
     hold_us_min: int = 2 * SECOND_US
-    """Holds never shrink below this, however early the path cuts them."""
+    """The longest hold never shrinks below this, however early the path cuts pulls."""
     stream_us: int = 55 * SECOND_US
-    """Longest streamed answer. Its own heartbeats keep it from being idle, so that proxies let it live for longer."""
+    """Longest age of a streamed answer. Its own heartbeats keep it from being idle, so proxies let it live longer."""
     stream_after_us: int = 2 * SECOND_US
     """Age of an attachment at which streamed answers are tried. One that moves much tries at once; a short one never
     pays for the try."""

@@ -24,7 +24,8 @@ __all__ = [
 class Request(msgspec.Struct, frozen=True):
     """An HTTP request that the carrier must send: POST these buffers, in order, as one body.
 
-    The carrier then calls `Lanes.answered` or `Lanes.failed` with the request's id.
+    The carrier then calls `answered` or `failed` of the lanes with the request's id; if `stream` is set, it may call
+    `received` and `ended` instead.
     """
 
     id: int
@@ -33,7 +34,7 @@ class Request(msgspec.Struct, frozen=True):
     number: int
     pull: bool
     repeat: int
-    """0 for the first attempt. For any other attempt the carrier must open a new TCP connection (7.5)."""
+    """0 for the first attempt. Any other attempt needs a new TCP connection, or one that has proven itself (7.5)."""
     as_form: bool
     """Send the body as the file of a form (7.19) instead of as it is."""
     deadline_us: int
@@ -68,11 +69,12 @@ class AttachedEvent(msgspec.Struct, frozen=True):
 
 
 class Detached(msgspec.Struct, frozen=True):
-    """The attachment is lost. All batches were given up before this event, and the lanes are attaching again."""
+    """The attachment is lost, and all batches were given up before this event. The lanes attach again, unless
+    `AttachRefused` follows."""
 
 
 class LanesChanged(msgspec.Struct, frozen=True):
-    """The number of lanes or the pull interval changed: pass both to `Endpoint.carrier_changed`."""
+    """The number of lanes or the pull interval may have changed: pass both to `Endpoint.carrier_changed`."""
 
     lanes: int
     pull_interval_us: int

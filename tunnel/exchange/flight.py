@@ -54,8 +54,8 @@ class Flight:
     """A body that is sent until it is answered. A flight never gives up by itself; its owner may end it.
 
     `wait_us` is the time from the first attempt to its deadline. `repeat_us` is the longest time between repeats while
-    no answer comes. It doubles with each repeat, up to `repeat_us_max` or what the size of the body allows, whichever
-    is larger. After a reported failure the repeat leaves sooner.
+    no answer comes. It doubles with each repeat after the first, up to `repeat_us_max` or what the size of the body
+    allows, whichever is larger. After a reported failure the repeat leaves sooner.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class HeldPulls:
 
     @property
     def are_free(self) -> bool:
-        """True until the path is known to carry only a few requests at once."""
+        """False while the path is known to carry only a few requests at once."""
         return self.most == _MOST
 
     def expired(self, now: int) -> None:

@@ -19,7 +19,7 @@ class Lane:
         self.flight: Flight | None = None
         self.streaming = False  # the relay answers with a stream, which is not over
         self.token: int | None = None  # of the batch that is being pushed
-        self.owes = False  # the lane has received packets that it has not confirmed to the relay
+        self.owes = False  # the lane may have received packets that it has not confirmed to the relay
         self.used_us = now  # when the lane last had an exchange
         self._incoming = PieceAssembler(packet_bytes_max)
         self._outgoing: memoryview | None = None  # a packet that leaves in pieces
@@ -142,7 +142,8 @@ class Lane:
     def receipt(self) -> int | None:
         """Record that the relay has what the answered exchange carried.
 
-        Return the token of its batch if the whole batch has arrived now; None if pieces are still to be sent.
+        Return the token of its batch if the whole batch has arrived now; None if pieces are still to be sent, or
+        if there was no batch.
         """
         self._outgoing_offset += self._piece_bytes
         self._piece_bytes = 0

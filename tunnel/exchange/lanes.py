@@ -423,7 +423,7 @@ class Lanes:
     def _idle_until_us(self) -> int | None:
         """Return when the highest lane is to be given back, or None.
 
-        A lane with unconfirmed packets is kept until a pull on it has confirmed them.
+        A lane with unconfirmed packets is kept until an exchange on it has confirmed them.
         """
         if not self._set.lanes:
             return None

@@ -1,7 +1,7 @@
-"""Read buffers of a link, arranged so that each batch lies in one contiguous piece without being copied.
+"""Read buffers of a link, arranged so that each batch lies in one contiguous piece and few bytes are copied.
 
-A large batch gets a buffer of its own, with room for the next header and nothing else, so that its bytes are read
-directly to their final place. Small batches share buffers.
+A large batch gets a buffer of its own, with room for the next header and nothing else, so that most of its bytes are
+read directly to their final place. Small batches share buffers.
 """
 
 from collections import deque

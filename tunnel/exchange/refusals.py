@@ -19,7 +19,7 @@ __all__ = ["Refusals"]
 _FOREIGN_MAX = 8  # 7.9: answers of an intermediary after which a batch is given up, about 2 s after the first of them
 _UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passed in between
 _PASSED_BETWEEN = 2  # at least this number of these failures must have come after a smaller body had passed
-_LOWER_FAILURES = 4  # 7.16: from this failure on, the repeats ask for the smallest answer
+_LOWER_FAILURES = 4  # 7.16: from this failure on, every second repeat asks for the smallest answer
 _ANSWER_BYTES_MIN = 4 * KIB
 
 
@@ -31,7 +31,8 @@ class Refusals:
         self._path = path
         self._registration = registration
         self._lowered_us = -1
-        """When an exchange last passed only with the smallest answer; -1: larger ones have passed since."""
+        """When an exchange last passed only with the smallest answer, while more waited; -1: never, or a larger answer
+        has passed since."""
 
     # the answers of intermediaries, and the refusals of the relay
 

@@ -6,7 +6,7 @@ from tunnel.wire import VERSION, Attach, Attached, attachment_id
 __all__ = ["Registration"]
 
 _GENERATION_MAX = 2**32 - 1  # 7.11
-_RETURNS_MAX = 10  # returns to known epochs in quick succession; with one relay, there are always fewer
+_RETURNS_MAX = 10  # returns to known epochs in quick succession; a single relay hardly ever causes ten
 _RETURN_GAP_US = 10 * SECOND_US
 _EPOCHS_MAX = 64  # number of epochs that are remembered
 
@@ -21,7 +21,7 @@ class Registration:
         self.id = identity if identity is not None else attachment_id(secret)
         self.generation = 1
         self.attached: Attached | None = None
-        self.is_fresh = True  # the relay had no state of this attachment
+        self.is_fresh = True  # the last attach counts as fresh (6.3)
         self._epoch: int | None = None  # epoch of the last attachment
         self._epochs: set[int] = set()  # epochs of all attachments that are remembered
         self._returns = 0  # attachments, in quick succession, to epochs that were met before

@@ -23,10 +23,10 @@ class Verdict(enum.Enum):
 
     ANSWER = enum.auto()  # an ANSWER: take it if it is for this exchange
     ATTACHED = enum.auto()  # an ATTACHED: take it if it is for this ATTACH
-    REPEAT = enum.auto()  # a failure: repeat with the same number and body on a new connection
+    REPEAT = enum.auto()  # a failure: repeat with the same number and body
     TOO_LARGE = enum.auto()  # shrink the body
     UNKNOWN = enum.auto()  # attach again
-    STALE = enum.auto()  # attach again under a higher generation
+    STALE = enum.auto()  # attach again under a generation more than twice as high
     FOREIGN = enum.auto()  # an intermediary refuses or redirects: final before the first attach, a failure after it
     FATAL = enum.auto()  # repeating will not help
 

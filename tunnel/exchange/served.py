@@ -45,7 +45,7 @@ _SERIAL_MAX = 2**32 - 1  # 7.2: endpoints attach again long before this is reach
 
 
 class ServedLimits(msgspec.Struct):
-    """The limits of a lane, as announced in ATTACHED (7.11)."""
+    """The limits of a lane; ATTACHED announces most of them (7.11)."""
 
     lanes: int  # of the attachment: every answer has room for the evidence of this many lanes
     packet_bytes_max: int = PACKET_SIZE_MAX  # of a packet that comes in pieces
@@ -72,7 +72,7 @@ class ServedRequest(msgspec.Struct):
 
     applies: bool
     frames: list[Frame]
-    replies: list[Reply]  # to send at once: to a released request, to a repeat, or to an old number
+    replies: list[Reply]  # to send at once: to a released request, a repeat or an old number, or the end of a stream
     discarded: Discarded | None = None
 
 
@@ -152,7 +152,7 @@ class ServedLane:
 
     @property
     def carries(self) -> bool:
-        """Whether packets leave on the open stream: its first envelope is confirmed, and it is undoubted."""
+        """Whether packets leave on the stream: its first envelope is confirmed, and it is not over."""
         return self._stream is not None and self._stream.carries
 
     @property

@@ -1,6 +1,6 @@
 """The lanes of an endpoint that also lets the relay answer pulls with streams (PROTOCOL 7.20).
 
-While a stream is proven, no pulls are sent: all packets from the relay come on it. Everything else is as without
+While a stream is proven, no ordinary pull is due: all packets from the relay come on it. Everything else is as without
 streams. The caller passes each piece of the answer to a request with `stream` to `received`, and then calls `ended`,
 unless the status is not 200: then it calls `answered` with the whole body, as for other requests.
 """
@@ -210,7 +210,8 @@ class StreamingLanes(Lanes):
         return first
 
     def _confirming_lane(self, stream: IncomingStream) -> Lane | None:
-        """Return the lane for a request that confirms this stream: its own if that is free, which also ends it."""
+        """Return the lane for a request that confirms this stream: its own if that is free, which also
+        ends the stream at the relay."""
         if stream.is_over and stream.lane.idle:
             return stream.lane
         return self._set.idle(self.lane_count)
@@ -228,7 +229,7 @@ class StreamingLanes(Lanes):
     def _accept(self, flight: Flight, attempt: Attempt, answer: Answer, body_bytes: int, now: int) -> None:
         self._road.moved(body_bytes + flight.body_bytes)
         if flight.stream:
-            # The relay answers only a repeat with a complete answer, so no first envelope had come in time.
+            # Usually the relay gives a complete answer only to a repeat: no first envelope had come in time.
             self._road.happened(RoadEvent.FAILED, now)
         self._relay_heard(flight, now)
         super()._accept(flight, attempt, answer, body_bytes, now)

@@ -20,7 +20,7 @@ __all__ = ["Limiting", "LogCounts", "configure", "log_counts", "queued", "tell",
 _LIBRARY = "library"  # the event of lines from Python's own logging
 _FIELD_LETTERS_MAX = 4000  # of one field, except for the traceback
 _TRACEBACK_LETTERS_MAX = 16_000
-_UNAUTHENTICATED_PAY = "@unauthenticated"  # who holds their lines; no user is called so
+_UNAUTHENTICATED_PAY = "@unauthenticated"  # the payer of the lines about unauthenticated clients; no user has this name
 _CLOSE_S = 2.0  # for the lines that wait when the process ends
 SourceOf = Callable[[str], str]
 

@@ -357,7 +357,8 @@ class Log(Closeable):
         return max(0, due - time.monotonic())
 
     def _next_batch(self) -> list[_Append] | None:
-        """Wait for work. Return what to write; an empty list if a flush is due; None if all is done and closing."""
+        """Wait for work. Return what to write; an empty list if only a flush or a new segment is due; None if all
+        is done and closing."""
         with self._condition:
             while (seconds := self._wait_s()) != 0:
                 if seconds is None and self._closing:

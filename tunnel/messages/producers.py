@@ -34,7 +34,7 @@ class Encoder(Protocol):
     """Turns a client's value into the payload of a message."""
 
     def encode(self, value: Any) -> bytes:
-        """Return the payload for a value. Raise any error for a value that cannot be sent; then nothing is sent."""
+        """Return the payload for a value. Raise any error for a value that cannot be sent; then it is not sent."""
 
 
 class BytesEncoder:

@@ -64,7 +64,7 @@ class TraceEvent(enum.StrEnum):
     EXCHANGE_REPEATED = "exchange_repeated"  # sent again
     EXCHANGE_ANSWERED = "exchange_answered"
     EXCHANGE_FAILED = "exchange_failed"
-    EXCHANGE_ABANDONED = "exchange_abandoned"  # a repeat or a sibling was faster
+    EXCHANGE_ABANDONED = "exchange_abandoned"  # another attempt was answered or took its place, or all were given up
     LANES_UPDATED = "lanes_updated"
     BODY_LIMIT_UPDATED = "body_limit_updated"
     HOLD_UPDATED = "hold_updated"
@@ -109,7 +109,7 @@ class TraceCause(enum.StrEnum):
     # ours: the trigger of packet_sent, without a loss
     WINDOW_PROBE = "window_probe"
     KEEPALIVE = "keepalive"
-    HANDSHAKE_TIMEOUT = "handshake_timeout"  # CONNECT repeated (3.1)
+    HANDSHAKE_TIMEOUT = "handshake_timeout"  # ACCEPTED sent again, because CONNECT was repeated (3.3)
     # qlog: the trigger of packet_lost
     TIME_THRESHOLD = "time_threshold"
     PTO_EXPIRED = "pto_expired"

@@ -154,7 +154,7 @@ class StatusCode(enum.IntEnum):
     MALFORMED = 8
 
 
-# The HTTP status that the relay sends with each code (7.10).
+# The usual HTTP status of each code (7.10).
 HTTP_STATUS: dict[int, int] = {
     StatusCode.UNKNOWN: 404,
     StatusCode.CORRUPT: 400,

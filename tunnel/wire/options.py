@@ -1,4 +1,4 @@
-"""Options: the values that both sides announce in CONNECT, ACCEPTED, REJECTED and OPTION (PROTOCOL 2.0)."""
+"""Options: the values that both sides announce in CONNECT, its answers, OPTION and LISTEN_STATE (PROTOCOL 2.0)."""
 
 import struct
 from collections.abc import Callable

@@ -228,7 +228,7 @@ class Connection(ConnectionBase):
     def _fit_send_buffer(self, peer_window_bytes: int) -> None:
         """Let a send buffer that was full grow with the peer's window, as far as the budget grants it.
 
-        The budget decides because a peer may claim any window.
+        The budget decides because a peer may claim any window. When the window is smaller, the buffer shrinks again.
         """
         window, config = self.sender.window, self._owner.config
         wanted = max(config.send_buffer_bytes_max, min(peer_window_bytes, config.window_bytes_max))

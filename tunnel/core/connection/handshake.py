@@ -224,7 +224,7 @@ class Handshake:
     # both
 
     def begin(self, now: int) -> None:
-        """Start the stream: each side now knows the id of the other."""
+        """Start the stream: this side knows the id of the other."""
         connection, initial_edge_bytes = self._connection, self._owner.carrier.initial_edge_bytes
         sender = connection.sender
         sender.window.ends_held = False
@@ -300,7 +300,7 @@ class Handshake:
         self._add_pull_intervals()
 
     def option_received(self, option: Option) -> None:
-        """Process OPTION, unless a newer version of it was applied before (2.7)."""
+        """Process OPTION, unless the same or a newer version was applied before (2.7)."""
         if option.version > self._option_received:
             self._option_received = option.version
             self.learn(option.options)
@@ -380,7 +380,7 @@ def common_version(theirs: tuple[int, int] | None) -> int:
 
 
 def accepted_packet(identity: ConnectionIdentity, payload: Buffer, attempt: int) -> Packet:
-    """Build ACCEPTED. Unlike in all other packets of the acceptor, its source is the initiator's id (2.2)."""
+    """Build ACCEPTED. As in REJECTED and in no other packet of the acceptor, its source is the initiator's id (2.2)."""
     return Packet(
         PacketType.ACCEPTED, identity.peer_id, identity.own_id, wrap(identity.first_sequence), payload, attempt & 0xFF
     )

@@ -40,7 +40,7 @@ class Liveness:
         timers.set(Timer.USER_TIMEOUT, now + user_timeout_us)
 
     def heard(self, now: int) -> None:
-        """Record that a valid packet of the peer came."""
+        """Record that a packet of the peer came."""
         self.heard_us = now
         if self._pings:
             self._pings = 0

@@ -108,7 +108,7 @@ class Sender:
         return segment
 
     def resume(self, edge_bytes: int, now: int) -> None:
-        """Start sending on a bound route. Segments that may have been lost with an old route leave first (4.10)."""
+        """Start to send, or resume. Segments that may have been lost with an old route leave first (4.10)."""
         self.suspended = False
         self.window.reset_edge(edge_bytes)
         self._held_back = self._tail_probed = False

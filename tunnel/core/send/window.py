@@ -59,7 +59,7 @@ class Segment:
         self.size = size
         self.attempt = 0
         self.state = SegmentState.CARRIED
-        self.cause = ""  # why the latest attempt was declared lost, for statistics
+        self.cause = ""  # why an attempt was last declared lost, for statistics
         self.charged = False  # counts against the relay's edge
         self.order = -1  # place in the order of receipts (loss.py)
         self.receipt_us = -1  # when the latest attempt was receipted; -1: not yet

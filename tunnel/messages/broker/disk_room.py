@@ -22,7 +22,7 @@ def free_bytes(directory: Path) -> int:
 
 
 class DiskRoom:
-    """Counts down the room on a disk as messages are appended, and looks it up again when little is left."""
+    """Counts down the room on a disk as messages are appended; looks it up again when that is old or too little."""
 
     def __init__(
         self,

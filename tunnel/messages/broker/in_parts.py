@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 async def in_parts(
     items: list[_T], keep: Callable[[_T], bool] | None = None, size: int = _PART
 ) -> AsyncIterator[list[_T]]:
-    """Yield the items that `keep` accepts in order, `size` at a time."""
+    """Yield the items that `keep` accepts, sorted, `size` at a time."""
     runs = []
     for start in range(0, len(items), size):
         runs.append(sorted(filter(keep, items[start : start + size])))  # type: ignore[type-var]

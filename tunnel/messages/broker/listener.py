@@ -118,8 +118,8 @@ class GroupConsumer:
 
         concurrency=1 keeps the order: the messages of a partition are handled one after the other, and one that is
         tried again later holds back those after it. With more, that number of messages is handled at once, in any
-        order. Either way the group's position advances only over messages that succeeded, or were moved to the
-        dead-letter topic.
+        order. Either way the group's position advances only over messages that succeeded, were moved to the
+        dead-letter topic, or cannot be unpacked.
         """
         return MessageListener(self, handler, concurrency)
 

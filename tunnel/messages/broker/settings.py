@@ -60,7 +60,7 @@ class BrokerSettings:
     new_topic: TopicSpec = TopicSpec()
     """How such a topic is kept."""
     partitions_max: int = 1_000
-    """The largest number of partitions of all topics together: each costs a thread and three descriptors."""
+    """The largest number of partitions of all topics together: each on disk costs a thread and three descriptors."""
     new_partitions_max: int = 64
     """The largest number of partitions that one connection may create, with all of its topics."""
     positions_max: int = 100_000
