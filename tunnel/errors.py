@@ -100,7 +100,7 @@ class LostError(TunnelError, ConnectionError):
 
 
 class ResetError(LostError, ConnectionResetError):
-    """The connection did not end cleanly, but not by the user timeout: the peer closed early, for example, or was lost."""
+    """The connection ended for any reason but the user timeout; for example, the peer closed early or was lost."""
 
     def __init__(self, text: str, reason: LostReason = LostReason.RESET) -> None:
         super().__init__(text, reason)

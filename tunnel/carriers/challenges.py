@@ -64,7 +64,7 @@ def parse_challenges(values: Iterable[str]) -> list[Challenge]:
 
 
 class Introduction:
-    """User and password for one proxy, and the scheme in use. All connections share it. The password is never logged."""
+    """User and password for one proxy, and the scheme in use. All connections share it. The password is not logged."""
 
     def __init__(self, proxy: str, host: str, user: str = "", password: str = "", *, can_talk: bool = False) -> None:
         """`can_talk`: whether several messages on one connection are possible, as with CONNECT."""

@@ -125,7 +125,7 @@ class Endpoint(AdmittingOwner):
     # commands
 
     def connect(self, target: Target, now: int, offer: bytes = b"") -> Connection:
-        """Open a connection. Connected, Refused or Lost follows; up to 64 KiB may be written before that.
+        """Open a connection. Connected, Refused or Lost follows; up to 64 KiB of data leaves before that.
 
         With `offer`, a ClientHello, it offers encryption (3.13), and nothing may be written before Connected.
         """
