@@ -11,7 +11,7 @@ __all__ = ["DialSecrets", "SecretsInUse"]
 _PROXY_AUTH_REQUIRED = 407
 _ACCEPTED = (101, 200)
 _UNKNOWN = 404  # the relay's answer (7.10) if it does not know the attachment, or if that belongs to another user
-# 7.9, and 200: statuses with which a gateway or a proxy answers to wrong secrets, perhaps with a login page.
+# 7.10: statuses with which a gateway or a proxy answers to wrong secrets. A login page may have the status 200.
 _REFUSALS = frozenset({200, 301, 302, 303, 307, 308, 401, 403, _PROXY_AUTH_REQUIRED})
 
 

@@ -61,7 +61,7 @@ class AttachedEvent(msgspec.Struct, frozen=True):
     """The relay has answered ATTACH. The event comes again after each `Detached`; the epoch may then be another."""
 
     epoch: int
-    fresh: bool  # the relay has no route of this attachment (6.3)
+    fresh: bool  # a fresh attach (6.3): routes must be resumed and services announced again
     packet_bytes_max: int
     initial_edge_bytes: int
     pull_interval_us: int

@@ -1,4 +1,4 @@
-"""The policy that decides when to pull, how many pulls to keep in flight and which hold to ask for (PROTOCOL 7.4).
+"""The policy that decides when to pull, how many pulls to keep in flight and which hold to ask for (7.4, 7.15).
 
 The path and the configuration choose one of three modes:
 

@@ -105,7 +105,7 @@ class ConnectionBase:
     def complete(self) -> bool:
         """Whether the peer's whole stream and its CLOSE have arrived, and only the reader has not reached the end.
 
-        From then on, no fault of the path or the peer can lose a byte (4.2, 5.5).
+        From then on, no fault of the path or the peer can lose a byte (4.2, 5.8).
         """
         return self.state is State.PEER_CLOSED and self.receiver.window.closed
 

@@ -102,7 +102,7 @@ class ReceiveWindow:
         return self.finished and not self._chunks
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges beyond the first gap, newest first (4.4)."""
+        """Return the ranges beyond the first gap, newest first (2.4)."""
         if not self._ahead:
             return []
         found: dict[int, tuple[int, int]] = {}
