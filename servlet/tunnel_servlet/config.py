@@ -143,8 +143,8 @@ class ServiceLimits:
     drain_seconds: float = 60
     """How long a draining relay waits for connections to end, if `tunnel-relay drain` names no other time."""
     public_connections_max: int = 2048
-    """Open connections of people without the tunnel, at all public ports. The services of one user may not have more of
-    them than are still free."""
+    """Open connections of people without the tunnel, at all public places. The services of one user may not have more
+    of them than are still free."""
     public_connections_per_address_max: int = 64
     """The same from one address (one /64 network of IPv6). They are never more than half of
     `public_connections_max`."""

@@ -53,7 +53,8 @@ ANYWHERE = Grant(connect=(parse_rule("127.0.0.0/8:*"), parse_rule("*:*")), servi
 def settings(
     *, limits: dict[str, Any] | None = None, switch: dict[str, Any] | None = None, **changes: Any
 ) -> RelayConfig:
-    """Return a configuration in which ann and bob may connect to any target, and `exits` may be an exit."""
+    """Return a configuration in which ann and bob may connect to any public or loopback target, and the endpoints of
+    the user `exits` may be exits."""
     config = RelayConfig(
         listen=(LOOPBACK,),
         exit="none",

@@ -284,7 +284,7 @@ class Peer:
         return message
 
     def listen(self, name: str = "reports", backlog: int = 8, version: int = 1) -> list[Packet]:
-        """Announce a name, and return the packets that come back at once, without the relay's consent."""
+        """Announce a name, and return the packets that come back at once, except the answer *up*."""
         consent = listen_state(name, 0, version)
         return [packet for packet in self.push(listen_state(name, backlog, version)) if packet != consent]
 

@@ -49,7 +49,7 @@ drain_seconds = 7
 """
 
 
-def test_every_setting_is_read() -> None:
+def test_the_settings_of_a_file_are_read() -> None:
     config = parse_config(FULL, "relay.toml")
     assert config.listen == (
         ListenAddress("127.0.0.1", 8080),

@@ -57,7 +57,7 @@ _TEREDO = IPv6Network("2001::/32")
 _IPV4 = 0xFFFF_FFFF
 
 
-@lru_cache(maxsize=4096)  # each dial asks, mostly about the same addresses, and every answer compares 40 networks
+@lru_cache(maxsize=4096)  # each dial asks, mostly about the same addresses, and an answer compares up to 41 networks
 def special(address: IPAddress) -> Special | None:
     """Return the special range that holds the address, or None for an ordinary public host.
 

@@ -45,7 +45,7 @@ class Connections:
 
     @property
     def payers(self) -> list[str]:
-        """The source addresses and users that have connections or hold bytes."""
+        """The sources and users that have connections, and the payers (`Place.payer`) that hold bytes."""
         return sorted({*self._of_source, *self._of_user, *self._bytes_of})
 
     def admit(self, source: str) -> "Place | None":

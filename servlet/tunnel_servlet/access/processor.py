@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 __all__ = ["TURN_US", "ProcessorShares"]
 
-TURN_US = 5_000  # a user who spent this in one turn of the event loop waits for the next one
+TURN_US = 5_000  # a user who spent more than this in one turn of the event loop waits for the next one
 _SHARED_TURN_US = 2_000  # the same while others spend something, too: a round trip takes several turns
 _BURST_US = 20_000  # a debt up to this has no effect
 _WAIT_US_MAX = 250_000

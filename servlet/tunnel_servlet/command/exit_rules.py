@@ -28,7 +28,7 @@ def load_rules(file: str, overrides: Overrides) -> RelayConfig:
 
 
 class ExitRules:
-    """The present rules of an exit. While `watch` runs, changes of the file hold for open connections, too."""
+    """The present rules of an exit. Between `watch` and `stop`, changes of the file hold for open connections, too."""
 
     def __init__(self, config: RelayConfig, file: str, overrides: Overrides) -> None:
         self._grants = config.grants

@@ -48,12 +48,12 @@ class AcceptQueues:
             del self._queues[route.waits_for]
 
     def firsts(self, name: str) -> Iterator[Route]:
-        """Yield the oldest route of each user, in the order of their turns."""
+        """Yield the oldest route of each user, and of the strangers for each owner, in the order of their turns."""
         for routes in self._queues.get(name, {}).values():
             yield next(iter(routes))
 
     def turn_taken(self, route: Route) -> None:
-        """Remove a route that `firsts` has yielded, and give the next turn to another user."""
+        """Remove a route that `firsts` has yielded. The other routes of its user have their turn after all others."""
         users = self._queues[route.waits_for]
         self.remove(route)
         if _turn(route) in users:
@@ -62,7 +62,7 @@ class AcceptQueues:
     # --- services that may have room
 
     def look_at(self, name: str) -> None:
-        """Note that the listeners of this name have changed, or that one of them has room again."""
+        """Note that a route has come, that the listeners of this name have changed, or that one has room again."""
         if name in self._queues:
             self._changed[name] = None
 

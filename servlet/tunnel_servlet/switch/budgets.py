@@ -11,7 +11,7 @@ _NOTICES = frozenset((int(PacketType.DROPPED), int(PacketType.EDGE)))
 
 # A packet that is a slice of a body keeps the whole body alive. A packet smaller than a sixteenth of its body is copied
 # (a full batch comes in eighths, 4.13). Once an eighth of the mailbox is in use, a packet smaller than half of its body
-# is copied, too. The memory in use is thus at most four times the bytes that are counted.
+# is copied, too. The memory in use is thus at most four times the hard limit.
 _SLICE, _SLICE_UNDER_PRESSURE, _PRESSURE = 16, 2, 8
 
 
@@ -34,7 +34,7 @@ class Budget:
         self.reserved = 0  # promised to routes, used or not
         self.beyond = 0  # payload in queues beyond their reservations
         self.outstanding = 0  # taken but not yet confirmed: it may be put back
-        self.held = 0  # in queues or outstanding, overhead included
+        self.held = 0  # waiting, outstanding, or pieces of incoming packets; overhead included
 
     def levels(self) -> "Iterator[Budget]":
         """Iterate over this level and those above it."""

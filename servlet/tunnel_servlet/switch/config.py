@@ -27,7 +27,8 @@ class SwitchConfig:
     """The largest packet that the relay forwards, header included."""
     packets_per_body_max: int = 1024
     packets_per_answer_max: int = 8192
-    """Packets in one body or batch. The relay refuses larger bodies, and handles a larger batch of a link in parts."""
+    """Packets in one body or batch: from an endpoint (`body`), and from the relay (`answer`). The relay refuses a body
+    with more, and accepts a batch of a link with more (4.13)."""
     lanes_max: int = 8
     """Lanes per attachment."""
     streams: bool = True
@@ -43,7 +44,7 @@ class SwitchConfig:
     attachments_max: int = 10_000
     attachments_per_user_max: int = 100
     attachment_timeout_us: int = 300 * SECOND
-    """The relay forgets an attachment that has made no exchange and held no link for this time (9.6)."""
+    """The relay forgets an attachment that has sent no ATTACH or exchange and has had no link for this time (9.6)."""
     links_per_attachment_max: int = 4
     names_per_attachment_max: int = 64
     """Service names for which one endpoint may listen."""
@@ -67,7 +68,8 @@ class SwitchConfig:
     linger_us: int = 60 * SECOND
     """How long after the first SHUTDOWN the relay releases a route if no second one comes (9.5)."""
     lingering_per_attachment_max: int = 1024
-    """Routes of one attachment that wait for the second SHUTDOWN; above this number the oldest is released."""
+    """Routes that one attachment initiated and that wait for the second SHUTDOWN; above this number the oldest is
+    released."""
 
     # Stored packets (9.2)
     reserved_bytes: int = 16 * KIB
@@ -115,7 +117,7 @@ class SwitchConfig:
             if field.name not in zero_allowed and getattr(self, field.name) < 1:
                 raise ValueError(f"{field.name} must be at least 1, not {getattr(self, field.name)}")
         if not PACKETS_MIN <= self.packets_per_body_max <= PACKETS_MAX:
-            # An endpoint whose body is refused as too large does not go below 4 KiB, which are 170 empty packets (7.9).
+            # An endpoint whose body is refused as too large does not go below 4 KiB, or 170 empty packets (7.11).
             raise ValueError(f"packets_per_body_max must be at least {PACKETS_MIN} and at most {PACKETS_MAX}")
         if self.packet_bytes_max > PACKET_SIZE_MAX:
             raise ValueError(f"packet_bytes_max must be at most {PACKET_SIZE_MAX} (PROTOCOL 1.3)")

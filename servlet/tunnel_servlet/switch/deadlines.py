@@ -1,4 +1,4 @@
-"""The timers of the switch: a heap with lazy deletion, so that an idle timer costs nothing."""
+"""The timers of the switch: a heap with lazy deletion, so that it is cheap to turn a timer off or to postpone it."""
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
@@ -59,7 +59,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def expired(self, now: int) -> Iterator[Deadline]:
-        """Iterate over the timers due by `now`, in order.
+        """Iterate over the timers due by `now`, in the order of their entries in the heap.
 
         Each is off when it is yielded; the caller may set it again, to a time after `now`.
         """

@@ -6,8 +6,8 @@ __all__ = ["EdgeLedger"]
 
 
 class EdgeLedger:
-    """The edge of one route and direction. Positions are absolute, as in EDGE: they count the payload of all packets
-    that raised S when they left the queue."""
+    """The edge of one route and direction. A position is a number of bytes: it counts the payload of all packets that
+    raised S when they left the queue."""
 
     __slots__ = (
         "_announced_at",

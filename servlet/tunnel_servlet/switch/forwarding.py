@@ -1,4 +1,4 @@
-"""The data path: forwards each packet to the other side of its route, or counts why it was not.
+"""The data path: forwards the packets of a route to its other side, and handles all other packets.
 
 Clauses 6.7, 9.1, 9.5 of docs/PROTOCOL.md.
 """
@@ -29,7 +29,7 @@ __all__ = ["Forwarder"]
 
 _DATA, _OPTION = int(PacketType.DATA), int(PacketType.OPTION)
 _ENDING = frozenset(map(int, (PacketType.SHUTDOWN, PacketType.ABORT)))
-# The relay does not answer these when they have no route: they end something, are answers, or ask for nothing (3.9).
+# The relay does not answer these when they have no route: they end something, are answers, or ask for nothing (6.7).
 _UNANSWERED = _ENDING | frozenset(map(int, (PacketType.PONG, PacketType.NOOP)))
 _UNHANDED = (RouteState.PARKED, RouteState.WAITING)
 
@@ -132,7 +132,7 @@ class Forwarder:
             self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
 
     def _drop_misaddressed(self, leg: Leg, frame: Frame, now: int) -> None:
-        """Drop a packet whose destination is not the one that is bound, or for which there is no acceptor yet (6.6).
+        """Drop a packet whose destination is not the one that is bound, or that the relay cannot store yet (9.1, 3.6).
 
         With the right destination, the packet came here because it is too large.
         """
@@ -142,7 +142,7 @@ class Forwarder:
             self._context.counters.packets_misaddressed += leg.route.state is RouteState.BOUND
 
     def _too_large(self, leg: Leg, frame: Frame, now: int) -> None:
-        """Drop a packet above the announced size, and name it in DROPPED(too large) if it is DATA (7.11)."""
+        """Drop a packet above the announced size, and name it in DROPPED(too large) if it is DATA (7.11, 9.1)."""
         self._context.counters.packets_too_large += 1
         self._trace_dropped(frame, TraceReason.TOO_LARGE, now)
         if frame.type == _DATA:

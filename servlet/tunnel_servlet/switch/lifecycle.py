@@ -88,7 +88,7 @@ class Lifecycle:
         """Handle the attachment's first exchange or link: only now does it take its name from an older attachment.
 
         ATTACH alone does not suffice: a proxy may deliver the ATTACH of a dead endpoint a minute late (6.4). Return
-        False if the user has too many attachments, and this one replaced none of them; it was removed.
+        False if the user or the relay has too many attachments, and this one replaced none of them; it was removed.
         """
         account = attachment.account
         attachment.is_heard = True
@@ -101,7 +101,7 @@ class Lifecycle:
         return True
 
     def remove(self, attachment: ServedAttachment, reason: DropReason, now: int) -> None:
-        """Remove the attachment and release its routes. The endpoints at their other sides receive `reason`."""
+        """Remove the attachment and release its routes. The other sides of bound routes get DROPPED with `reason`."""
         self._context.deadlines.clear(attachment.expiry)
         self._context.deadlines.clear(attachment.hold)
         self._host.refuse_held(attachment)

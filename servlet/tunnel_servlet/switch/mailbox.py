@@ -18,8 +18,8 @@ from tunnel_servlet.switch.stats import Counters
 __all__ = ["Mailbox"]
 
 _CONNECT, _EDGE, _DROPPED = map(int, (PacketType.CONNECT, PacketType.EDGE, PacketType.DROPPED))
-_WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # once their route is lost
-# In these the source is the initiator's id, also when the acceptor or the relay sends them (2.2, 2.3).
+_WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # not put back if their route has ended
+# In these the source is the initiator's id, although the acceptor or the relay sends them (2.2).
 _TO_SOURCE = frozenset((int(PacketType.ACCEPTED), int(PacketType.REJECTED)))
 
 _WITHOUT_ROUTE = frozenset((int(DropReason.NO_ROUTE), int(DropReason.GONE)))
@@ -33,8 +33,8 @@ class Mailbox:
     `confirmed` or `put_back`. The mailbox calls `wake` when a packet starts to wait.
 
     Packets that belong to no route leave first, then the control packets of the routes in turn, then the routes'
-    streams by deficit round robin. A stream that was idle goes first with its first quantum; idle streams get at most
-    half of a batch in this way.
+    streams by deficit round robin. A stream that was idle goes first with its first quantum; while other streams wait,
+    such streams get half of the bytes that are left in a batch.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Mailbox:
         self.notices.pop(own_id, None)
 
     def close(self, queue: RouteQueue) -> None:
-        """End a queue and discard its stream. Its control packets still leave."""
+        """End a queue and discard its stream. Its control packets still leave, unless its route was never bound."""
         self.budget.unreserve(queue.shrink())
         for frame in queue.close():
             self._keep_general(self._next_key(), frame)
@@ -104,7 +104,8 @@ class Mailbox:
         return kept
 
     def post(self, key: GeneralKey, frame: Frame) -> bool:
-        """Store a packet that belongs to no route; it replaces one with the same key. Return False if none fits."""
+        """Store a packet that belongs to no route; it replaces one with the same key. Return False if it does not
+        fit."""
         old = self.general.get(key)
         size = charge(frame) - (charge(old) if old is not None else 0)
         if len(self.general) >= self._config.general_packets_max and old is None:
@@ -129,7 +130,10 @@ class Mailbox:
         return True
 
     def post_connect(self, route_key: bytes, frame: Frame) -> bool:
-        """Queue a CONNECT for the attachment until `withdraw_connect` is called; return False if there is no room."""
+        """Queue a CONNECT for the attachment; return False if there is no room.
+
+        Until `withdraw_connect` is called, it is queued again each time it was sent and did not arrive.
+        """
         if not self.post(_connect_key(route_key), frame):
             return False
         self.wanted[route_key] = None

@@ -34,7 +34,7 @@ class Account:
         self.user = user
         self.budget = budget
         self.attachments = 0
-        # Attachments beyond the limit: each is to replace another one with its first exchange, the oldest first.
+        # Attachments beyond the limit, the oldest first: each is to replace another with its first exchange or link.
         self.beyond: OrderedDict[ServedAttachment, None] = OrderedDict()
         self.routes = 0  # open routes that the user's attachments initiated
 
@@ -148,7 +148,7 @@ class ServedAttachment:
         self.identity = identity
         self.account = account
         self.name = ""
-        self.claim = ""  # the name that it takes with its first exchange or link
+        self.claim = ""  # the name in its ATTACH, which it has taken (`name`) after its first exchange or link
         self.is_heard = False  # it made an exchange or a link, so its ATTACH was not a late copy from a dead endpoint
         self.is_exit = is_exit
         self.is_awake = False  # queued in `Attention.awake`
@@ -163,7 +163,8 @@ class ServedAttachment:
         self.mailbox = Mailbox(budget, config, context.counters, context.pacing, lambda: attention.wake(self))
         self.legs: dict[int, Leg] = {}  # by its own id
         self.handed: dict[bytes, Route] = {}  # by route key
-        self.lingering: OrderedDict[Route, None] = OrderedDict()  # routes that it opened, the oldest first
+        # Routes that it initiated and that wait for the second SHUTDOWN, the longest waiting first.
+        self.lingering: OrderedDict[Route, None] = OrderedDict()
         self.routes_opened = 0
         # Route keys of CONNECTs that were denied after they were handed to it, and the time until which to know them.
         self.withdrawn: dict[bytes, int] = {}
@@ -259,7 +260,7 @@ class ServedAttachment:
     # --- links
 
     def usable_link(self) -> ServedLink | None:
-        """Return the most recently preferred link that has room and is not distrusted, or None."""
+        """Return the link, opened or preferred last, that has room and is not distrusted; None if there is none."""
         limits = self._config.unreceipted_bytes_max, self._config.unreceipted_packets_max
         for link in reversed(self.links.values()):
             if not link.is_distrusted and link.room(*limits):
@@ -267,9 +268,9 @@ class ServedAttachment:
         return None
 
     def prefer(self, link: ServedLink, now: int) -> None:
-        """Prefer the link on which the endpoint sends, and distrust the silent ones.
+        """Prefer the link on which the endpoint sends, and distrust a stalled one.
 
-        A silent link may be dead although no close was reported.
+        A stalled link may be dead although no close was reported.
         """
         links = self.links
         if next(reversed(links)) != link.link:

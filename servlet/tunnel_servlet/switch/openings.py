@@ -41,7 +41,7 @@ Acceptor = tuple[ServedAttachment, Listener | None]
 _NO_SERVICE: Refusal = (RejectReason.NO_SUCH_SERVICE, "no endpoint listens under this name")
 _NO_EXIT: Refusal = (RejectReason.UNREACHABLE, "no exit is attached")
 
-_CONNECT_BYTES_MAX = 4096  # far more than 2.1 needs; limited because a route keeps its CONNECT until it is bound
+_CONNECT_BYTES_MAX = 4096  # PROTOCOL 2.1; limited because a route keeps its CONNECT until it is bound
 
 
 class Openings:
@@ -297,7 +297,7 @@ class Openings:
             self._registry.exits.append(acceptor)
 
     def _hand_resume(self, route: Route, endpoint: ServedAttachment, decision: Decision, now: int) -> Refusal | None:
-        """Hand a resume to the endpoint that it names, which knows the connection or answers REJECTED(gone) (6.5).
+        """Hand a resume to the endpoint that it names, which accepts or rejects it (6.5, 6.6).
 
         Return the refusal if the rules do not let this endpoint accept the connection; the route is then released.
         """

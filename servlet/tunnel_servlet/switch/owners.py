@@ -9,9 +9,9 @@ __all__ = ["NameOwners"]
 class NameOwners:
     """The owners of names. A name belongs to the user whose endpoint was the first to listen under it.
 
-    The name stays with this user for a while after the user's last endpoint under it has gone, so that a service that
-    is started again finds its name free. Each user keeps only a limited number of names under which nothing listens;
-    beyond it, the one left longest ago is freed.
+    When nothing listens under the name any more, it stays with this user for a while, so that a service that is
+    started again finds its name free. Each user keeps only a limited number of such names; beyond it, the one left
+    longest ago is freed. The caller gives a name that only other users still listen under to one of them (`take`).
     """
 
     def __init__(self, keep_us: int, kept_max: int) -> None:
@@ -37,7 +37,7 @@ class NameOwners:
         self._owners[name] = user
 
     def left(self, name: str, now: int) -> None:
-        """Note that no endpoint of the owner listens under the name any more."""
+        """Note that no endpoint listens under the name any more."""
         user = self._owners.get(name)
         if user is None:
             return

@@ -22,7 +22,7 @@ _Key: TypeAlias = tuple[str, str, str]  # user, rule (empty: all of the user's c
 class Payer:
     """The base class of a queue whose stream may have to wait for rates.
 
-    Without rates `flows` is empty. With rates, at most `cleared_bytes` may leave.
+    Without rates `flows` is empty. With rates, at most `cleared_bytes` of the stream may leave.
     """
 
     __slots__ = ("asked_bytes", "cleared_bytes", "flows", "is_asking", "paced_bytes_max", "paced_packet_bytes", "paces")
@@ -70,7 +70,7 @@ class Pacing:
         """Set the rates of both directions of a route.
 
         `up` is the queue to the acceptor. `initiator` and `acceptor` are the users at the two ends. `acceptor` is empty
-        for an exit, whose connections other users pay for; `initiator` is empty for a stranger at a public port.
+        for an exit, whose connections other users pay for; `initiator` is empty for a stranger at a public place.
         """
         opened = self._rates_of(initiator, target) if initiator else {}
         served = self._rates_of(acceptor, target) if acceptor else {}
@@ -94,7 +94,7 @@ class Pacing:
                 self._join(payer, 0, now)
 
     def forget_unused(self, users: set[str]) -> None:
-        """Forget the paces of all users but these."""
+        """Forget the paces of all users but these, except paces at which a queue still waits."""
         for key, pace in list(self._paces.items()):
             if key[0] not in users and pace.next_timeout() is None:
                 self._deadlines.clear(self._timers.pop(pace))

@@ -191,7 +191,8 @@ class RouteQueue(Payer):
         return frame
 
     def pop_control(self, room: int) -> Frame | None:
-        """Remove and return the next control packet, which still counts as held. None if it exceeds `room` bytes."""
+        """Remove and return the next control packet, which still counts as held. Return None if none may leave, or if
+        it exceeds `room` bytes."""
         if not self.has_control:
             return None
         if self._drops or self.edge_due:

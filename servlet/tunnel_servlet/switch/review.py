@@ -38,7 +38,7 @@ class Ended(msgspec.Struct):
 class Review:
     """Checks all attachments, routes and listeners with the same functions that decided whether they might begin.
 
-    Those that are still allowed are not touched.
+    Those that are still allowed are not disturbed; bound routes get the new rates.
     """
 
     def __init__(

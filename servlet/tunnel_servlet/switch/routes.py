@@ -165,7 +165,7 @@ class RouteTable:
             self._linger(route, now)
 
     def release(self, route: Route, now: int, reason: TraceReason | None = None) -> None:
-        """Forget the route. Control packets that wait for either side still leave."""
+        """Forget the route. If it was bound, control packets that wait for either side still leave."""
         initiator, acceptor, state = route.initiator, route.acceptor, route.state
         self._context.deadlines.clear(route.deadline)
         self._forget_pending(route)

@@ -9,9 +9,9 @@ class Counters(msgspec.Struct):
     """Counters since the start of the relay; they only rise."""
 
     requests: int = 0  # request bodies that reached the switch
-    answers: int = 0  # responses with ANSWER or ATTACHED
+    answers: int = 0  # ANSWER and ATTACHED envelopes, of which a streamed answer has several
     refusals: int = 0  # responses with STATUS
-    bodies_too_full: int = 0  # of the refusals, those of bodies with more than packets_per_body_max
+    bodies_too_full: int = 0  # of the refusals, those of bodies with more packets than packets_per_body_max
     attaches_fresh: int = 0
     attachments_expired: int = 0
     attachments_replaced: int = 0
@@ -20,7 +20,7 @@ class Counters(msgspec.Struct):
 
     packets_received: int = 0
     bytes_received: int = 0  # of packets
-    packets_streamed: int = 0  # of those received: packets of streams that were queued for their receiver
+    packets_streamed: int = 0  # of those received: packets of streams that were queued on bound routes
     packets_sent: int = 0  # including those sent again
     bytes_sent: int = 0
     packets_replaced: int = 0  # copies of a packet that still waited

@@ -16,7 +16,7 @@ class Streaming:
     """Knows the open streams by the handle of their HTTP exchange.
 
     The shell asks `poll_ready` which streams have something to send, and `poll` for their next envelopes. `send` sends
-    what the timers cause: the end of a stream.
+    the rest: the end of a stream that a timer or a newer stream ends, and answers to held pulls.
     """
 
     def __init__(self, deadlines: Deadlines, attention: Attention, send: Callable[[Reply | None], bool]) -> None:
@@ -53,7 +53,7 @@ class Streaming:
         self._arm(attachment, now)
 
     def ended(self, handle: int) -> None:
-        """Forget a stream whose last envelope has left, or which ends without one. Has no effect on others."""
+        """Forget a stream whose last envelope has left, or which ends without one. Has no effect on other requests."""
         self._by_handle.pop(handle, None)
         self._ready.pop(handle, None)
 

@@ -205,7 +205,7 @@ class Switch:
         self._serve_awake(now)
 
     def gone(self, handle: int, now: int) -> None:
-        """Forget a request whose HTTP connection was lost. Has no effect if it is not held."""
+        """Forget a request whose HTTP connection was lost: one that is held, or whose streamed answer is open."""
         self._masks.pop(handle, None)
         attachment = self._held.pop(handle, None)
         if attachment is not None:
@@ -242,7 +242,7 @@ class Switch:
         self._openings.is_draining = True
 
     def review(self, rules: Rules, clock: Callable[[], int]) -> Iterator[Ended | None]:
-        """End what `rules` no longer allow, and tell the endpoints why (9.7). Return what was ended, in small steps.
+        """End what `rules` no longer allow, and say why (9.7), in small steps. Each yields what it has ended, or None.
 
         `authorise`, `may_listen` and `may_share` must decide by the same rules from now on. The shell runs the iterator
         to its end, or drops it when the rules change again; between two steps it may call any other method.
@@ -254,8 +254,8 @@ class Switch:
     # --- links
 
     def link_opened(self, link: int, user: str, identity: bytes, epoch: int, generation: int, now: int) -> bool:
-        """Register a new link of an attachment. Return False if the attachment is unknown or has too many links; the
-        caller must then close the link."""
+        """Register a new link of an attachment. Return False if the switch does not know the attachment, epoch or
+        generation, or if there are too many links or attachments; the caller must then close the link."""
         attachment = self._registry.find(identity, user)
         if attachment is None or epoch != self.epoch or generation != attachment.generation or link in self._links:
             return False
@@ -458,7 +458,7 @@ class Switch:
             self._attention.wake(attachment)
 
     def _serve_awake(self, now: int) -> None:
-        """Send waiting packets of each attachment on its oldest held pull, or else signal a link (7.4, 8)."""
+        """Let waiting packets leave: on the attachment's stream, else on held pulls, else on a link (7.4, 7.20, 8)."""
         self._openings.serve_waiting(now)
         awake, pacing = self._attention.awake, self._context.pacing
         while awake or pacing.asked:

@@ -1,4 +1,4 @@
-"""Accepts connections, with limits, a deadline for TLS and spare descriptors, which asyncio's servers do not have."""
+"""Accepts connections, with a deadline for TLS, and with limits and spare descriptors, which asyncio's servers lack."""
 
 import asyncio
 import contextlib

@@ -55,7 +55,8 @@ def create_app(
 ) -> web.Application:
     """Build a relay as an application; `app[RELAY]` is its `Relay`. Call it within the event loop that will run it.
 
-    `packet_filter(frame)` is called for each packet in an accepted body; the packet is dropped if it returns False.
+    `packet_filter(frame)` is called for each packet in an accepted body or batch; if it returns False, the packet is
+    dropped.
     """
     relay = Relay(config, packet_filter, trace)
     app = web.Application(middlewares=[_answer_errors], client_max_size=config.switch.body_bytes_max)
@@ -281,7 +282,8 @@ async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
 
 
 def _identify(relay: Relay, request: web.Request) -> Identity:
-    """Return the user who sent the request. Raise _Refusal if the token is missing or wrong."""
+    """Return the user who sent the request. Raise _Refusal if the token is missing or wrong, if the user has too many
+    connections, or if an open relay is addressed by another name."""
     if relay.config.is_open and not _is_direct(request.host):
         # DNS rebinding: a web page, open in a browser on this machine, may make its own host name resolve to it.
         raise _Refusal(403, StatusCode.DENIED, "an open relay must be addressed as localhost or by its IP address")

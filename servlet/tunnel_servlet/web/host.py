@@ -166,7 +166,7 @@ class SwitchHost:
         return self._count
 
     def review(self, rules: Rules) -> Iterator[Ended | None]:
-        """End what the new rules do not allow, in small steps; return it, for the log."""
+        """End what the new rules do not allow, in small steps. Each yields what it has ended, for the log, or None."""
         for ended in self.switch.review(rules, now_us):
             self.pump()
             yield ended
@@ -201,7 +201,7 @@ class SwitchHost:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Answer all waiting requests with 503, end all links, and refuse further requests and links."""
+        """Answer all waiting requests with 503, end all streams and links, and refuse further requests and links."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -174,7 +174,8 @@ class PublicPorts(Publisher):
         return found is not None and found.user == user and not self.why_denied(user, found.place)
 
     async def listen(self, address: ListenAddress, tls: ssl.SSLContext | None) -> ListenAddress:
-        """Serve HTTP services by host name at this address; return it with its actual port. Raise OSError."""
+        """Serve HTTP services by host name at this address; return it with its actual port. Raise OSError if it cannot
+        be bound."""
         sockets = await bind(address.host, address.port)
         self._http += [self._accept(sock, self._serve_by_host, tls) for sock in sockets]
         return ListenAddress(address.host, sockets[0].getsockname()[1], tls is not None)
@@ -196,7 +197,7 @@ class PublicPorts(Publisher):
     # --- connections
 
     def _listen_at(self, published: Published) -> Acceptor:
-        """Accept connections for a service at a port. Raise OSError."""
+        """Accept connections for a service at a port. Raise OSError if the port cannot be bound."""
         where = published.address
         assert where is not None  # the rules give the user this port
         family = socket.AF_INET6 if where.address.version == 6 else socket.AF_INET

@@ -1,8 +1,8 @@
 """One HTTP request from a person without the tunnel, which is checked and then written again for the service.
 
 A connection carries one request; the header `Connection: close` says so to the service. The request is parsed to its
-end, and further bytes of the client never reach the service. Otherwise the service could take them for another
-request, with a forged address of the client or for another service.
+end, and further bytes of the client reach the service only after a switch to WebSocket. Otherwise the service could
+take them for another request, with a forged address of the client or for another service.
 """
 
 import h11

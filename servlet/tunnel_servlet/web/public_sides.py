@@ -25,7 +25,7 @@ _SWITCHED = b"HTTP/1.1 101"
 
 
 class PublicSide(SocketSide):
-    """A connection of `client` at a public port, which is among `sides` while it is open.
+    """A connection of `client` at a public place, which is among `sides` while it is open.
 
     `begin(side)` opens the stream, and `gone(side)` is called at the end.
     """

@@ -137,7 +137,7 @@ class Relay:
         return self.grants.is_exit(user)
 
     def authorise(self, user: str, target: Target) -> Decision:
-        """Decide whether the user may reach the target. `strangers_of` names those who reach only what is public."""
+        """Decide whether the user may reach the target. A name from `strangers_of` reaches only what is public."""
         owner = owner_in(user)
         if owner:
             is_public = target.kind == TargetKind.SERVICE and self.public_ports.is_public(owner, target.host)

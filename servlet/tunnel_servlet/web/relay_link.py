@@ -107,7 +107,7 @@ class RelayLink(LinkProtocol):
     def start(self) -> None:
         """Take over the connection and wait for the first message."""
         self._relay.watch(self)
-        if not self._relay.is_live(self.identity):  # it was revoked while 101 was on its way
+        if not self._relay.is_live(self.identity):  # the token was revoked while 101 was on its way
             self._loop.call_soon(self.end, REVOKED)
         seconds = self._relay.config.limits.link_opening_seconds
         self._opening_timer = self._loop.call_later(seconds, self.end, "no first message")

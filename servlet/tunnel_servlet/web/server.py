@@ -182,7 +182,7 @@ class RelayHandler(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Write the errors that aiohttp reports to the relay's log.
+        """Write the errors that aiohttp reports to the relay's log, except those of a connection that is closing.
 
         uvloop raises RuntimeError where an answer is written to a connection that has just ended.
         """
@@ -314,7 +314,7 @@ class _Server(web.Server):
 class RelayRunner(web.AppRunner):
     """Runs an application with RelayHandler connections; `listen` binds it to addresses.
 
-    `is_admin`: the clients are the operator's. They need no token, but the listener keeps spare descriptors for them.
+    `is_admin`: the clients are the operator's. They need no token, and the listener keeps spare descriptors for them.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ __all__ = ["REQUEST_US", "UNAUTHENTICATED", "Turns", "UserInput"]
 # packets is measured each time.
 REQUEST_US = 300
 UNAUTHENTICATED = "@unauthenticated"  # pays for connections on which no valid token came yet; no user has this name
-_RESUMED = 8  # requests and inputs of one user that go on in one turn of the event loop
+_RESUMED = 8  # the most requests, and the most inputs, of one user that go on in one turn of the event loop
 
 
 class UserInput(Protocol):
@@ -108,7 +108,7 @@ class Turns:
     async def admitted(self, user: str, cost_us: int = 0) -> None:
         """Wait until the user's input may be handled. Then charge `cost_us`, the part of its cost that is not measured.
 
-        The caller handles the input without another await.
+        The caller must handle the input without another await.
         """
         has_waited = False
         while (queue := self._queues.get(user)) is not None and (

@@ -26,7 +26,7 @@ PUBLIC += "198.17.255.255 198.20.0.0 223.255.255.255 2606:4700::1111 2001:200::1
 
 
 @pytest.mark.parametrize(("text", "kind"), CASES)
-def test_every_special_range_is_recognised(text: str, kind: Kind) -> None:
+def test_addresses_in_special_ranges_are_recognised(text: str, kind: Kind) -> None:
     found = special(ip_address(text))
     assert found is not None
     assert found.kind is kind

@@ -5,7 +5,7 @@ from tunnel_servlet.access.processor import ProcessorShares
 MS = 1_000
 
 
-def test_a_user_who_is_alone_never_waits_for_long() -> None:
+def test_a_user_who_is_alone_does_not_wait() -> None:
     shares, now = ProcessorShares(), 0
     waits = []
     for _ in range(100):
@@ -14,7 +14,7 @@ def test_a_user_who_is_alone_never_waits_for_long() -> None:
     assert not any(waits)
 
 
-def test_two_users_get_the_same_time_whatever_one_of_them_asks_for() -> None:
+def test_two_users_one_gets_at_most_half_of_the_time_and_the_other_does_not_wait() -> None:
     shares, now, next_us = ProcessorShares(), 0, 0
     spent = {"eve": 0, "ann": 0}
     while now < 10_000 * MS:

@@ -16,7 +16,7 @@ __all__ = ["Process", "process"]
 
 
 class Process:
-    """A command that runs until it is ended. `lines`: the log that it has written so far."""
+    """A command that runs until it is ended. `lines`: its output, as far as it was read."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process

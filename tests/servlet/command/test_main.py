@@ -334,7 +334,7 @@ def test_the_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
 ANY = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
 
 
-def test_two_users_the_admin_listener_answers_when_strangers_hold_all_descriptors(made: str) -> None:
+def test_two_users_the_admin_listener_answers_when_unauthenticated_clients_hold_all_descriptors(made: str) -> None:
     @in_loop
     async def test() -> None:
         async with process("serve", *ANY) as relay_:

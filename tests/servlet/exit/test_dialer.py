@@ -199,7 +199,7 @@ async def test_a_slow_reader_causes_back_pressure_on_the_target() -> None:
 async def test_the_reason_of_a_refusal_reaches_the_client() -> None:
     free = socket.socket()
     free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]  # a closed port
+    port = free.getsockname()[1]  # nothing listens there
     async with tunnel("127.0.0.1:*", "a.example:80", resolve=addresses()) as (client, dialer):
         with pytest.raises(RefusedError) as refused:
             await client.open_connection("127.0.0.1", port)

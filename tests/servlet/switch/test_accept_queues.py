@@ -248,7 +248,7 @@ def test_9_2_whatever_number_of_routes_one_user_has_another_user_has_room() -> N
     assert handed(listener) == [45]
 
 
-def test_queues_are_forgotten_when_they_are_empty() -> None:
+def test_a_service_for_which_no_route_waits_has_no_queue_to_look_at() -> None:
     queues = AcceptQueues()
     assert len(queues) == 0
     assert "reports" not in queues

@@ -48,7 +48,7 @@ def test_a_postponed_timer_fires_at_the_later_time() -> None:
     assert fired == [(0, 20)]
 
 
-def test_an_advanced_timer_fires_only_at_the_earlier_time() -> None:
+def test_an_advanced_timer_fires_once() -> None:
     deadlines, (timer,), fired = timers(1)
     deadlines.set(timer, 20)
     deadlines.set(timer, 10)

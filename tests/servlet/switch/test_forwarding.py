@@ -114,7 +114,7 @@ def test_3_6_early_data_that_is_too_large_is_reported_too() -> None:
     assert [read_dropped(packet).reason for packet in found] == [DropReason.TOO_LARGE]
 
 
-def test_6_6_packets_that_arrive_during_a_resume_are_lost_silently() -> None:
+def test_6_5_packets_that_arrive_during_a_resume_are_lost_silently() -> None:
     relay = Relay()
     client = Peer(relay).attached()
     exit_ = Peer(relay, "exits", 2, is_exit=True)

@@ -52,7 +52,7 @@ TYPES = [*map(int, PacketType), 0, 8, 77]
 
 
 class Chaos:
-    """Endpoints of three users that send random input from a seed, and record what they receive."""
+    """Endpoints of three users that send random input, drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -65,9 +65,9 @@ class Chaos:
             Peer(self.relay, "ann", 5, "same"),
             Peer(self.relay, "eve", 1),
         ]
-        self.links: dict[int, int] = {}  # link, batches without a receipt
+        self.links: dict[int, int] = {}  # the keys are the open links; all values are 0
         self.next_link = 1
-        self.pairs: list[tuple[Peer, int, int]] = []  # bound routes, as seen from each side
+        self.pairs: list[tuple[Peer, int, int]] = []  # accepted routes, as seen from each side
 
     def pick(self, *choices: object) -> object:
         return choices[self.random.getrandbits(16) % len(choices)]

@@ -333,7 +333,7 @@ def test_attaches_replacements_and_expiries_are_counted() -> None:
     assert relay.switch.stats().attachments == 0
 
 
-def test_the_expiry_of_an_attachment_counts_from_its_first_attach() -> None:  # 9.6
+def test_the_expiry_of_an_attachment_without_exchanges_counts_from_its_attach() -> None:  # 9.6
     relay = Relay()
     assert isinstance(Peer(relay).attach(), Attached)
     relay.advance(299 * SECOND)

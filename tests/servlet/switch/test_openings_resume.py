@@ -155,7 +155,7 @@ def test_6_4_a_resume_that_names_a_replaced_endpoint_is_refused_at_once() -> Non
     assert client.push(resume(12, 22, first)) == []
 
 
-def test_6_4_a_resume_that_waits_for_an_endpoint_is_refused_when_that_is_replaced() -> None:
+def test_6_4_a_resume_that_was_handed_on_is_refused_when_its_endpoint_is_replaced() -> None:
     relay = Relay(general_packets_max=1)
     client = Peer(relay).attached()
     first = Peer(relay, "exits", 2, "exit", is_exit=True).attached()

@@ -24,7 +24,7 @@ class Rates:
 
 
 class Scene:
-    """A switch with rates, an exit, and clients of ann and bob with links on which packets leave."""
+    """A switch with rates, an exit, and the clients that a test attaches with `client`."""
 
     def __init__(self, rates: Rates) -> None:
         self.rates = rates
@@ -58,7 +58,7 @@ class Scene:
 
 
 def bind(client: Peer, exit_: Peer, initiator: int, acceptor: int) -> None:
-    """Bind a route to the exit. An EDGE precedes ACCEPTED if the rate leaves less room than new routes have."""
+    """Bind a route to the exit. An EDGE precedes ACCEPTED if the rate leaves less room than the initial edge."""
     client.push(connect(initiator))
     assert kinds(exit_.push()) == ["CONNECT"]
     exit_.push(accepted(initiator, acceptor))

@@ -292,7 +292,7 @@ def test_two_users_denied_resumes_leave_room_in_the_mailbox_of_an_exit() -> None
     assert [packet.source for packet in told if packet.type == PacketType.CONNECT] == [12]
 
 
-def test_two_users_a_connect_that_waits_for_a_listener_with_room_is_refused() -> None:
+def test_two_users_a_connect_that_waits_for_a_listener_with_room_is_refused_when_it_is_denied() -> None:
     scene = Scene()
     scene.rita.listen(backlog=1, version=2)
     for client, initiator in ((scene.ann, 11), (scene.ann, 13), (scene.bob, 12)):

@@ -75,7 +75,7 @@ def test_9_5_a_waiting_route_does_not_keep_routes_that_ended_after_it() -> None:
     assert not lingering
 
 
-def test_9_2_every_route_reserves_on_both_sides_and_has_one_timer() -> None:
+def test_9_2_every_route_reserves_on_both_sides_and_has_one_timer_until_it_is_bound() -> None:
     relay = Relay(
         process_bytes_max=1 << 30,
         mailbox_bytes_max=1 << 28,
@@ -212,7 +212,7 @@ def test_6_5_an_unanswered_resume_is_forgotten_silently() -> None:
     assert relay.switch.stats().routes == 0
 
 
-def test_6_5_a_resume_survives_its_acceptors_expiry_but_not_its_replacement() -> None:
+def test_6_5_a_resume_is_refused_when_its_acceptor_is_replaced_but_not_when_it_expires() -> None:
     relay = Relay(pending_timeout_us=1000 * SECOND)
     client, exit_ = client_and_exit(relay)
     relay.advance(200 * SECOND)

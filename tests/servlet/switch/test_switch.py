@@ -402,7 +402,7 @@ def test_a_link_is_reported_ready_once_until_it_is_polled() -> None:
     assert len(relay.switch.poll_link(1, 10_000, relay.now)) == 3
 
 
-def test_a_push_does_not_make_a_silent_link_distrusted() -> None:  # 8.2: a pull does
+def test_a_push_does_not_make_a_silent_link_distrusted() -> None:  # 8.3: a pull does
     relay = Relay()
     client, exit_ = bound(relay)
     assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, 1, relay.now)
