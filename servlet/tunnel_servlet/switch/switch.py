@@ -488,7 +488,7 @@ class Switch:
             self._context.counters.answers += 1
         else:
             self._context.counters.refusals += 1
-        # The answer to a masked repeat is masked, too: a filter may have rejected the first, unmasked answer (7.1).
+        # The answer to a masked repeat is masked, too: a filter may have rejected the first, unmasked answer (7.9).
         mask = self._masks.get(handle) if goes_on else self._masks.pop(handle, None)
         return Response(handle, status, encode_envelope(message, mask=mask), previous, goes_on)
 

@@ -1,4 +1,4 @@
-"""The exit, attached to a real relay: what it dials, what it refuses and why, and how it joins two connections."""
+"""The exit, attached to a switch or a relay: what it dials, what it refuses and why, how it joins two connections."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ async def test_a_stream_ends_with_the_hold_and_is_forgotten() -> None:
         await client.attach()
         async with streamed(client, hold_ms=1) as stream:
             await confirm(client, 1, 1)
-            # The next heartbeat would be due in 1 s; the end comes as soon as the relay looks.
+            # The next empty envelope would be due in 1 s; the end comes as soon as the relay looks.
             last = await stream.answer()
             assert last.goes_on is False
             assert await stream.next() is None
@@ -175,7 +175,7 @@ async def test_a_confirmation_of_what_was_never_sent_is_refused() -> None:
 
 @in_loop
 async def test_two_users_an_unread_stream_is_charged_to_its_user_and_cut() -> None:
-    """For a client that reads nothing the relay holds one envelope, and in the client's mailbox one window."""
+    """For a client that reads nothing, the relay holds one envelope, and keeps at most one window unconfirmed."""
     config = settings(limits={"answer_seconds": 0.3})
     async with relay(config) as running, Client(running) as client, Client(running, "bob") as victim:
         await client.attach()

@@ -271,13 +271,13 @@ async def test_another_user_gets_the_answer_for_an_unknown_id() -> None:
 )
 @in_loop
 async def test_an_endpoint_states_its_role(user: str, role: str, status: int, exits: int) -> None:
-    """7.17: only endpoints that ask to be exits get targets, and one that may not be an exit is refused."""
+    """7.17: only an endpoint that names the role *exit* is one, and it is refused if its user may not be an exit."""
     async with relay() as running, Client(running, user) as client:
         client.role = role
         reply = await client.post(attach_body())
         assert reply.status == status
         if status == 200:
-            assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # an exit counts only after this
+            assert (await client.post(exchange_body(client.epoch, 1))).status == 200  # whatever its role
         else:
             assert "ann may not be an exit: exit = true is missing" in reply.message.text
         assert running.relay.host.switch.stats().exits == exits
@@ -349,7 +349,7 @@ async def test_a_link_needs_an_upgrade() -> None:
     ("host", "status"), [("localhost:8080", 200), ("[::1]", 200), ("127.0.0.1", 200), ("evil.example:8080", 403)]
 )
 @in_loop
-async def test_an_open_relay_needs_no_token_but_a_local_host_name(host: str, status: int) -> None:
+async def test_an_open_relay_needs_no_token_but_localhost_or_an_ip_address_as_its_host(host: str, status: int) -> None:
     """DNS rebinding: a page in a browser that reaches the relay under its own host name could read the answers."""
     async with relay(settings(is_open=True)) as running, Client(running) as client:
         assert (await client.post(attach_body(), Authorization="", Host=host)).status == status

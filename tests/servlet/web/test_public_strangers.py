@@ -139,7 +139,7 @@ async def test_all_places_are_free_again_when_the_strangers_have_gone() -> None:
 
 
 @in_loop
-async def test_strangers_pay_with_the_rate_of_the_owner_once() -> None:
+async def test_the_rate_of_the_owner_and_no_other_holds_for_strangers() -> None:
     async with rig() as world:
         port = world.ports["ann"]
         slow = msgspec.structs.replace(usual(world.ports)["ann"], rate=256 << 10)

@@ -41,7 +41,7 @@ ALLOWED = {"ann": ANY, "bob": ANY, "exits": Grant(exit=True)}
 
 
 class Echo:
-    """A target that echoes, and knows the connections that are open."""
+    """A target that echoes, and counts the connections that are open."""
 
     def __init__(self) -> None:
         self.open = 0

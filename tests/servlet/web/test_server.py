@@ -1,4 +1,4 @@
-"""Sockets, deadlines and TLS: the parts of the web server that plain aiohttp lacks."""
+"""The web server's sockets, deadlines and TLS, and its refusal of requests that are not valid HTTP."""
 
 from __future__ import annotations
 
