@@ -134,8 +134,8 @@ def read_users(path: Path) -> dict[str, tuple[Key, ...]]:
 def write_users(path: Path, users: Mapping[str, Iterable[Key]]) -> None:
     """Replace the tokens file atomically; only its owner can read the new one.
 
-    Raise ConfigError if that fails, for example because the disk is full, or FileExistsError if a temporary file of this
-    process is there already. The old file is then unchanged.
+    Raise ConfigError if that fails, for example because the disk is full, or FileExistsError if a temporary file with
+    the number of this process exists already. The old file is then unchanged.
     """
     try:
         _replace(path, render_users(users))

@@ -48,12 +48,12 @@ class AcceptQueues:
             del self._queues[route.waits_for]
 
     def firsts(self, name: str) -> Iterator[Route]:
-        """Yield the oldest route of each user, and of the strangers for each owner, in the order of their turns."""
+        """Yield the oldest route of each user, and that of each owner's strangers, in the order of their turns."""
         for routes in self._queues.get(name, {}).values():
             yield next(iter(routes))
 
     def turn_taken(self, route: Route) -> None:
-        """Remove a route that `firsts` has yielded. The other routes of its user have their turn after all others."""
+        """Remove a route that `firsts` has yielded. The next turn of its user comes after those of all other users."""
         users = self._queues[route.waits_for]
         self.remove(route)
         if _turn(route) in users:

@@ -104,8 +104,7 @@ class Mailbox:
         return kept
 
     def post(self, key: GeneralKey, frame: Frame) -> bool:
-        """Store a packet that belongs to no route; it replaces one with the same key. Return False if it does not
-        fit."""
+        """Store a packet of no route, in place of one with the same key. Return False if it does not fit."""
         old = self.general.get(key)
         size = charge(frame) - (charge(old) if old is not None else 0)
         if len(self.general) >= self._config.general_packets_max and old is None:

@@ -148,7 +148,7 @@ class ServedAttachment:
         self.identity = identity
         self.account = account
         self.name = ""
-        self.claim = ""  # the name in its ATTACH, which it has taken (`name`) after its first exchange or link
+        self.claim = ""  # the name in its ATTACH; becomes `name` with its first exchange or link at the latest
         self.is_heard = False  # it made an exchange or a link, so its ATTACH was not a late copy from a dead endpoint
         self.is_exit = is_exit
         self.is_awake = False  # queued in `Attention.awake`
@@ -260,7 +260,7 @@ class ServedAttachment:
     # --- links
 
     def usable_link(self) -> ServedLink | None:
-        """Return the link, opened or preferred last, that has room and is not distrusted; None if there is none."""
+        """Of the links with room that are not distrusted, return the one that was opened or preferred last, or None."""
         limits = self._config.unreceipted_bytes_max, self._config.unreceipted_packets_max
         for link in reversed(self.links.values()):
             if not link.is_distrusted and link.room(*limits):

@@ -11,7 +11,7 @@ class NameOwners:
 
     When nothing listens under the name any more, it stays with this user for a while, so that a service that is
     started again finds its name free. Each user keeps only a limited number of such names; beyond it, the one left
-    longest ago is freed. The caller gives a name that only other users still listen under to one of them (`take`).
+    longest ago is freed. When only other users still listen under a name, the caller gives it to one of them (`take`).
     """
 
     def __init__(self, keep_us: int, kept_max: int) -> None:

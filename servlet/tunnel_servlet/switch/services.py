@@ -113,7 +113,7 @@ class Services:
     def refuse(self, attachment: ServedAttachment, may_listen: MayListen, now: int) -> list[ListenState]:
         """Take the attachment's listeners down that the rules no longer allow. Return what to tell the endpoint.
 
-        If users shared a name and may no longer do so, the one whom it belongs to keeps it.
+        If users shared a name and may no longer do so, the user to whom it belongs keeps it.
         """
         user = attachment.account.user
         told: list[ListenState] = []

@@ -68,8 +68,8 @@ class SwitchStats(msgspec.Struct, frozen=True):
 
 
 class RateWait(msgspec.Struct, frozen=True):
-    """How long streams of one user have waited for a rate. The time starts at 0 again only if the rules are changed
-    while the user is not attached."""
+    """How long streams of one user have waited for a rate. The time starts at 0 again only if rules or tokens are
+    reloaded while the user is not attached."""
 
     user: str
     rule: str  # empty: the rate of all the user's connections

@@ -15,7 +15,7 @@ _BLOCKED_US = 1_000_000  # after this time, look again at an envelope that was d
 class Streaming:
     """Knows the open streams by the handle of their HTTP exchange.
 
-    The shell asks `poll_ready` which streams have something to send, and `poll` for their next envelopes. `send` sends
+    The host asks `poll_ready` which streams have something to send, and `poll` for their next envelopes. `send` sends
     the rest: the end of a stream that a timer or a newer stream ends, and answers to held pulls.
     """
 

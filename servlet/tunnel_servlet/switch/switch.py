@@ -1,8 +1,8 @@
 """The relay's switch, without I/O: request bodies and link packets in, responses and link packets out (section 7, 9).
 
-The shell passes in each request and batch. It then drains `poll_response`, `poll_stream_ready`, `poll_link_ready` and
-`poll_link_end` until each returns None, and calls `handle_timeout` by the time that `next_timeout` returns. The shell
-authenticates: the switch trusts the user that the shell names.
+The host (`SwitchHost`) passes in each request and batch. It then drains `poll_response`, `poll_stream_ready`,
+`poll_link_ready` and `poll_link_end` until each returns None, and calls `handle_timeout` by the time that
+`next_timeout` returns. The host authenticates: the switch trusts the user that the host names.
 """
 
 from collections import deque
@@ -205,7 +205,7 @@ class Switch:
         self._serve_awake(now)
 
     def gone(self, handle: int, now: int) -> None:
-        """Forget a request whose HTTP connection was lost: one that is held, or whose streamed answer is open."""
+        """Forget a request whose HTTP connection was lost, if it is held or its streamed answer is open."""
         self._masks.pop(handle, None)
         attachment = self._held.pop(handle, None)
         if attachment is not None:
@@ -244,7 +244,7 @@ class Switch:
     def review(self, rules: Rules, clock: Callable[[], int]) -> Iterator[Ended | None]:
         """End what `rules` no longer allow, and say why (9.7), in small steps. Each yields what it has ended, or None.
 
-        `authorise`, `may_listen` and `may_share` must decide by the same rules from now on. The shell runs the iterator
+        `authorise`, `may_listen` and `may_share` must decide by the same rules from now on. The host runs the iterator
         to its end, or drops it when the rules change again; between two steps it may call any other method.
         """
         for ended in self._review.steps(rules, clock):
@@ -326,7 +326,7 @@ class Switch:
             self._serve_awake(now)
 
     def poll_link_end(self) -> int | None:
-        """Return a link that the shell must close, or None. Its attachment or generation has ended, and the switch has
+        """Return a link that the host must close, or None. Its attachment or generation has ended, and the switch has
         forgotten it."""
         return self._links_ended.popleft() if self._links_ended else None
 
