@@ -61,10 +61,10 @@ def listen(family: int, address: tuple[object, ...]) -> socket.socket:
 
 
 class Acceptor:
-    """Accepts the connections of one listening socket, as long as `connections` has places for them.
+    """Accepts the connections of one listening socket, as long as `connections` admits them.
 
-    A connection has its place from the start, also during its TLS handshake, which may take `tls_seconds`.
-    `serve` makes its protocol from the place and the address of the client. `spares` file descriptors are kept for
+    A connection is counted (`Place`) from the start, also during its TLS handshake, which may take `tls_seconds`.
+    `serve` makes its protocol from the `Place` and the address of the client. `spares` file descriptors are kept for
     times when the process has no other left.
     """
 

@@ -1,4 +1,4 @@
-"""Listening sockets of the relay: a connection is closed and its place is free, whenever the socket stops accepting."""
+"""Listening sockets of the relay: whenever one stops accepting, a new connection is closed and no longer counted."""
 
 import asyncio
 import contextlib
