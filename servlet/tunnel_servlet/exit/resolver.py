@@ -25,7 +25,7 @@ _THREADS_MAX = 32
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Return the threads for lookups: asyncio's own are fewer, and other work needs them."""
+    """Return the threads for lookups: asyncio's own may be fewer, and other work needs them."""
     return ThreadPoolExecutor(_THREADS_MAX, "resolve")
 
 
