@@ -1,5 +1,6 @@
 """Clauses 4.13, 4.14 and 4.10: how batches are filled, how connections share them, and what their outcome causes."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -387,3 +388,20 @@ def test_bytes_beyond_the_peers_window_want_no_batch() -> None:
     solo.connection.write(bytes(500), solo.now)
     assert [len(packet.payload) for packet in solo.out()] == [100]
     assert not solo.endpoint.wants_batch()
+
+
+@pytest.mark.parametrize("hello_bytes", [221, 1_500, 1_700, 2_048])  # 1,500 and more: with ML-KEM, as of OpenSSL 3.5
+@pytest.mark.parametrize("size_max", [4 * KIB, 16 * KIB])
+def test_a_burst_of_connects_that_offer_encryption_is_cut_into_batches_that_fit(
+    hello_bytes: int, size_max: int
+) -> None:  # 2.1, 3.13
+    for name_bytes in range(1, 80):
+        solo = Solo()
+        target = msgspec.structs.replace(TARGET, host="h" * name_bytes)
+        for _ in range(30):
+            solo.endpoint.connect(target, solo.now, offer=bytes(hello_bytes))
+        packets: list[Packet] = []
+        while (batch := solo.endpoint.next_batch(size_max, solo.now)) is not None:
+            assert batch.size <= size_max or len(batch.packets) == 1
+            packets += batch.packets
+        assert [packet.type for packet in packets] == [CONNECT] * 30

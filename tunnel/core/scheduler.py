@@ -15,7 +15,7 @@ __all__ = ["Batch", "Scheduler"]
 SHARE = 8  # 4.13: a payload takes at most 1/SHARE of its batch
 UNOWNED_ANSWERS_MAX = 64  # 3.9
 STRAYS_MAX = 1024  # beyond this, packets that the peer will ask for again (REJECTED, SHUTDOWN) are not queued
-CONTROL_ROOM = 1024  # bytes: room for all control packets of one connection
+CONTROL_ROOM = 1024  # bytes: room for all control packets of one connection, without the ClientHello in CONNECT
 CONTROL_PACKETS = 16  # the most control packets of one connection, which leave together
 ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further packet is added
 
@@ -139,7 +139,11 @@ class Scheduler:
             self._unowned_answers = 0
         control = self._control
         while control and room > CONTROL_ROOM and not self._is_full(packets):
-            connection = control.pop(next(iter(control)))
+            connection = control[next(iter(control))]
+            handshake = connection.handshake
+            if packets and handshake.open_due and room <= CONTROL_ROOM + len(handshake.offer):
+                break
+            del control[connection.id]
             self._delayed_acks.pop(connection.id, None)
             room = self._add_control(connection, packets, carried, room, now)
         if self._delayed_acks:
