@@ -145,6 +145,9 @@ class ExchangingCarrier:
         """Return the known sockets that move the batches. Callers may inspect them, but not read or write."""
         return ()
 
+    def moved(self, size: int) -> None:
+        """Count bytes that exchanges have moved, in either direction. A subclass may use the number."""
+
     async def prepared(self) -> None:
         """Return at once: exchanges work as soon as the carrier is attached."""
 
@@ -157,6 +160,7 @@ class ExchangingCarrier:
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
         if not self._closed:
             self._last_failure = ""
+            self.moved(len(body))
             if self.exchange_trace is not None:
                 self.exchange_trace.answered(request_id, status, len(body), self._host.now())
             self._lanes.answered(request_id, status, body, retry_after_us, self._host.now())
@@ -168,6 +172,7 @@ class ExchangingCarrier:
         if self._closed or streaming is None:
             return False
         self._last_failure = ""
+        self.moved(len(piece))
         self._streamed_bytes[request_id] = self._streamed_bytes.get(request_id, 0) + len(piece)
         streaming.received(request_id, piece, self._host.now())
         self._host.pump()
@@ -199,4 +204,5 @@ class ExchangingCarrier:
 
     def sent(self, size_bytes: int) -> None:
         if not self._closed:
+            self.moved(size_bytes)
             self._host.wrote(size_bytes)

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
 import aiohttp
@@ -18,13 +18,13 @@ import aiohttp
 from tunnel.carriers.base import Host
 from tunnel.carriers.dialed_link import DialedLink, hello
 from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.exchanging import ExchangingCarrier
+from tunnel.carriers.exchanging import Exchanger, ExchangingCarrier
 from tunnel.carriers.failures import describe_failure
 from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.carriers.link_greeting import MADE_WAY, NARROW_US, Greeting
 from tunnel.carriers.open_link import OpenLink
-from tunnel.carriers.upgrade import Upgraded, UpgradeRefusedError, upgrade
-from tunnel.carriers.websocket_dial import OpenedWebSocket, open_websocket
+from tunnel.carriers.openers import OPENERS, Opened, Opener
+from tunnel.carriers.upgrade import UpgradeRefusedError
 from tunnel.exchange import (
     AttachedEvent,
     AttachRefused,
@@ -38,20 +38,19 @@ from tunnel.exchange import (
     PacketsReceived,
     Road,
     RoadReport,
+    SpareTimes,
     Step,
     StreamingLanes,
 )
 from tunnel.exchange.pulls import NEVER_US
 from tunnel.tasks import KeptTasks
-from tunnel.wire import Buffer, Packet, parse_packets
+from tunnel.wire import Packet, parse_packets
 
 __all__ = ["LinkCarrier"]
 
 SECOND = 1_000_000  # us
 
 _OPEN_S = 10.0  # longest time that the upgrade may take
-_SPARE_US_MIN = SECOND // 10  # wait before the next try of a spare link; doubles up to the maximum
-_SPARE_US_MAX = 60 * SECOND
 _DRAIN_US = SECOND  # for a link that another one has replaced: batches and receipts may still be on their way
 
 
@@ -66,6 +65,8 @@ class LinkCarrier(ExchangingCarrier):
 
     `links`: the number of links to keep open, in turn to `dialing` and `others`, which lead to the same relay. One link
     carries everything. The others are spares, and one takes over at once when that link is lost or silent.
+
+    `exchanger` and `openers` stand in for HTTP: what sends the exchanges, and what opens a connection on each road.
     """
 
     def __init__(
@@ -82,12 +83,14 @@ class LinkCarrier(ExchangingCarrier):
         roads: Sequence[str] = ("link",),
         remembered: str = "",
         learned: Callable[[str, list[RoadReport]], None] = lambda road, roads: None,
+        exchanger: Exchanger | None = None,
+        openers: Mapping[str, Opener] | None = None,
     ) -> None:
         config = config or LaneConfig()
         lanes = StreamingLanes(config, secret, random, endpoint_name=name)
-        super().__init__(lanes, HttpExchanger(dialing, config.answer_bytes_max))
+        super().__init__(lanes, exchanger or HttpExchanger(dialing, config.answer_bytes_max))
+        self._openers: Mapping[str, Opener] = openers or OPENERS
         self._dialing = dialing
-        self._random = random
         self._eager = eager
         self._ladder = Ladder([Road(road) for road in roads], random, remembered=remembered, eager=eager)
         self._events: deque[LaneEvent] = deque()
@@ -107,8 +110,7 @@ class LinkCarrier(ExchangingCarrier):
         self._learned = learned
         self._noted = ""
         self._next_road = ""  # to be opened for the ladder after the present opening
-        self._spare_at_us = 0
-        self._spare_us = _SPARE_US_MIN
+        self._spare_times = SpareTimes(random)
         self._narrow_until_us = 0  # the path counts as narrow until then: an exchange had to wait for a try
         self._waiting_road = ""  # a road to be tried when no pull is held
         self._opening_road = ""
@@ -169,7 +171,7 @@ class LinkCarrier(ExchangingCarrier):
             self._ladder.handle_timeout(now)
             self._act(now)
             moved = True
-        if self._may_open_spare() and self._spare_at_us <= now and self._line is not None:
+        if self._may_open_spare() and self._spare_times.due_us <= now and self._line is not None:
             self._begin(self._line.road, is_spare=True)
             moved = True
         if self._waiting_road and not self._lanes.holds and self._lanes.late_us(0) > now:
@@ -192,8 +194,8 @@ class LinkCarrier(ExchangingCarrier):
             due_us = min(due_us, drained_us)
         if self._tried_us is not None:
             due_us = min(due_us, self._lanes.late_us(self._tried_us))
-        if self._may_open_spare() and self._spare_at_us < due_us:
-            due_us = self._spare_at_us
+        if self._may_open_spare() and self._spare_times.due_us < due_us:
+            due_us = self._spare_times.due_us
         return due_us if due_us < NEVER_US else None
 
     def handle_timeout(self, now: int) -> None:
@@ -216,7 +218,7 @@ class LinkCarrier(ExchangingCarrier):
         match event:
             case AttachedEvent():
                 self._attached = True
-                self._spare_at_us = 0
+                self._spare_times.due_us = 0
                 self._ladder.round_trip_us = self.round_trip_us
                 self._ladder.attached(self._host.now())
             case Detached() | AttachRefused():
@@ -242,19 +244,8 @@ class LinkCarrier(ExchangingCarrier):
         await super().close()
         await self._closing.done()
 
-    # Outcomes: the ladder counts what the lanes move, too
-
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
-        self._ladder.moved(len(body))
-        super().answered(request_id, status, body, retry_after_us)
-
-    def received(self, request_id: int, piece: Buffer) -> bool:
-        self._ladder.moved(len(piece))
-        return super().received(request_id, piece)
-
-    def sent(self, size_bytes: int) -> None:
-        self._ladder.moved(size_bytes)
-        super().sent(size_bytes)
+    def moved(self, size: int) -> None:
+        self._ladder.moved(size)
 
     # opening
 
@@ -316,7 +307,7 @@ class LinkCarrier(ExchangingCarrier):
         secrets = dialing.secrets
         try:
             async with asyncio.timeout(_OPEN_S):
-                opened = await (open_websocket(dialing) if road == "websocket" else upgrade(dialing))
+                opened = await self._openers[road](dialing)
         except Exception as error:
             if isinstance(error, UpgradeRefusedError | aiohttp.ClientHttpProxyError):
                 dialing.answered(secrets, error.status)
@@ -325,7 +316,7 @@ class LinkCarrier(ExchangingCarrier):
         else:
             self._greet(Greeting(self, road, dialing, secrets), opened)
 
-    def _greet(self, owner: Greeting, opened: Upgraded | OpenedWebSocket) -> None:
+    def _greet(self, owner: Greeting, opened: Opened) -> None:
         lanes = self._lanes
         self._greeting = owner
         seconds = self._ladder.proof_us / SECOND
@@ -348,7 +339,7 @@ class LinkCarrier(ExchangingCarrier):
             link.abort()
             return
         now = self._host.now()
-        self._spare_us = _SPARE_US_MIN
+        self._spare_times.opened()
         line = self._open_links[link] = OpenLink(link, road)
         if self._line is not None and self._line.road == road and is_spare:
             self._spares.append(line)
@@ -371,7 +362,7 @@ class LinkCarrier(ExchangingCarrier):
         if self._line is not None and not self._ladder.is_doubted:
             self._lanes.set_pulling(False)
         if is_spare:
-            self._retry_spare(now)
+            self._spare_times.failed(now)
         elif not is_stale:
             self._ladder.failed(road, reason, now)
             self._ladder.not_renewed(now)
@@ -401,11 +392,6 @@ class LinkCarrier(ExchangingCarrier):
             self._opening.cancel()
             self._closing.keep(self._opening)
             self.not_opened(self._opening_road, MADE_WAY)
-
-    def _retry_spare(self, now: int) -> None:
-        wait_us = self._spare_us
-        self._spare_us = min(2 * wait_us, _SPARE_US_MAX)
-        self._spare_at_us = now + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
 
     # while it is open
 
@@ -439,7 +425,7 @@ class LinkCarrier(ExchangingCarrier):
         self._shut(line)
         if line in self._spares:
             self._spares.remove(line)
-            self._retry_spare(now)
+            self._spare_times.failed(now)
         elif line is self._line:
             self._line = None
             self._take_over(line.road, reason, now)
@@ -454,7 +440,7 @@ class LinkCarrier(ExchangingCarrier):
         if self._spares:
             self._replace(self._spares.pop(0), now)
             self._ladder.renewed(now)
-            self._retry_spare(now)
+            self._spare_times.failed(now)
         else:
             self._ladder.lost(road, reason, now)
             self._use_lanes(True)

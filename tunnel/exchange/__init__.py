@@ -25,6 +25,7 @@ from tunnel.exchange.link_state import LinkInput, LinkState
 from tunnel.exchange.outbox import Outbox
 from tunnel.exchange.roads import Road, RoadReport
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits, ServedRequest
+from tunnel.exchange.spare_times import SpareTimes
 from tunnel.exchange.stream_road import RoadState
 from tunnel.exchange.streaming_lanes import StreamingLanes
 
@@ -56,6 +57,7 @@ __all__ = [
     "ServedLane",
     "ServedLimits",
     "ServedRequest",
+    "SpareTimes",
     "Step",
     "StreamingLanes",
     "Troubled",

@@ -1,0 +1,42 @@
+"""The time of the next try of a spare link."""
+
+from random import Random
+
+from tunnel.exchange import SpareTimes
+
+MS = 1_000
+SECOND = 1_000 * MS
+
+
+class Low(Random):
+    """Draws zeros, so that waits are whole."""
+
+    def getrandbits(self, k: int, /) -> int:
+        return 0
+
+
+class High(Random):
+    """Draws the highest number."""
+
+    def getrandbits(self, k: int, /) -> int:
+        return (1 << k) - 1
+
+
+def test_waits_double_up_to_a_minute_and_are_short_again_after_a_success() -> None:
+    times = SpareTimes(Low())
+    assert times.due_us == 0
+    waits = []
+    for second in range(12):
+        now = second * SECOND
+        times.failed(now)
+        waits.append((times.due_us - now) // MS)
+    assert waits == [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 51200, 60000, 60000]
+    times.opened()
+    times.failed(0)
+    assert times.due_us == 100 * MS
+
+
+def test_up_to_a_quarter_of_a_wait_is_left_out() -> None:
+    times = SpareTimes(High())
+    times.failed(0)
+    assert 75 * MS <= times.due_us < 76 * MS
