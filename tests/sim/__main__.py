@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _additions(options: argparse.Namespace) -> dict[str, bool]:
-    return {"hostile": options.hostile, "encrypted": options.encrypted, "streamed": options.streamed}
+    return {name: getattr(options, name) for name in ("hostile", "encrypted", "streamed", "ladder")}
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -65,6 +65,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="let all endpoints of every seed ask for streamed answers",
     )
+    parser.add_argument("--ladder", action="store_true", help="let all endpoints of every seed move between roads")
     parser.add_argument("--trace", metavar="DIR", help="write the trace of each seed to DIR/seed-S.jsonl")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
@@ -87,6 +88,9 @@ def _summary(outcomes: list[Outcome], failed: int, wall_s: float) -> dict[str, A
         "encrypted": sum(outcome.encrypted for outcome in outcomes),
         "hostile_seeds": sum(outcome.hostile for outcome in outcomes),
         "hostile_acts": sum(outcome.hostile_acts for outcome in outcomes),
+        "roads_tried": sum(outcome.roads_tried for outcome in outcomes),
+        "roads_used": sum(outcome.roads_used for outcome in outcomes),
+        "roads_left": sum(outcome.roads_left for outcome in outcomes),
         "faults": sum(row.get("", 0) for outcome in outcomes for row in outcome.cells.values()),
         "delivered_bytes": sum(outcome.delivered_bytes for outcome in outcomes),
         "virtual_s": sum(outcome.virtual_us for outcome in outcomes) // SECOND,
@@ -101,7 +105,9 @@ def _words(summary: dict[str, Any]) -> str:
         f"{summary['seeds']} seeds, {summary['failed']} failed: {summary['connections']} connections "
         f"({summary['encrypted']} encrypted), "
         f"{summary['delivered_bytes'] / 1e6:.1f} MB in {summary['exchanges']} exchanges, {summary['faults']} faults, "
-        f"{summary['restarts']} relay restarts, {summary['hostile_acts']} acts of hostile users in "
+        f"{summary['restarts']} relay restarts, roads tried {summary['roads_tried']} times, "
+        f"used {summary['roads_used']} times and left {summary['roads_left']} times, "
+        f"{summary['hostile_acts']} acts of hostile users in "
         f"{summary['hostile_seeds']} seeds, {summary['virtual_s'] / 3600:.1f} virtual hours; "
         f"{summary['wall_s']} s, {summary['cpu_ms_mean']} ms of CPU a seed (at most {summary['cpu_ms_max']})"
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.sim.clock import MILLISECOND, MINUTE, SECOND
 from tests.sim.faults import PHASE_US_MAX, STREAM_KINDS, FaultKind, FaultPlan, Moment, Window, plan_of
-from tests.sim.node import NodeSpec
+from tests.sim.node import LadderSpec, NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.randomness import stream
 from tests.sim.scenario import Scenario
@@ -32,6 +32,8 @@ def one_kind(kind: FaultKind, seed: int) -> Scenario:
     nodes = _nodes(link=True)
     if kind in STREAM_KINDS:
         nodes = tuple(replace(node, streams=True, link=False, lanes=LaneConfig(stream_after_us=0)) for node in nodes)
+    if kind is FaultKind.ROAD_CHANGED:
+        nodes = tuple(replace(node, ladder=LadderSpec(), link=False) for node in nodes)
     return Scenario(seed, nodes, streams, plan)
 
 

@@ -60,6 +60,7 @@ class FaultKind(enum.Enum):
     LINK_CUT = "link cut"
     LINK_STALLED = "link stalled"
     LINK_FLIPPED = "link bits flipped"
+    ROAD_CHANGED = "road behaves otherwise"
 
     PACKET_LOST = "packet lost at relay"
     RELAY_RESTART = "relay restart"
@@ -100,6 +101,7 @@ TRACE_FAULTS: dict[FaultKind, TraceFault] = {
     K.LINK_CUT: TraceFault.CONNECTION_RESET,
     K.LINK_STALLED: TraceFault.BLACKHOLE,
     K.LINK_FLIPPED: TraceFault.RESPONSE_CORRUPTED,
+    K.ROAD_CHANGED: TraceFault.ANSWER_REPLACED,
     K.PACKET_LOST: TraceFault.PACKET_DROPPED,
     K.RELAY_RESTART: TraceFault.NODE_KILLED,
     K.PAUSED: TraceFault.NODE_FROZEN,

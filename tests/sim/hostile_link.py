@@ -115,6 +115,9 @@ class HostileLink:
 
     # --- RelayLink
 
+    def signalled(self) -> None:
+        """Do nothing: it fetches whatever waits."""
+
     def fill_down(self) -> None:
         """Take batches, and give a receipt for some of them."""
         switch = self._relay.switch

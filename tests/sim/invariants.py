@@ -39,7 +39,7 @@ def check_node_step(node: Node) -> None:
 def _check_time(node: Node) -> None:
     """Nothing may be due in the past after everything was drained, and time must advance."""
     now_us = node.now_us
-    for name, due_us in (("endpoint", node.endpoint.next_timeout()), ("lanes", node.lanes.next_timeout())):
+    for name, due_us in (("endpoint", node.endpoint.next_timeout()), ("lanes", node.mover.next_timeout())):
         if due_us is not None and due_us <= now_us:
             raise Violation(f"{node}: the next timeout of its {name} lies {now_us - due_us} us in the past")
     if now_us != node.pumped_at_us:

@@ -32,11 +32,21 @@ from tunnel.traces.exchanges import ExchangeTracer
 from tunnel.traces.record import TraceEvent, TraceRecord
 from tunnel.wire import SECRET_SIZE, Packet, attachment_id
 
-__all__ = ["Application", "Node", "NodeSpec"]
+__all__ = ["Application", "LadderSpec", "Mover", "Node", "NodeSpec"]
 
 RELINK_US = 1_000_000  # between two attempts to open a link
 BACKLOG = 1_024
 ROUNDS_MAX = 1_000  # rounds of one pump
+
+
+@dataclass(frozen=True, slots=True)
+class LadderSpec:
+    """The settings of an endpoint that moves between roads, as the carrier "auto" does."""
+
+    roads: tuple[str, ...] = ("link", "websocket")
+    remembered: str = ""
+    eager: bool = False
+    links: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,17 @@ class NodeSpec:
     near_wrap: bool = False
     link: bool = False
     streams: bool = False
+    ladder: LadderSpec | None = None
+
+
+class Mover(Protocol):
+    """What moves the batches of a node: its lanes, or a carrier that has them."""
+
+    def poll_event(self) -> LaneEvent | None: ...
+
+    def next_timeout(self) -> int | None: ...
+
+    def handle_timeout(self, now: int) -> None: ...
 
 
 class Application(Protocol):
@@ -134,17 +155,21 @@ class Node:
         self.endpoint = Endpoint(
             self.spec.endpoint, random, endpoint_id=attachment_id(secret), name=self.spec.name, trace=self._trace
         )
-        kind = StreamingLanes if self.spec.streams else Lanes
-        self.lanes = kind(self.spec.lanes, secret, random, endpoint_name=self.spec.name)
         if self._trace is not None:
             self._exchange_trace = ExchangeTracer(self._trace, self.spec.name)
-            self._traced_carrier(False)
+            self._traced_carrier("poll")
+        self._begin_life(secret, random)
         self.edge_used = {}
         self.attached = False
         self._armed_us = -1
         for service in self.spec.services:
             self.endpoint.listen(service, BACKLOG, self.now_us)
         self.pump()
+
+    def _begin_life(self, secret: bytes, random: Random) -> None:
+        kind = StreamingLanes if self.spec.streams else Lanes
+        self.lanes = kind(self.spec.lanes, secret, random, endpoint_name=self.spec.name)
+        self.mover: Mover = self.lanes
 
     def die(self) -> None:
         """kill -9: every connection of this life ends without a notification."""
@@ -246,11 +271,11 @@ class Node:
             self.lanes.set_pulling(not used)
             lanes = 1 if used else self.lanes.lane_count
             self.endpoint.carrier_changed(lanes, 0 if used else self.lanes.pull_interval_us, self.now_us)
-            self._traced_carrier(used)
+            self._traced_carrier("link" if used else "poll")
 
-    def _traced_carrier(self, link: bool) -> None:
+    def _traced_carrier(self, carrier: str) -> None:
         if self._trace is not None and self.endpoint.tracer is not None:
-            carrier = self.endpoint.tracer.carrier = "link" if link else "poll"
+            self.endpoint.tracer.carrier = carrier
             event = TraceEvent.CARRIER_CHANGED
             self._trace(TraceRecord(time_us=self.now_us, node=self.spec.name, event=event, carrier=carrier))
 
@@ -281,7 +306,7 @@ class Node:
 
     def _events(self) -> bool:
         moved = False
-        while (lane_event := self.lanes.poll_event()) is not None:
+        while (lane_event := self.mover.poll_event()) is not None:
             moved = True
             self._lane_event(lane_event)
         while (event := self.endpoint.poll_event()) is not None:
@@ -323,9 +348,7 @@ class Node:
             case AttachRefused():
                 raise Violation(f"{self}: {event}, although no relay refused it")
             case Abandoned(request_id=request_id):
-                exchange_id = self._exchanges.pop(request_id, None)
-                if exchange_id is not None:
-                    self.path.abandon(exchange_id)
+                self._drop(request_id)
                 if self._exchange_trace is not None:
                     self._exchange_trace.abandoned(request_id, now_us)
 
@@ -337,19 +360,29 @@ class Node:
     def _batches(self) -> bool:
         moved = False
         while self.endpoint.wants_batch():
-            link = self.link if self.link is not None and self.link.is_open else None
-            room = self.lanes.room(self.now_us) if link is None else link.room()
+            room = self._room()
             batch = self.endpoint.next_batch(room, self.now_us) if room > 0 else None
             if batch is None:
                 break
             for packet in batch.packets:
                 self.touched[packet.source] = None
-            if link is None:
-                self.lanes.push(batch.packets, batch.token, self.now_us)
-            else:
-                link.send(batch.packets, batch.token)
+            self._push(batch.packets, batch.token)
             moved = True
         return moved
+
+    def _open_link_path(self) -> LinkPath | None:
+        return self.link if self.link is not None and self.link.is_open else None
+
+    def _room(self) -> int:
+        link = self._open_link_path()
+        return self.lanes.room(self.now_us) if link is None else link.room()
+
+    def _push(self, packets: list[Packet], token: int) -> None:
+        link = self._open_link_path()
+        if link is None:
+            self.lanes.push(packets, token, self.now_us)
+        else:
+            link.send(packets, token)
 
     def _requests(self) -> bool:
         moved = False
@@ -360,14 +393,22 @@ class Node:
                 self._exchange_trace.sent(
                     request.id, request.lane, request.number, request.repeat, kind, len(body), self.now_us
                 )
-            self._exchanges[request.id] = self.path.send(request.id, body, request.repeat > 0)
+            self._send(request.id, body, is_repeat=request.repeat > 0)
             moved = True
         return moved
+
+    def _send(self, request_id: int, body: bytes, *, is_repeat: bool) -> None:
+        self._exchanges[request_id] = self.path.send(request_id, body, is_repeat)
+
+    def _drop(self, request_id: int) -> None:
+        exchange_id = self._exchanges.pop(request_id, None)
+        if exchange_id is not None:
+            self.path.abandon(exchange_id)
 
     def _timeouts(self) -> bool:
         now_us = self.now_us
         moved = False
-        for part in (self.endpoint, self.lanes):
+        for part in (self.endpoint, self.mover):
             due_us = part.next_timeout()
             if due_us is not None and due_us <= now_us:
                 part.handle_timeout(now_us)
@@ -375,7 +416,7 @@ class Node:
         return moved
 
     def _arm(self) -> None:
-        times = [time for time in (self.endpoint.next_timeout(), self.lanes.next_timeout()) if time is not None]
+        times = [time for time in (self.endpoint.next_timeout(), self.mover.next_timeout()) if time is not None]
         if not times:
             return
         at_us = min(times) - self.offset_us

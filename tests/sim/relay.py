@@ -35,6 +35,9 @@ class Requester(Protocol):
 class RelayLink(Protocol):
     """A link that the switch knows."""
 
+    def signalled(self) -> None:
+        """Something waits for this link. (A link may also fetch what waits at any other time.)"""
+
     def fill_down(self) -> None: ...
 
     def cut_by_relay(self) -> None: ...
@@ -198,8 +201,9 @@ class RelayHost:
                 self._answer(response.handle, response.status, b"".join(response.body), goes_on=response.goes_on)
             if not self._pump_streams():
                 break
-        while self.switch.poll_link_ready() is not None:
-            pass  # every link is asked below
+        while (ready := self.switch.poll_link_ready()) is not None:
+            if ready in self.links:
+                self.links[ready].signalled()
         for link in list(self.links.values()):
             link.fill_down()
         while (number := self.switch.poll_link_end()) is not None:

@@ -10,13 +10,13 @@ import argparse
 import enum
 import heapq
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 
 from tunnel.exchange import POLL, Ladder, Road, Step
 
-__all__ = ["Broken", "RoadWorld", "main"]
+__all__ = ["TRIES_MAX", "Broken", "Mode", "RoadWorld", "SimulatedRoad", "main", "next_change_us"]
 
 MS = 1_000
 SECOND = 1_000 * MS
@@ -66,6 +66,20 @@ class SimulatedRoad:
         self.age_us = random.randrange(6, 30) * SECOND  # at which connections end while it DIES
         self.tries: list[int] = []
         self.has_worked = False
+
+    def change(self, random: Random, *, is_last: bool) -> None:
+        """Behave in another way. After the last change the road works, or refuses."""
+        if is_last:
+            self.mode = random.choice([Mode.WORKS, Mode.REFUSES])
+        else:
+            self.mode = random.choice(list(Mode))
+            self.age_us = random.randrange(6, 30) * SECOND
+
+
+def next_change_us(roads: Iterable[SimulatedRoad], random: Random, left_us: int) -> int:
+    """The time until the roads change again. A path that stalls does so for a few seconds."""
+    longest_s = 8 if any(road.mode is Mode.STALLS for road in roads) else 40
+    return min(random.randrange(1, longest_s) * SECOND, max(1, left_us))
 
 
 class RoadWorld:
@@ -126,11 +140,7 @@ class RoadWorld:
 
     def _change_modes(self) -> None:
         for road in self.roads.values():
-            if self.now >= FAULTS_US:
-                road.mode = self.random.choice([Mode.WORKS, Mode.REFUSES])
-            else:
-                road.mode = self.random.choice(list(Mode))
-                road.age_us = self.random.randrange(6, 30) * SECOND
+            road.change(self.random, is_last=self.now >= FAULTS_US)
             connection = self.connection
             if connection is not None and connection.road is road:
                 if road.mode in (Mode.CUTS, Mode.REFUSES):
@@ -138,9 +148,7 @@ class RoadWorld:
                 elif not connection.lies:
                     self._after(self.rtt_us, partial(self._receipt, connection))
         if self.now < FAULTS_US:
-            longest_s = 8 if any(road.mode is Mode.STALLS for road in self.roads.values()) else 40
-            wait_us = min(self.random.randrange(1, longest_s) * SECOND, max(1, FAULTS_US - self.now))
-            self._after(wait_us, self._change_modes)
+            self._after(next_change_us(self.roads.values(), self.random, FAULTS_US - self.now), self._change_modes)
 
     def _attach(self) -> None:
         self.attached_us = self.now

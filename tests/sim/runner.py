@@ -41,6 +41,14 @@ class Outcome:
     """The number of encrypted streams."""
     streamed: bool = False
     """All endpoints ask for streamed answers."""
+    ladder: bool = False
+    """All endpoints move between roads."""
+    roads_tried: int = 0
+    """Connections that were asked for."""
+    roads_used: int = 0
+    """Connections that carried the batches of an endpoint."""
+    roads_left: int = 0
+    """Connections that carried no longer, for another one or for poll."""
 
     def report(self) -> str:
         """All that a reader needs to reproduce the failure."""
@@ -49,16 +57,14 @@ class Outcome:
         option = " --hostile" if self.hostile else ""
         option += " --encrypted" if self.encrypted == self.connections else ""
         option += " --streamed" if self.streamed else ""
+        option += " --ladder" if self.ladder else ""
         lines.append(f"    repeat: python -m tests.sim --seed {self.seed}{option} --trace DIR")
         return "\n".join(lines)
 
 
-def run_seed(
-    seed: int, trace_directory: str = "", *, hostile: bool = False, encrypted: bool = False, streamed: bool = False
-) -> Outcome:
-    """Run the scenario of the seed; with a directory, write its trace there. `hostile`: add hostile users. `encrypted`:
-    encrypt all streams. `streamed`: let all endpoints ask for streamed answers."""
-    return run_scenario(draw_scenario(seed, hostile=hostile, encrypted=encrypted, streamed=streamed), trace_directory)
+def run_seed(seed: int, trace_directory: str = "", **additions: bool) -> Outcome:
+    """Run the scenario of the seed; with a directory, write its trace there. `additions`: as in `draw_scenario`."""
+    return run_scenario(draw_scenario(seed, **additions), trace_directory)
 
 
 def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
@@ -77,6 +83,8 @@ def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
     except Exception:
         outcome.failure = "exception\n" + traceback.format_exc(limit=-12)
     finally:
+        for node in world.ladder_nodes:
+            node.stop()
         if writer is not None:
             writer.close()
     outcome.virtual_us = world.clock.now_us
@@ -88,23 +96,19 @@ def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
     outcome.delivered_bytes = world.delivered_bytes
     outcome.cells = world.cells.plain()
     outcome.streamed = all(node.streams for node in scenario.nodes)
+    outcome.ladder = all(node.ladder for node in scenario.nodes)
+    lives = [accounts for node in world.ladder_nodes for accounts in node.accounts]
+    outcome.roads_tried = sum(node.roads.tries for node in world.ladder_nodes)
+    outcome.roads_used = sum(accounts.used for accounts in lives)
+    outcome.roads_left = sum(accounts.left for accounts in lives)
     outcome.hostile_acts = world.guests.acts
     outcome.encrypted = sum(each.encrypted for each in scenario.streams)
     return outcome
 
 
-def run_seeds(
-    first: int,
-    count: int,
-    jobs: int,
-    trace_directory: str = "",
-    *,
-    hostile: bool = False,
-    encrypted: bool = False,
-    streamed: bool = False,
-) -> Iterator[Outcome]:
+def run_seeds(first: int, count: int, jobs: int, trace_directory: str = "", **additions: bool) -> Iterator[Outcome]:
     """The outcomes of `count` seeds, in order, from `jobs` processes."""
-    work = [(seed, trace_directory, hostile, encrypted, streamed) for seed in range(first, first + count)]
+    work = [(seed, trace_directory, additions) for seed in range(first, first + count)]
     if jobs <= 1 or count <= 1:
         yield from map(_run, work)
         return
@@ -113,6 +117,6 @@ def run_seeds(
         yield from pool.imap(_run, work, chunksize=4)
 
 
-def _run(item: tuple[int, str, bool, bool, bool]) -> Outcome:
-    seed, trace_directory, hostile, encrypted, streamed = item
-    return run_seed(seed, trace_directory, hostile=hostile, encrypted=encrypted, streamed=streamed)
+def _run(item: tuple[int, str, dict[str, bool]]) -> Outcome:
+    seed, trace_directory, additions = item
+    return run_seed(seed, trace_directory, **additions)

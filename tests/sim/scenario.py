@@ -8,29 +8,30 @@ from typing import Any
 
 from tests.sim.answer_flow import FlowShape
 from tests.sim.clock import MILLISECOND, SECOND
-from tests.sim.faults import STREAM_KINDS, FaultKind, FaultPlan, draw_plan, draw_rate
+from tests.sim.faults import LINK_KINDS, STREAM_KINDS, FaultKind, FaultPlan, draw_plan, draw_rate
 from tests.sim.front import FrontLimits
 from tests.sim.hostile import HostileSpec, draw_hostiles
 from tests.sim.hostile_packets import ACTS
-from tests.sim.node import NodeSpec
+from tests.sim.node import LadderSpec, NodeSpec
 from tests.sim.path import PathShape
 from tests.sim.randomness import between, chance, log_between, pick, stream
 from tests.sim.streams import Flow, StreamSpec, draw_busy_exit, draw_extras, draw_streams
 from tunnel.core import EndpointConfig
-from tunnel.exchange import LaneConfig
+from tunnel.exchange import POLL, LaneConfig
 from tunnel_servlet.switch.config import SwitchConfig
 
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
-DRAW_VERSION = 7
+DRAW_VERSION = 8
 """2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one; 4:
 an exit that sends much while it dials, where bodies are limited (draw_busy_exit); 5: hostile users beside them
 (draw_hostiles); 6: streams that are encrypted from end to end; 7: streamed answers
-(_with_streamed_answers)."""
+(_with_streamed_answers); 8: endpoints that move between roads (_with_ladders)."""
 
 KIB = 1024
 HOSTILE_SHARE = 0.125  # of all seeds
 STREAMED_SHARE = 0.4  # of all seeds
+LADDER_SHARE = 0.3  # of all seeds
 ENCRYPTED_SHARE = 0.125  # of all seeds; each encrypts half of its streams
 
 
@@ -77,10 +78,11 @@ def draw_scenario(
     hostile: bool = False,
     encrypted: bool = False,
     streamed: bool = False,
+    ladder: bool = False,
 ) -> Scenario:
     """The scenario of a seed. An older version draws the scenario that the seed had when it was recorded. `hostile`: it
     has hostile users in any case; `encrypted`: all its streams are encrypted;
-    `streamed`: all its endpoints ask for streamed answers."""
+    `streamed`: all its endpoints ask for streamed answers; `ladder`: all of them move between roads."""
     random = stream(seed, "scenario")
     initiators = between(random, 1, 2)
     acceptors = 2 if chance(random, 0.3) else 1
@@ -105,6 +107,8 @@ def draw_scenario(
     scenario = Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
     if version >= 7:
         scenario = _with_streamed_answers(scenario, stream(seed, "streamed answers"), always=streamed)
+    if version >= 8:
+        scenario = _with_ladders(scenario, stream(seed, "ladders"), always=ladder)
     random = stream(seed, "hostile users")
     if version < 5 or not (chance(random, HOSTILE_SHARE) or hostile):
         return scenario
@@ -129,6 +133,27 @@ def _with_streamed_answers(scenario: Scenario, random: Random, *, always: bool) 
     plan = replace(scenario.plan, rates={**scenario.plan.rates, **rates})
     switch = replace(scenario.switch, streams=not chance(random, 0.1))
     return replace(scenario, nodes=tuple(nodes), plan=plan, switch=switch)
+
+
+def _with_ladders(scenario: Scenario, random: Random, *, always: bool) -> Scenario:
+    """Let endpoints move between roads, which have faults of their own."""
+    if not (chance(random, LADDER_SHARE) or always):
+        return scenario
+    nodes = []
+    for node in scenario.nodes:
+        climbs = chance(random, 0.7) or always
+        ladder = LadderSpec(
+            roads=pick(random, (("link", "websocket"), ("link", "websocket"), ("link",), ("websocket",))),
+            remembered=pick(random, ("", "", POLL, "link", "websocket", "unheard of")),
+            eager=chance(random, 0.2),
+            links=2 if chance(random, 0.2) else 1,
+        )
+        nodes.append(replace(node, ladder=ladder, link=False) if climbs else node)
+    kinds = tuple(kind for kind in LINK_KINDS if chance(random, 0.4))
+    plan = scenario.plan
+    if kinds and not plan.link_kinds:
+        plan = replace(plan, link_kinds=kinds, link_mean_us=log_between(random, SECOND, 20 * SECOND))
+    return replace(scenario, nodes=tuple(nodes), plan=plan)
 
 
 def _with_hostiles(scenario: Scenario, random: Random) -> Scenario:
@@ -254,6 +279,10 @@ def _words(node: NodeSpec) -> str:
     if node.streams:
         how = " held back" if shape.flow.buffers else f" joined for {shape.flow.joins_us / 1000:.1f} ms"
         words.append(f"streamed answers{how if shape.flow != FlowShape() else ''}")
+    if node.ladder is not None:
+        ladder = node.ladder
+        words.append(f"ladder of {' and '.join(ladder.roads)}, {ladder.links} open" + ", eager" * ladder.eager)
+        words += [f"remembers {ladder.remembered}"] if ladder.remembered else []
     if node.near_wrap:
         words.append("near wrap")
     return ", ".join(words)

@@ -12,11 +12,14 @@ from tests.sim.faults import TRACE_FAULTS, FaultKind, Moment, Window
 from tests.sim.guests import Guests
 from tests.sim.invariants import check_node_step, check_nothing_left, check_quiet, check_relay_step, check_routes
 from tests.sim.judge import judge
+from tests.sim.ladder_node import LadderNode
 from tests.sim.link_path import LinkPath
 from tests.sim.node import Node, NodeSpec
 from tests.sim.path import HttpPath
 from tests.sim.randomness import NearWrap, chance, stream
 from tests.sim.relay import RelayHost
+from tests.sim.road_accounts import CLIMBED_US
+from tests.sim.road_path import RoadPath
 from tests.sim.scenario import Scenario
 from tests.sim.streams import Ending, StreamSpec
 from tests.sim.violation import Violation
@@ -30,6 +33,7 @@ from tunnel_servlet.switch.switch import Switch
 __all__ = ["World"]
 
 HEALING_US = 330 * SECOND  # the user timeout and a little: a party that has lost its peer for good learns of it by then
+LOOK_US = 5 * SECOND  # between two looks whether the best roads carry
 SETTLING_US = 2 * SECOND  # after the last end: packets still in flight may not change anything
 REFUSALS_US = 20 * SECOND  # after healing: attachments come back, announce their services, and are found
 QUIET_US = 90 * SECOND  # a minute after the first SHUTDOWN that arrived the relay has no route left (5.7, 9.5)
@@ -96,7 +100,12 @@ class World:
             plan = self.scenario.plan
             return LinkPath(self.clock, spec.shape, plan, link_random, self.strike, self.relay, node)
 
-        return Node(self.clock, index, spec, path, make_random, make_link, self, self.trace, check_node_step)
+        parts = self.clock, index, spec, path, make_random, make_link, self, self.trace, check_node_step
+        if spec.ladder is None:
+            return Node(*parts)
+        names, plan = spec.ladder.roads, self.scenario.plan
+        roads = RoadPath(self.clock, seed, spec.shape, plan, self.strike, self.relay, names, index)
+        return LadderNode(*parts, roads=roads)
 
     def _authorise(self, user: str, target: Target) -> Decision:
         if target.host == DENIED_HOST:
@@ -119,6 +128,7 @@ class World:
         for each in self.streams.values():
             judge(each, self._touched_by_death(each))
         self.guests.stop()
+        self._climb()
         if self.scenario.seed % 4 == 0:
             self._fall_quiet()
         self._leave()
@@ -130,6 +140,30 @@ class World:
             node.die()
         self._settle(FORGOTTEN_US)
         check_nothing_left(self.relay)
+
+    @property
+    def ladder_nodes(self) -> list[LadderNode]:
+        """The endpoints that move between roads."""
+        return [node for node in self.nodes if isinstance(node, LadderNode)]
+
+    def _climb(self) -> None:
+        """Some time after healing, the best road that works carries.
+
+        Some seeds wait on: other roads rest longer and longer, and the best one still carries.
+        """
+        nodes = self.ladder_nodes
+        if not nodes:
+            return
+        healed_us = max(self.scenario.plan.healed_us, self.clock.now_us)
+        is_long = self.scenario.seed % 8 == 0
+        while self.clock.now_us < healed_us + CLIMBED_US:
+            self._settle(LOOK_US)
+            if not is_long and self.clock.now_us >= healed_us and all(node.accounts[-1].has_climbed for node in nodes):
+                break
+        for node in nodes:
+            node.accounts[-1].check_climbed()
+            if is_long and node.spec.ladder is not None and not node.spec.ladder.eager:
+                node.accounts[-1].check_rests(healed_us)
 
     def _fall_quiet(self) -> None:
         """If both ends exist and know each other, they release their routes soon (5.7). An endpoint that waits for a
@@ -147,6 +181,8 @@ class World:
         """Start every node; schedule streams and faults."""
         for node in self.nodes:
             node.start()
+        for node in self.ladder_nodes:
+            node.roads.begin()
         self.guests.start()
         for each in self.streams.values():
             self.clock.at(each.spec.start_us, lambda each=each: self._open(each))  # type: ignore[misc]

@@ -1,0 +1,162 @@
+"""An endpoint that moves between roads: the product's carrier "auto", its ladder, links and lanes, on simulated paths.
+
+Simulated are only the things that do I/O: what sends exchanges, what opens connections, and the event loop.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from tests.sim.event_loop import VirtualLoop
+from tests.sim.node import Node
+from tests.sim.road_accounts import RoadAccounts
+from tests.sim.road_path import RoadPath
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.exchanging import Outcomes
+from tunnel.carriers.link import LinkCarrier
+from tunnel.exchange import BatchDone, LaneEvent, LanesChanged, Request, RoadReport
+from tunnel.wire import Packet
+
+__all__ = ["LadderNode"]
+
+_DIALING = Dialing("http://127.0.0.1/", proxy=None)  # only names the relay
+
+
+class _Exchanger:
+    """Sends exchanges on the node's path."""
+
+    description = "poll the simulated relay"
+
+    def __init__(self, node: LadderNode) -> None:
+        self._node = node
+        self._outcomes: Outcomes
+
+    def start(self, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
+
+    def send(self, request: Request) -> None:
+        body = b"".join(request.body)
+        self._node._send(request.id, body, is_repeat=request.repeat > 0)
+        self._outcomes.sent(len(body))
+
+    def abandon(self, request_id: int) -> None:
+        self._node._drop(request_id)
+
+    async def close(self) -> None:
+        """Do nothing: processes end by dying."""
+
+
+class _Host:
+    """The driver, as the carrier sees it."""
+
+    def __init__(self, node: LadderNode) -> None:
+        self._node = node
+
+    def now(self) -> int:
+        return self._node.now_us
+
+    def pump(self) -> None:
+        self._node.pump()
+
+    def wrote(self, size_bytes: int) -> None:
+        """Do nothing: it is a number for people."""
+
+    def trouble(self, text: str, *, final: bool = False) -> None:
+        """Do nothing: it is a text for people."""
+
+
+class LadderNode(Node):
+    """A node whose batches the real `LinkCarrier` moves. It remembers across its lives which road carried."""
+
+    def __init__(self, *arguments: Any, roads: RoadPath) -> None:
+        super().__init__(*arguments)
+        assert self.spec.ladder is not None
+        self.roads = roads
+        self.accounts: list[RoadAccounts] = []  # of each life
+        self._remembered = self.spec.ladder.remembered
+        self._loop = VirtualLoop.of(lambda: self.now_us, self.later)
+
+    # life
+
+    def _begin_life(self, secret: bytes, random: Random) -> None:
+        ladder = self.spec.ladder
+        assert ladder is not None
+        self._loop = VirtualLoop.of(lambda: self.now_us, self.later)
+        self.roads.live(self, self._loop)
+        self.carrier = LinkCarrier(
+            _DIALING,
+            secret,
+            random,
+            name=self.spec.name,
+            config=self.spec.lanes,
+            eager=ladder.eager,
+            links=ladder.links,
+            roads=ladder.roads,
+            remembered=self._remembered,
+            learned=self._learn,
+            exchanger=_Exchanger(self),
+            openers=self.roads.openers(),
+        )
+        self.carrier.exchange_trace = self._exchange_trace
+        self.mover = self.carrier
+        self.lanes = self.carrier._lanes
+        self.accounts.append(RoadAccounts(str(self), self.carrier, self.roads, ladder.links))
+        with self._loop.running():
+            self.carrier.start(_Host(self))
+
+    def _learn(self, road: str, roads: list[RoadReport]) -> None:
+        self._remembered = road
+
+    def die(self) -> None:
+        super().die()
+        self.stop()
+
+    def stop(self) -> None:
+        """Let nothing of this life go on."""
+        self.roads.die()
+        self._loop.kill()
+
+    def _in_life(self, life: int, action: Any) -> None:
+        with self._loop.running():
+            super()._in_life(life, action)
+
+    # the path's side
+
+    def _answered(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
+        self.carrier.answered(request_id, status, body, retry_after_us)
+
+    def _failed(self, request_id: int) -> None:
+        self.carrier.failed(request_id, "the connection failed")
+
+    def _received(self, request_id: int, piece: bytes) -> None:
+        self.carrier.received(request_id, piece)
+
+    def _answer_ended(self, request_id: int) -> None:
+        self.carrier.ended(request_id)
+
+    # the pump
+
+    def pump(self) -> None:
+        if self._pumping or not self.alive:
+            return
+        with self._loop.running():
+            super().pump()
+        self.accounts[-1].check()
+
+    def _lane_event(self, event: LaneEvent) -> None:
+        if isinstance(event, BatchDone):
+            self.accounts[-1].done(event.token)
+        super()._lane_event(event)
+        if isinstance(event, LanesChanged):
+            self._traced_carrier(self.carrier.description.partition(" ")[0])
+
+    def _room(self) -> int:
+        return self.carrier.room(self.now_us)
+
+    def _push(self, packets: list[Packet], token: int) -> None:
+        self.accounts[-1].pushed(token)
+        self.carrier.push(packets, token, self.now_us)
+
+    def _requests(self) -> bool:
+        return self.carrier.advance(self.now_us)
