@@ -104,7 +104,7 @@ def test_a_better_road_replaces_the_one_in_use() -> None:
     ladder.proven("link", 3 * SECOND)
     assert steps(ladder, 3 * SECOND) == [(Step.USE, "link")]
     assert states(ladder) == ["used", "unknown"]
-    assert ladder.next_timeout() is None  # no worse road is tried
+    assert steps(ladder, 9 * SECOND) == [(Step.PROBE, "link")]  # no worse road is tried
 
 
 def test_rests_double_up_to_10_minutes_and_have_jitter() -> None:
@@ -187,6 +187,36 @@ def test_a_silent_road_yields_and_is_resumed_with_more_patience() -> None:
         assert steps(ladder, now) == [(Step.RESUME, "link")]
 
 
+def test_an_idle_road_is_probed_after_a_second_and_then_15_s_after_each_receipt() -> None:
+    """A path may pass a first message only. Without data of ours, nothing else shows that the relay's data is lost."""
+    ladder = make("link")
+    ladder.attached(0)
+    steps(ladder, 0)
+    ladder.proven("link", 0)
+    steps(ladder, 0)
+    assert ladder.next_timeout() == SECOND
+    assert steps(ladder, SECOND) == [(Step.PROBE, "link")]
+    ladder.sent(24, SECOND)
+    ladder.receipted(24, 0, SECOND + 5)
+    assert ladder.next_timeout() == 16 * SECOND + 5
+    assert steps(ladder, 16 * SECOND + 5) == [(Step.PROBE, "link")]
+    ladder.sent(24, 16 * SECOND + 5)
+    assert steps(ladder, 17 * SECOND + 5) == [(Step.YIELD, "link")]
+    assert ladder.next_timeout() == 26 * SECOND + 5
+    assert steps(ladder, 26 * SECOND + 5) == [(Step.CLOSE, "link")]
+
+
+def test_a_road_that_carries_data_is_not_probed() -> None:
+    ladder = used()
+    for second in range(10, 100, 10):
+        ladder.sent(10, second * SECOND)
+        assert steps(ladder, second * SECOND) == []
+        ladder.receipted(10, 0, second * SECOND + 5)
+    ladder.sent(10, 100 * SECOND)
+    assert ladder.next_timeout() == 101 * SECOND  # it is doubted then
+    assert steps(ladder, 101 * SECOND) == [(Step.YIELD, "link")]
+
+
 def test_doubt_and_proof_leave_time_for_slow_paths() -> None:
     ladder = used()
     ladder.round_trip_us = SECOND
@@ -240,14 +270,17 @@ def test_two_deaths_at_a_similar_age_renew_the_connection_before_the_third() -> 
     steps(ladder, now)
     ladder.proven("link", now)
     steps(ladder, now)
+    ladder.receipted(1, 0, now + 30 * SECOND)
     assert ladder.next_timeout() == now + 40 * SECOND
     assert steps(ladder, now + 40 * SECOND) == [(Step.RENEW, "link")]
-    assert ladder.next_timeout() is None
+    assert steps(ladder, now + 41 * SECOND) == []
     ladder.not_renewed(now + 41 * SECOND)
     assert ladder.next_timeout() == now + 42 * SECOND
     assert steps(ladder, now + 42 * SECOND) == [(Step.RENEW, "link")]
     ladder.renewed(now + 43 * SECOND)
+    ladder.receipted(1, 0, now + 70 * SECOND)
     assert ladder.next_timeout() == now + 83 * SECOND
+    ladder.renewed(now + 43 * SECOND)
     assert ladder.room(128 * KIB) == 64 * KIB  # the new connection must prove itself
 
 
@@ -261,7 +294,7 @@ def test_deaths_at_different_ages_or_of_young_connections_tell_nothing(second: i
     steps(ladder, 400 * SECOND)
     ladder.proven("link", 400 * SECOND)
     steps(ladder, 400 * SECOND)
-    assert ladder.next_timeout() is None
+    assert steps(ladder, 4000 * SECOND) == [(Step.PROBE, "link")]  # it is not renewed
 
 
 def test_a_road_that_dies_while_it_is_renewed_carries_on_with_the_new_connection() -> None:
@@ -274,7 +307,7 @@ def test_a_road_that_dies_while_it_is_renewed_carries_on_with_the_new_connection
         steps(ladder, at_us)
         ladder.proven("link", at_us)
         steps(ladder, at_us)
-    renew_us = ladder.next_timeout()
+    renew_us = ladder._renew_us
     assert renew_us is not None
     assert steps(ladder, renew_us) == [(Step.RENEW, "link")]
     ladder.lost("link", "cut", renew_us + 1)

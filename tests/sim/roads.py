@@ -27,6 +27,7 @@ TRIES_MAX = 24  # of one road that always refuses, in FAULTS_US: rests double fr
 PAUSE_US_MAX = 10 * SECOND  # without any receipt: the longest doubt, and the time that its batches take by poll
 BATCH_BYTES = 32 * KIB
 PROBATION_BYTES = 64 * KIB
+PROBE_BYTES = 24
 
 
 class Broken(AssertionError):
@@ -103,7 +104,7 @@ class RoadWorld:
         self.tokens = 0
         self.waiting: dict[int, str] = {}  # batches on their way: by which way
         self.moved_bytes = 0
-        self.heard_us = 0
+        self.heard_us = 0  # or since when something waits to be heard
         self.attached_us: int | None = None
         self.generation = 0
         self.decisions = 0
@@ -183,6 +184,8 @@ class RoadWorld:
                 if self.connection is None or self.connection.road is not road:
                     raise Broken(f"{road.name} must be used, but another road was proven")
                 self._drop(before)
+            elif decision.step is Step.PROBE:
+                self._probe()
             elif decision.step is Step.YIELD:
                 self._give_up(self.connection)
             elif decision.step is Step.CLOSE:
@@ -262,9 +265,8 @@ class RoadWorld:
 
     def _send(self) -> None:
         """Send a batch wherever the ladder says, and another one later."""
-        self._after(
-            self.random.randrange(1, 200) * MS if self.now < FAULTS_US + 60 * SECOND else 5 * SECOND, self._send
-        )
+        busy = self.now < FAULTS_US + 60 * SECOND
+        self._after(self.random.randrange(1, 200) * MS if busy else self.random.choice((5, 40)) * SECOND, self._send)
         if self.attached_us is None:
             return
         if self.waiting and self.now - self.heard_us > PAUSE_US_MAX:
@@ -279,8 +281,23 @@ class RoadWorld:
         room = self.ladder.room(BATCH_BYTES)
         if room <= 0:
             return
-        self.waiting[self.tokens] = connection.road.name
-        connection.unreceipted.append((self.tokens, room))
+        self._put(connection, room)
+
+    def _probe(self) -> None:
+        connection = self.connection
+        if connection is None or any(token in self.waiting for token, _ in connection.unreceipted):
+            raise Broken("a road is probed although it is not idle")
+        self.tokens += 1
+        self._put(connection, PROBE_BYTES)
+
+    def _wait(self, token: int, way: str) -> None:
+        if not self.waiting:
+            self.heard_us = self.now
+        self.waiting[token] = way
+
+    def _put(self, connection: Connection, size: int) -> None:
+        self._wait(self.tokens, connection.road.name)
+        connection.unreceipted.append((self.tokens, size))
         unreceipted = sum(size for token, size in connection.unreceipted if token in self.waiting)
         if connection.receipted_bytes < PROBATION_BYTES and unreceipted > PROBATION_BYTES:
             raise Broken(f"{unreceipted} bytes are on a road that has not proven itself")
@@ -300,7 +317,7 @@ class RoadWorld:
         self.ladder.receipted(size, 0, self.now)
 
     def _by_poll(self, token: int, size: int) -> None:
-        self.waiting[token] = POLL
+        self._wait(token, POLL)
         self._after(2 * self.rtt_us, lambda: self._polled(token, size))
 
     def _polled(self, token: int, size: int) -> None:

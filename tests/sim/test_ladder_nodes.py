@@ -68,6 +68,27 @@ def test_the_same_seed_gives_the_same_trace_under_another_hash_seed(tmp_path: Pa
     assert b'"carrier":"websocket"' in first
 
 
+def test_an_idle_endpoint_leaves_a_road_that_passes_nothing_more() -> None:
+    world, node = climbing()
+    until(world, lambda: node.carrier._ladder.used == "link")
+    (silent,) = node.roads.connections
+    world._settle(5 * SECOND)
+    mute(silent)
+    assert (
+        until(world, lambda: node.carrier._ladder.is_doubted) <= 17
+    )  # a probe each 15 s, and a second without a receipt
+    until(world, lambda: node.accounts[-1].has_climbed)
+    assert silent not in node.roads.connections
+
+
+def test_an_idle_endpoint_notices_soon_that_a_road_passes_a_first_message_only() -> None:
+    world, node = climbing()
+    for road in node.roads.roads.values():
+        road.mode = Mode.LIES
+    until(world, lambda: node.carrier._ladder.used == "link")
+    assert until(world, lambda: node.carrier._ladder.is_doubted) <= 3
+
+
 # Each mutant breaks one promise of the carrier, and the simulator finds it.
 
 

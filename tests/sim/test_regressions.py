@@ -66,6 +66,9 @@ HOSTILE = {
     "the kibibyte that may leave when nothing is charged was taken for an excess": (7, 21804),
     "large bodies were repeated faster than a slow path could carry them": (7, 1642),
 }
+LADDER = {
+    "an idle exit on a road that passed a first message only was deaf": (8, 900061, False),
+}
 
 
 @pytest.mark.parametrize(("version", "seed"), FOUND.values(), ids=FOUND)
@@ -85,3 +88,10 @@ def test_a_seed_with_encrypted_streams_that_once_failed_passes(version: int, see
     outcome = run_scenario(draw_scenario(seed, version, encrypted=True))
     assert not outcome.failure, outcome.report()
     assert outcome.encrypted > 0
+
+
+@pytest.mark.parametrize(("version", "seed", "hostile"), LADDER.values(), ids=LADDER)
+def test_a_seed_with_ladders_that_once_failed_passes(version: int, seed: int, hostile: bool) -> None:
+    outcome = run_scenario(draw_scenario(seed, version, ladder=True, hostile=hostile))
+    assert not outcome.failure, outcome.report()
+    assert outcome.roads_used > 0

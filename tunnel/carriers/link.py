@@ -158,9 +158,11 @@ class LinkCarrier(ExchangingCarrier):
         if line is None or self._ladder.is_doubted:
             super().push(packets, token, now)
             return
-        size = line.send(packets, token, now)
+        self._host.wrote(line.send(packets, token, now))
+        self._sent(line, now)
+
+    def _sent(self, line: OpenLink, now: int) -> None:
         self._ladder.sent(line.waiting_bytes, now)
-        self._host.wrote(size)
         if line.link.state.closed:
             self.link_lost(line.link, line.link.state.closed)
 
@@ -274,6 +276,9 @@ class LinkCarrier(ExchangingCarrier):
                 proven = self._take_proven()
                 if proven is not None:
                     self._replace(proven, now)
+            case Step.PROBE if line is not None:
+                line.probe(now)
+                self._sent(line, now)
             case Step.RESUME:
                 self._use_lanes(False)
             case Step.YIELD if line is not None and self._spares:

@@ -2,9 +2,11 @@
 
 from tunnel.carriers.dialed_link import DialedLink
 from tunnel.exchange import BatchDone, LinkPace
-from tunnel.wire import Packet, encode_packets
+from tunnel.wire import Packet, PacketType, encode_packets
 
 __all__ = ["OpenLink"]
+
+_PROBE = -1  # the token of a batch that concerns no one but the link
 
 
 class OpenLink:
@@ -32,6 +34,10 @@ class OpenLink:
         self._pace.sent(size, now)
         return size
 
+    def probe(self, now: int) -> None:
+        """Send a batch without meaning (NOOP), of which the receipt shows that the path still passes data."""
+        self.send([Packet(PacketType.NOOP, 0, 0, 0, b"")], _PROBE, now)
+
     def receipted(self, tokens: list[int], now: int) -> tuple[list[BatchDone], int]:
         """Take receipts; return the batches that are done by them, and the number of receipted bytes."""
         size = self._unreceipted_bytes - self.link.state.unreceipted_bytes
@@ -42,7 +48,8 @@ class OpenLink:
                 self._given_up -= 1
             else:
                 self._pace.receipted(now)
-                done.append(BatchDone(token, ok=True))
+                if token != _PROBE:
+                    done.append(BatchDone(token, ok=True))
         if not self._given_up:
             self.waiting_bytes = self._unreceipted_bytes
         return done, size
@@ -50,7 +57,7 @@ class OpenLink:
     def give_up(self) -> list[BatchDone]:
         """Give up the batches without a receipt, so that they are sent another way."""
         unreceipted = self.link.state.unreceipted
-        done = [BatchDone(token, ok=False) for token in unreceipted[self._given_up :]]
+        done = [BatchDone(token, ok=False) for token in unreceipted[self._given_up :] if token != _PROBE]
         self._given_up = len(unreceipted)
         self.waiting_bytes = 0
         self._pace.forget()

@@ -25,6 +25,8 @@ _PROOF_US = 3 * _SECOND_US  # time for the first message to come back, at least
 _DOUBT_US = _SECOND_US  # time without a receipt, at least; it doubles whenever a receipt comes after all
 _DOUBT_US_MAX = 8 * _SECOND_US
 _DEAD_US = 10 * _SECOND_US  # without a receipt for this long, a doubted road is closed
+_PROBE_US = 15 * _SECOND_US  # after a receipt, if none is awaited; below the 20 s of 8.4
+_PROBE_FIRST_US = _SECOND_US  # on a new connection: paths that pass a first message only are found soon
 _PROBATION_BYTES = 64 * KIB
 _REST_US = _SECOND_US
 _REST_US_WORKED = 100 * MILLISECOND_US  # for a road that has carried data: most often only a connection was lost
@@ -43,6 +45,7 @@ class Step(enum.Enum):
     YIELD = "yield"  # give up the batches without a receipt; poll carries everything
     RESUME = "resume"  # move batches on the road in use again
     CLOSE = "close"  # close the road, which is dead
+    PROBE = "probe"  # send a batch without meaning on the road in use, and report it as any other
     RENEW = "renew"  # open another connection on the road in use, then call `renewed` or `not_renewed`
 
 
@@ -101,6 +104,7 @@ class Ladder:
         self._unreceipted_bytes = 0
         self._receipted_bytes = 0  # on the road in use, up to the end of its probation
         self._progress_us = 0
+        self._probe_us: int | None = None  # when to probe the road in use if it has been idle
         self._renew_us: int | None = None
         self._renewing: _Rung | None = None
         self._decisions: deque[Decision] = deque()
@@ -200,6 +204,7 @@ class Ladder:
         if rung is None:
             return
         self._progress_us = now
+        self._probe_us = now + _PROBE_US
         self._unreceipted_bytes = unreceipted_bytes
         self._receipted_bytes = min(_PROBATION_BYTES, self._receipted_bytes + size)
         if rung.state is RungState.DOUBTED:
@@ -222,6 +227,7 @@ class Ladder:
         self._forget_use()
         self._move(rung, RungEvent.HEARD)
         rung.opened_us = now
+        self._probe_us = now + _PROBE_FIRST_US
         self._plan_renewal(rung)
 
     def renew_soon(self, now: int) -> None:
@@ -247,6 +253,8 @@ class Ladder:
                 due_us = self._progress_us + _DEAD_US
             elif self._unreceipted_bytes:
                 due_us = self._progress_us + self._doubt_us(rung)
+            else:
+                due_us = self._probe_us
             if self._may_renew and self._renew_us is not None and (due_us is None or self._renew_us < due_us):
                 due_us = self._renew_us
         candidate = self._candidate()
@@ -273,7 +281,7 @@ class Ladder:
     # internal
 
     def _look_at(self, rung: _Rung, now: int) -> None:
-        """Doubt the road in use, close it, or renew its connection, if that is due."""
+        """Doubt the road in use, close it, renew its connection or probe it, if that is due."""
         if rung.state is RungState.DOUBTED:
             if now >= self._progress_us + _DEAD_US:
                 reason = f"the relay sent no receipt for {_DEAD_US // _SECOND_US} s"
@@ -286,6 +294,10 @@ class Ladder:
         elif self._may_renew and self._renew_us is not None and now >= self._renew_us:
             self._renewing = rung
             self._decide(Step.RENEW, rung)
+        elif not self._unreceipted_bytes and self._probe_us is not None and now >= self._probe_us:
+            # Without data of ours, nothing else would show that the path passes nothing, and the relay's data is lost.
+            self._probe_us = now + _PROBE_US
+            self._decide(Step.PROBE, rung)
 
     @property
     def _may_open(self) -> bool:
@@ -340,6 +352,7 @@ class Ladder:
         rung.used_since_us = now
         rung.why = ""
         self._forget_use()
+        self._probe_us = now + _PROBE_FIRST_US
         self._plan_renewal(rung)
         self._decide(Step.USE, rung)
 
@@ -360,7 +373,7 @@ class Ladder:
     def _forget_use(self) -> None:
         """Begin with another connection: it must prove itself with data."""
         self._unreceipted_bytes = self._receipted_bytes = 0
-        self._renew_us = None
+        self._renew_us = self._probe_us = None
 
     def _plan_renewal(self, rung: _Rung) -> None:
         if rung.renew_after_us:
