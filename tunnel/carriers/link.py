@@ -273,6 +273,8 @@ class LinkCarrier(ExchangingCarrier):
             case Step.TRY | Step.RENEW:
                 self._begin(decision.road, is_spare=False)
             case Step.USE:
+                self._waiting_road = ""  # a spare link may have proven the road meanwhile
+                self._lanes.set_holding(True)
                 proven = self._take_proven()
                 if proven is not None:
                     self._replace(proven, now)
@@ -378,7 +380,7 @@ class LinkCarrier(ExchangingCarrier):
     def _tried_once(self) -> None:
         """Note that a try has ended; begin the one that waits for its end."""
         self._opening = self._greeting = self._tried_us = None
-        self._lanes.set_holding(True)
+        self._lanes.set_holding(not self._waiting_road)
         road, self._next_road = self._next_road, ""
         if road and not self._closed:
             self._begin(road, is_spare=False)
