@@ -69,6 +69,7 @@ HOSTILE = {
 LADDER = {
     "an idle exit on a road that passed a first message only was deaf": (8, 900061, False),
     "a try of a road on a narrow path never began": (8, 900267, False),
+    "replaced links piled up where roads came and went": (8, 900347, True),
 }
 
 

@@ -461,9 +461,14 @@ class LinkCarrier(ExchangingCarrier):
         return proven
 
     def _replace(self, line: OpenLink, now: int) -> None:
-        """Use this link from now on. The one before it, and its spares if they are of another road, are closed soon."""
+        """Use this link from now on. The one before it, and its spares if they are of another road, are closed soon.
+
+        Those that were replaced earlier are closed at once: where roads come and go, links would pile up.
+        """
         before, self._line = self._line, line
         if before is not None:
+            for replaced in list(self._draining):
+                self._shut(replaced)
             drained_us = now + max(_DRAIN_US, 4 * self.round_trip_us)
             self._draining[before] = drained_us
             if before.road != line.road:
