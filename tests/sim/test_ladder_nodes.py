@@ -89,6 +89,21 @@ def test_an_idle_endpoint_notices_soon_that_a_road_passes_a_first_message_only()
     assert until(world, lambda: node.carrier._ladder.is_doubted) <= 3
 
 
+def test_a_spare_link_that_opens_while_the_link_is_silent_takes_over_at_once() -> None:
+    world, node = climbing(links=2)
+    carrier, road = node.carrier, node.roads.roads["link"]
+    until(world, lambda: len(carrier._spares) == 1)
+    line, spare = node.roads.connections
+    road.mode = Mode.REFUSES
+    spare._die()
+    mute(line)
+    until(world, lambda: carrier._ladder.is_doubted)
+    road.mode = Mode.WORKS
+    assert until(world, lambda: node.accounts[-1].has_climbed) < 9  # the silent link would be closed after that
+    assert carrier._line is not None
+    assert carrier._line.link._transport is not line.transport
+
+
 # Each mutant breaks one promise of the carrier, and the simulator finds it.
 
 

@@ -348,7 +348,7 @@ class LinkCarrier(ExchangingCarrier):
         now = self._host.now()
         self._spare_times.opened()
         line = self._open_links[link] = OpenLink(link, road)
-        if self._line is not None and self._line.road == road and is_spare:
+        if self._line is not None and self._line.road == road and is_spare and not self._ladder.is_doubted:
             self._spares.append(line)
         elif self._line is not None and self._line.road == road:
             self._replace(line, now)
