@@ -82,7 +82,7 @@ def breaks_on_long(data: bytes) -> None:
 
 
 def test_a_random_input_that_crashes_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzz_by_chance(Target("breaks", breaks_on_long, no_seeds), 60, tmp_path) == CRASHED
+    assert fuzz_by_chance(Target("breaks", breaks_on_long, no_seeds), 60, 1, tmp_path) == CRASHED
     (saved,) = tmp_path.iterdir()
     with pytest.raises(AssertionError):
         breaks_on_long(saved.read_bytes())

@@ -7,6 +7,7 @@ CRASHED.
 
 import hashlib
 import json
+import secrets
 import sys
 import time
 import traceback
@@ -48,12 +49,16 @@ def fuzz_by_coverage(name: str, seconds: int, seed: int, corpus: Path, crashes: 
     atheris.Fuzz()
 
 
-def fuzz_by_chance(target: Target, seconds: int, crashes: Path) -> int:
-    """Run committed inputs, then rounds of random ones, until one crashes or the time is up; return the exit code."""
+def fuzz_by_chance(target: Target, seconds: int, seed: int, crashes: Path) -> int:
+    """Run committed inputs, then rounds of random ones, until one crashes or the time is up; return the exit code.
+
+    Seed 0: a seed is drawn.
+    """
     from tests.fuzz.corpus import committed, random_inputs
 
     deadline = time.monotonic() + seconds
-    executions, seed = 0, 0
+    executions, rounds = 0, 0
+    seed = seed or secrets.randbits(32)
     started = time.monotonic()
     inputs = iter(committed(target).values())
     code = 0
@@ -68,10 +73,10 @@ def fuzz_by_chance(target: Target, seconds: int, crashes: Path) -> int:
                 code = CRASHED
             if code or time.monotonic() >= deadline:
                 break
-        seed += 1
-        inputs = random_inputs(target, seed, 1000)
+        rounds += 1
+        inputs = random_inputs(target, seed + rounds, 1000)
     rate = executions / max(0.001, time.monotonic() - started)
-    print(json.dumps({"executions": executions, "per_second": round(rate), "rounds": seed}))
+    print(json.dumps({"executions": executions, "per_second": round(rate), "rounds": rounds, "seed": seed}))
     return code
 
 
@@ -82,7 +87,7 @@ def main(arguments: list[str]) -> int:
         fuzz_by_coverage(name, int(seconds), int(seed), Path(corpus), Path(crashes))
     from tests.fuzz.registry import TARGETS
 
-    return fuzz_by_chance(TARGETS[name], int(seconds), Path(crashes))
+    return fuzz_by_chance(TARGETS[name], int(seconds), int(seed), Path(crashes))
 
 
 if __name__ == "__main__":

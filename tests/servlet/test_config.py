@@ -18,6 +18,7 @@ from tunnel_servlet.config import (
     render_users,
     require_safe,
 )
+from tunnel_servlet.switch.decisions import Hand, HandTo
 
 FULL = """
 listen = ["127.0.0.1:8080", "https://[::1]:8443", "http://0.0.0.0:80"]
@@ -66,7 +67,7 @@ def test_the_settings_of_a_file_are_read() -> None:
     assert policy.rules_of("ann").check_target("db.internal", 5432).allowed
     assert policy.may_listen("ann", "reports")
     assert policy.is_exit("b@c")
-    assert not isinstance(policy.authorise("x", Target(TargetKind.SERVICE, "y")), str)
+    assert policy.authorise("x", Target(TargetKind.SERVICE, "y")) == Hand(HandTo.SERVICE)
 
 
 def test_an_empty_file_is_the_default() -> None:

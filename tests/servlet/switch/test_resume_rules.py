@@ -155,5 +155,6 @@ def test_6_5_an_exit_that_the_rules_do_not_choose_for_the_target_is_not_reached(
     second = Peer(relay, "exits", 3, "b", is_exit=True)
     assert reason(client.push(resume(11, 22, first))) == RejectReason.GONE
     assert client.push(resume(12, 22, second)) == []
-    assert kinds(second.attached().push()) == ["CONNECT"] or second.numbers
+    second.attach()
+    assert kinds(second.push()) == ["CONNECT"]
     assert relay.switch.stats().routes_pending == 1
