@@ -46,7 +46,7 @@ WINDOW = "256K"  # the window of a scripted peer unless the script gives one
 OTHER_ROUTE_KEY = bytes(range(16))
 
 NOBODY = Party("", 0, 0, OTHER_ROUTE_KEY, Target(TargetKind.SERVICE, "-"), initiator=False)
-"""The party of packets that belong to no connection."""
+"""Stands in for the connection in packets that belong to none."""
 
 E = TypeVar("E", bound=enum.IntEnum)
 
@@ -90,7 +90,7 @@ class Fields:
 
 
 def build(phrase: Phrase, party: Party) -> Packet:
-    """Return the packet that the phrase describes, sent by the party's peer or by the relay."""
+    """Return the packet that the phrase describes, sent by the peer of this connection (`party`) or by the relay."""
     fields = Fields(phrase)
     word = phrase.word
     kind = parse_number(word.removeprefix("TYPE_")) if word.startswith("TYPE_") else int(PacketType[word])

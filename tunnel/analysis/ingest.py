@@ -1,4 +1,4 @@
-"""The step from trace files to Parquet tables: it adds each event exactly once, and either all of a call or nothing."""
+"""The step from trace files to Parquet tables: it adds each event exactly once. A call adds all new events, or none."""
 
 import re
 from collections.abc import Callable
@@ -26,8 +26,9 @@ def compact(
 ) -> Intake:
     """Add the new files of a folder to the tables of the ledger.
 
-    It may be interrupted and called again. NoTracesError if there are no traces and the tables have none from before;
-    SetupError or JobError if Spark could not add them: nothing is added then.
+    It may be interrupted and called again. NoTracesError if the folder does not exist, or if it has no
+    traces and the tables have none from before; SetupError or JobError if Spark could not add them: nothing is added
+    then.
     """
     if not traces.is_folder():
         raise NoTracesError(f"{traces.place()} is not a directory: name the one that --trace wrote to")

@@ -23,7 +23,7 @@ SPOOL_BYTES = 1024 * 1024  # a larger body goes to disk
 SPOOL_AHEAD_BYTES = (
     2 * 1024 * 1024
 )  # may be reported as taken before they are on disk, so that a short pause of the disk stops no sender
-INCOMING_MAX = 32  # split messages received at once; together they hold at most this times SPOOL_BYTES in memory
+INCOMING_MAX = 32  # split messages received at once; each keeps SPOOL_BYTES in memory, and parts that wait for the disk
 BODY_BYTES_MAX = 64 * 1024**3  # of one message
 _IGNORED_MAX = 1024  # refused messages whose remaining parts may still arrive
 
@@ -69,7 +69,7 @@ class AssemblerConfig:
 
 
 class AssemblerHost(Protocol):
-    """The owner of an assembler, which calls these methods."""
+    """The owner of an assembler. The assembler calls these methods."""
 
     def deliver(self, packet: Packet) -> None:
         """Take a complete packet. If its body is on disk, the host must close it."""

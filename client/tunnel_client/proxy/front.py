@@ -18,7 +18,7 @@ from tunnel_client.proxy.socks import VERSION_4, VERSION_5, Socks5Request, parse
 
 __all__ = ["ProxyFront", "ProxyServices"]
 
-_EARLY_BYTES_MAX = 64 * 1024  # more bytes after a request than this pause reading until it is answered
+_EARLY_BYTES_MAX = 64 * 1024  # when more follow a request, reading stops until it is answered
 _TLS = 0x16  # the first byte of a handshake
 _log = structlog.get_logger("tunnel")
 

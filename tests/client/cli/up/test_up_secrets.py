@@ -111,7 +111,7 @@ async def test_a_rotation_of_the_token_interrupts_nothing(carrier: str, tmp_path
 
 
 @in_loop
-async def test_a_new_token_that_came_before_the_refusal_of_the_old_one_was_seen_is_used_at_once(
+async def test_a_new_token_is_used_at_once_if_it_comes_before_up_has_noticed_that_the_old_one_is_refused(
     tmp_path: Path,
 ) -> None:
     async with open_up(tmp_path, '[forward]\nthere = "0:reports"', 'carrier = "poll"\n') as up:
