@@ -246,8 +246,8 @@ def go_on_talking(sock: socket.socket) -> None:
 
 
 def test_data_for_a_closed_socket_is_answered_with_a_reset(runtime: Runtime, listener: socket.socket) -> None:
-    """TCP does the same. After `shutdown(SHUT_WR)`, the event loop that serves the other end of the socket gets no event
-    when the application closes the socket.
+    """TCP does the same. After `shutdown(SHUT_WR)`, the event loop that serves the other end of the socket gets no
+    event when the application closes the socket.
     """
     sock = create_connection(listener.getsockname(), DEADLINE_S, runtime=runtime)
     far, _ = listener.accept()
