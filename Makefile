@@ -9,10 +9,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 SUMMARY := build/test-summary.txt
 LONG_SUMMARY := build/test-long-summary.txt
+CLIENTS_SUMMARY := build/test-clients-summary.txt
 
 # Tests of whole programs under load, which together take as long as all others: "make test" leaves them to test-long.
 LONG := tests/analysis tests/test_compose.py tests/test_pyz.py tests/field tests/loadtests/experiments \
   tests/loadtests/stress tests/loadtests/broker tests/loadtests/bench/test_peers.py
+
+# Tests of programs that use the tunnel, and of the endpoint for Node: a fifth of the time of all unit tests.
+CLIENTS := tests/interop tests/client/test_cpython_sockets.py $(wildcard tests/real/test_clients_*.py)
 
 # With REQUIRE_REAL=1, a test fails instead of being skipped if a program that it needs is missing.
 export REQUIRE_REAL
@@ -24,7 +28,7 @@ SEED ?= 0
 STRESS ?=
 FIELD ?=
 
-.PHONY: help setup test units test-long lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
+.PHONY: help setup test units test-clients test-long lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,16 +53,22 @@ setup: .venv/.stamp ## Create .venv with everything for development; does nothin
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
-test: setup ## Run lint, unit tests and 500 simulated runs; list what was skipped at the end (test-long has the rest)
+test: setup ## Run lint, unit tests and 500 simulated runs; list what was skipped at the end
 	@$(MAKE) lint
 	@$(MAKE) units
 	@$(MAKE) sim SEEDS=500
 	@cat $(SUMMARY)
+	@echo 'skipped: real clients, the Node endpoint, and the tests of the interpreter for sockets (make test-clients)'
 	@echo 'skipped: $(LONG): they take longer (make test-long)'
 
-units: setup ## Run only the unit tests, without those of test-long
+units: setup ## Run only the unit tests, without those of test-clients and test-long
 	@rm -f $(SUMMARY)
-	$(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG)) --summary-file=$(SUMMARY)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG) $(CLIENTS)) --summary-file=$(SUMMARY)
+
+test-clients: setup ## Run the tests of real clients (ssh, psql, redis, curl, Go, ...), Node's endpoint, and CPython's tests of sockets
+	@rm -f $(CLIENTS_SUMMARY)
+	$(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_timeout=600 $(CLIENTS) --summary-file=$(CLIENTS_SUMMARY)
+	@cat $(CLIENTS_SUMMARY)
 
 test-long: setup ## Run the tests that take long: Spark, load tests, some of the field, pyz, docker compose (10 minutes)
 	@rm -f $(LONG_SUMMARY)
