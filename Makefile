@@ -15,7 +15,7 @@ CLIENTS_SUMMARY := build/test-clients-summary.txt
 LONG := tests/analysis tests/test_compose.py tests/test_pyz.py tests/field tests/loadtests/experiments \
   tests/loadtests/stress tests/loadtests/broker tests/loadtests/bench/test_peers.py
 
-# Tests of programs that use the tunnel, and of the endpoint for Node: a fifth of the time of all unit tests.
+# Tests of programs that use the tunnel, and of the endpoint for Node: a quarter of the processor time of the unit tests.
 CLIENTS := tests/interop tests/client/test_cpython_sockets.py $(wildcard tests/real/test_clients_*.py)
 
 # With REQUIRE_REAL=1, a test fails instead of being skipped if a program that it needs is missing.
