@@ -100,6 +100,11 @@ def try_rule(arguments: argparse.Namespace) -> int:
     target = _read_target(arguments.target)
     users = dict.fromkeys([*config.tokens.users, *config.grants.users])
     if arguments.name not in users and arguments.name != OPEN_USER:
+        if not config_file(arguments):
+            raise ConfigError(
+                f"no user {arguments.name} is known, because there is no {DEFAULT_FILE} here: name the relay's "
+                "configuration with -c"
+            )
         names = f"the users are {', '.join(users)}" if users else "there are no users yet"
         advice = f"{similar_name(arguments.name, users)}{names}"
         raise ConfigError(f"no user {arguments.name} has a token or rules in {config_file(arguments)}: {advice}")
@@ -219,7 +224,8 @@ def _admin_address(arguments: argparse.Namespace) -> ListenAddress:
     address = load_config(file).admin
     if address is None:
         raise ConfigError(
-            f"{file or DEFAULT_FILE}: no admin listener: set admin, name it with --admin, or send SIGTERM to the relay"
+            f"{file or f'there is no {DEFAULT_FILE} here'}: no admin listener is known: "
+            "set admin in the configuration, name the listener with --admin, or send SIGTERM to the relay"
         )
     return address
 

@@ -237,6 +237,17 @@ def test_check_reports_listeners_without_tls_and_rules_without_tokens(
     assert json.loads(capsys.readouterr().out) == {"ok": True, "tokens": 1, "users": ["ann"], "without_tls": []}
 
 
+@pytest.mark.parametrize("words", [["rule", "check", "ann", "x:1"], ["drain"], ["check"], ["serve"], ["user", "list"]])
+def test_a_command_in_a_folder_without_a_configuration_says_so(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    shown = capsys.readouterr().err
+    assert "there is no relay.toml here" in shown or "relay.toml: no such file" in shown
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("target", "code", "words"),
     [
