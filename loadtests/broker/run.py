@@ -12,7 +12,7 @@ from random import Random
 
 import msgspec
 
-from loadtests.broker.sides import BATCH, NUMBER_BYTES, SERVICE, TOPIC, ahead_max
+from loadtests.broker.sides import BATCH, SERVICE, TOPIC, ahead_max, taken_in
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
 
@@ -133,11 +133,7 @@ def _side(name: str, *arguments: object) -> Process:
 
 def _received(place: Path) -> int:
     """Return the number of messages that the slowest group has taken in."""
-    counts: list[int] = []
-    for group in GROUPS:
-        files = [place / group / str(partition) for partition in range(PARTITIONS)]
-        counts.append(sum(file.stat().st_size // NUMBER_BYTES for file in files if file.exists()))
-    return min(counts)
+    return min(sum(taken_in(place, group, partition) for partition in range(PARTITIONS)) for group in GROUPS)
 
 
 def _watch(

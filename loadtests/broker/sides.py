@@ -43,6 +43,7 @@ __all__ = [
     "consume",
     "make_payload",
     "produce",
+    "taken_in",
 ]
 
 SERVICE = "broker"
@@ -88,10 +89,10 @@ def ahead_max(total: int) -> int:
     return min(4 * BATCH, total // 20)
 
 
-def _slowest(directory: Path, groups: Sequence[str], partition: int) -> int:
-    """Return the number of messages of a partition that every group has taken in."""
-    files = [directory / group / str(partition) for group in groups]
-    return min(file.stat().st_size // NUMBER_BYTES if file.exists() else 0 for file in files)
+def taken_in(directory: Path, group: str, partition: int) -> int:
+    """Return the number of messages of a partition that a group has taken in."""
+    file = directory / group / str(partition)
+    return file.stat().st_size // NUMBER_BYTES if file.exists() else 0
 
 
 async def produce(road: str, directory: Path, partition: int, total: int, groups: Sequence[str]) -> None:
@@ -111,7 +112,7 @@ async def produce(road: str, directory: Path, partition: int, total: int, groups
                     if number < acknowledged:
                         print("lost", acknowledged - number, "acknowledged messages", flush=True)
                         return
-                while number - _slowest(directory, groups, partition) > ahead_max(total):  # noqa: ASYNC110 - files
+                while number - min(taken_in(directory, group, partition) for group in groups) > ahead_max(total):  # noqa: ASYNC110 - files
                     await asyncio.sleep(_LOOK_S)
                 count = min(BATCH, total - number)
                 batch = [make_payload(partition, each) for each in range(number, number + count)]

@@ -70,11 +70,11 @@ def _check_sending(node: Node, connection: Connection) -> None:
     if window.sent_offset > edge:
         beyond = window.sent_offset - edge
         raise Violation(f"{node}, connection {connection.id}: {beyond} bytes sent beyond the peer's window")
-    limit = max(window.edge_bytes, node.edge_used.get(connection.id, 0), TRICKLE_BYTES)  # 4.11: 1 KiB while it is 0
-    if window.edge_used > limit:
+    load_max = max(window.edge_bytes, node.edge_used.get(connection.id, 0), TRICKLE_BYTES)  # 4.11: 1 KiB while it is 0
+    if window.edge_used > load_max:
         oldest = window.outstanding.get(window.oldest)
         allowed = oldest.size if oldest is not None and oldest.charged else 0  # 4.11: the oldest is sent again
-        if window.edge_used - allowed > limit:
+        if window.edge_used - allowed > load_max:
             raise Violation(
                 f"{node}, connection {connection.id}: {window.edge_used} bytes in flight, "
                 f"the relay has room for {window.edge_bytes}"

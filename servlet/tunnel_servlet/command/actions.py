@@ -96,18 +96,19 @@ def try_rule(arguments: argparse.Namespace) -> int:
             f"--open: every client of an open relay is the user {OPEN_USER}: "
             f"run `tunnel-relay rule check {OPEN_USER} {arguments.target} --open`"
         )
-    config = load_config(config_file(arguments), Overrides(allow=tuple(arguments.allow), is_open=arguments.open))
+    file = config_file(arguments)
+    config = load_config(file, Overrides(allow=tuple(arguments.allow), is_open=arguments.open))
     target = _read_target(arguments.target)
     users = dict.fromkeys([*config.tokens.users, *config.grants.users])
     if arguments.name not in users and arguments.name != OPEN_USER:
-        if not config_file(arguments):
+        if not file:
             raise ConfigError(
                 f"no user {arguments.name} is known, because there is no {DEFAULT_FILE} here: name the relay's "
                 "configuration with -c"
             )
         names = f"the users are {', '.join(users)}" if users else "there are no users yet"
         advice = f"{similar_name(arguments.name, users)}{names}"
-        raise ConfigError(f"no user {arguments.name} has a token or rules in {config_file(arguments)}: {advice}")
+        raise ConfigError(f"no user {arguments.name} has a token or rules in {file}: {advice}")
     is_udp = target.host.startswith(UDP_TARGET)
     host = target.host.removeprefix(UDP_TARGET)
     decision = config.grants.authorise(arguments.name, target)

@@ -126,13 +126,15 @@ class Acceptor:
                     return
                 continue
             connection.setblocking(False)
-            place = self._connections.admit(source_of(str(address[0])))
+            host, port = str(address[0]), int(address[1])
+            source = source_of(host)
+            place = self._connections.admit(source)
             if place is None:
                 connection.close()
-                self._say("too_many_connections", source_of(str(address[0])), self._too_many)
+                self._say("too_many_connections", source, self._too_many)
                 self._keep_spares()
                 continue
-            task = self._loop.create_task(self._open(connection, place, (str(address[0]), int(address[1]))))
+            task = self._loop.create_task(self._open(connection, place, (host, port)))
             self._opening.add(task)
             task.add_done_callback(partial(self._has_opened, connection, place))
 

@@ -18,17 +18,22 @@ _TRAFFIC_SERVER = (
     "trafficserver-remap.config",
     "trafficserver-runroot.yaml",
 )
-_MakeCommand = Callable[[Path, int], list[str]]  # given the configuration and the port
+_MakeCommand = Callable[[Path, int], list[str]]  # given the first configuration and the port
 
 
-def _configured(program: str, template: str, make_command: _MakeCommand) -> Hop:
+def _configured(program: str, make_command: _MakeCommand, *templates: str, prefix: str = "") -> Hop:
+    """The program with these configurations in one directory, under their names without the prefix."""
+
     def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
         directory = ground.directory / program
         directory.mkdir(exist_ok=True)
 
         def command(port: int) -> list[str]:
-            text = fill(template, port=port, upstream=upstream, directory=directory)
-            return make_command(write_config(directory / template, text), port)
+            files = []
+            for template in templates:
+                text = fill(template, port=port, upstream=upstream, directory=directory)
+                files.append(write_config(directory / template.removeprefix(prefix), text))
+            return make_command(files[0], port)
 
         return run_program(stack, command).port
 
@@ -44,12 +49,12 @@ def varnish(template: str, *parameters: str) -> Hop:
         jail = ["-j", "none"] if os.geteuid() == 0 else []
         return ["varnishd", *jail, "-F", *place, "-f", str(file), *options]
 
-    return _configured("varnishd", template, command)
+    return _configured("varnishd", command, template)
 
 
 def lighttpd(template: str) -> Hop:
     """lighttpd with this configuration."""
-    return _configured("lighttpd", template, lambda file, port: ["lighttpd", "-D", "-f", str(file)])
+    return _configured("lighttpd", lambda file, port: ["lighttpd", "-D", "-f", str(file)], template)
 
 
 def caddy(template: str) -> Hop:
@@ -59,7 +64,7 @@ def caddy(template: str) -> Hop:
         home = [f"{name}={file.parent}" for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")]
         return ["env", *home, "caddy", "run", "--config", str(file), "--adapter", "caddyfile"]
 
-    return _configured("caddy", template, command)
+    return _configured("caddy", command, template)
 
 
 def envoy(template: str) -> Hop:
@@ -68,34 +73,26 @@ def envoy(template: str) -> Hop:
     def command(file: Path, port: int) -> list[str]:
         return ["envoy", "-c", str(file), "--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]
 
-    return _configured("envoy", template, command)
+    return _configured("envoy", command, template)
 
 
 def h2o(template: str) -> Hop:
     """h2o with this configuration."""
-    return _configured("h2o", template, lambda file, port: ["h2o", "-c", str(file)])
+    return _configured("h2o", lambda file, port: ["h2o", "-c", str(file)], template)
 
 
 def nghttpx(template: str) -> Hop:
     """nghttpx with this configuration."""
-    return _configured("nghttpx", template, lambda file, port: ["nghttpx", f"--conf={file}"])
+    return _configured("nghttpx", lambda file, port: ["nghttpx", f"--conf={file}"], template)
 
 
 def trafficserver() -> Hop:
     """Apache Traffic Server, whose files all lie in one directory of their own."""
 
-    def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
-        directory = ground.directory / "trafficserver"
+    def command(file: Path, port: int) -> list[str]:
+        return ["traffic_server", f"--run-root={file.parent}"]
 
-        def command(port: int) -> list[str]:
-            for template in _TRAFFIC_SERVER:
-                text = fill(template, port=port, upstream=upstream, directory=directory)
-                write_config(directory / template.removeprefix("trafficserver-"), text)
-            return ["traffic_server", f"--run-root={directory}"]
-
-        return run_program(stack, command).port
-
-    return Hop("traffic_server", start)
+    return _configured("traffic_server", command, *_TRAFFIC_SERVER, prefix="trafficserver-")
 
 
 def scripted(name: str) -> Hop:
