@@ -31,11 +31,11 @@ _MB = 1e6
 
 
 class Row(msgspec.Struct):
-    """One path: medians over the runs, and their ratio to the bare path with the same number of hops."""
+    """One path: medians over the runs, and their ratios to the bare path and to the path beside which it is put."""
 
     name: str
     topology: str
-    hops: int
+    bare: str
     size_bytes: int
     up_mb_s: float
     down_mb_s: float
@@ -44,6 +44,10 @@ class Row(msgspec.Struct):
     up_of_bare: float | None = None
     down_of_bare: float | None = None
     echo_of_bare: float | None = None
+    beside: str = ""
+    up_of_beside: float | None = None
+    down_of_beside: float | None = None
+    echo_of_beside: float | None = None
 
 
 class _Run(msgspec.Struct):
@@ -87,7 +91,8 @@ def _row(road: Road, runs: list[_Run], size: int) -> Row:
     return Row(
         name=road.name,
         topology=road.topology,
-        hops=road.hops,
+        bare=road.bare,
+        beside=road.beside,
         size_bytes=size,
         up_mb_s=statistics.median(run.up for run in runs) / _MB,
         down_mb_s=statistics.median(run.down for run in runs) / _MB,
@@ -102,13 +107,16 @@ def _percentile(values: list[float], percent: int) -> float:
 
 
 def _compare(rows: list[Row]) -> None:
-    bare = {row.hops: row for row in rows if row.name.startswith("bare-")}
+    named = {row.name: row for row in rows}
     for row in rows:
-        base = bare.get(row.hops)
-        if base is not None:
-            row.up_of_bare = row.up_mb_s / base.up_mb_s
-            row.down_of_bare = row.down_mb_s / base.down_mb_s
-            row.echo_of_bare = row.echo_p50_us / base.echo_p50_us
+        if (base := named.get(row.bare)) is not None:
+            row.up_of_bare, row.down_of_bare, row.echo_of_bare = _ratios(row, base)
+        if (base := named.get(row.beside)) is not None:
+            row.up_of_beside, row.down_of_beside, row.echo_of_beside = _ratios(row, base)
+
+
+def _ratios(row: Row, base: Row) -> tuple[float, float, float]:
+    return row.up_mb_s / base.up_mb_s, row.down_mb_s / base.down_mb_s, row.echo_p50_us / base.echo_p50_us
 
 
 def machine() -> str:
@@ -127,6 +135,13 @@ def _share(value: float | None, *, times: bool = False) -> str:
     return "" if value is None else f"{value:.1f}x" if times else f"{value:.0%}"
 
 
+def _beside(row: Row) -> str:
+    if row.echo_of_beside is None:
+        return ""
+    up, down = _share(row.up_of_beside), _share(row.down_of_beside)
+    return f" (of {row.beside}: {up} up, {down} down, echo {row.echo_of_beside:.2f}x)"
+
+
 def render(rows: list[Row], head: list[str]) -> str:
     """Return the table as text for people."""
     lines = [*head, ""]
@@ -136,7 +151,7 @@ def render(rows: list[Row], head: list[str]) -> str:
         lines.append(
             f"{row.name:<20}{row.up_mb_s:>9,.0f}{_share(row.up_of_bare):>9}{row.down_mb_s:>11,.0f}"
             f"{_share(row.down_of_bare):>9}{row.echo_p50_us:>13,.0f}{_share(row.echo_of_bare, times=True):>9}"
-            f"{row.echo_p99_us:>9,.0f}  {row.topology}"
+            f"{row.echo_p99_us:>9,.0f}  {row.topology}{_beside(row)}"
         )
     return "\n".join(lines)
 

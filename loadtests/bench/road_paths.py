@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from loadtests.bench.programs import find_peer, start_peer
+from loadtests.bench.programs import find_peer, start_peer, wait_listening
 from loadtests.harness.compiled import COMPILED
+from loadtests.harness.nginx import Nginx
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
 from tunnel.encryption.keys import KeyFile
@@ -17,6 +18,9 @@ from tunnel_servlet.access.tokens import Key, make_token
 from tunnel_servlet.command.files import write_users
 
 __all__ = ["ROADS", "Road", "Way", "bare", "start_target"]
+
+# Starts a program in front of the relay with this URL, and returns the URL that leads through it.
+_Hop = Callable[[ExitStack, str], str]
 
 _PEER = "loadtests.bench.road_peer"
 
@@ -42,15 +46,16 @@ class Way(msgspec.Struct, frozen=True):
 class Road(msgspec.Struct, frozen=True):
     """A path to measure. `start` starts its processes, which end with the stack.
 
-    `hops` selects the bare path for the comparison: it has this number of forwarders.
+    `bare` names the path without a tunnel that this one is compared with, and `beside` a further path.
     """
 
     name: str
     topology: str
-    hops: int
+    bare: str
     start: Callable[[ExitStack], Way]
     share: int = 1  # divides the size, so that slow paths move less
     echo_share: int = 1  # divides the echoes: with a round trip of 100 ms, a thousand take minutes
+    beside: str = ""
 
 
 def _peer(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
@@ -71,13 +76,13 @@ def start_target(stack: ExitStack) -> str:
     return _peer(stack, "target")
 
 
-def bare(hops: int) -> Callable[[ExitStack], Way]:
+def bare(hops: int, *slow: str) -> Callable[[ExitStack], Way]:
     """Return the function that starts a path with this number of bare forwarders: the limit of the machine."""
 
     def start(stack: ExitStack) -> Way:
         port = _peer(stack, "target")
         for _ in range(hops):
-            port = _peer(stack, "forward", "--port", port)
+            port = _peer(stack, "forward", "--port", port, *slow)
         return Way(("--port", port))
 
     return start
@@ -107,18 +112,39 @@ def _relay(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | N
 
 
 def _service(
-    carrier: str, delay_ms: int = 0, *, traced: bool = False, compiled: bool = False
+    carrier: str, hop: _Hop | None = None, *, traced: bool = False, compiled: bool = False, warm_s: float = 0
 ) -> Callable[[ExitStack], Way]:
     def start(stack: ExitStack) -> Way:
         trace = ("--trace", stack.enter_context(TemporaryDirectory())) if traced else ()
         environment = COMPILED if compiled else {}
         url = _relay(stack, "--open", "--listen", "127.0.0.1:0", "--exit", "none", *trace, environment=environment)
         _peer(stack, "service", "--relay", url, *trace, environment=environment)
-        if delay_ms:
-            port = url.rpartition(":")[2]
-            late = _peer(stack, "forward", "--port", port, "--delay-ms", str(delay_ms))
-            url = f"http://127.0.0.1:{late}"
-        return Way(("--relay", url, "--carrier", carrier, *trace), environment=environment)
+        if hop is not None:
+            url = hop(stack, url)
+        arguments = ("--relay", url, "--carrier", carrier, "--warm-s", str(warm_s), *trace)
+        return Way(arguments, environment=environment)
+
+    return start
+
+
+def _late(*slow: str) -> _Hop:
+    """Return the hop that is a bare forwarder with a delay, a rate, or both."""
+
+    def start(stack: ExitStack, url: str) -> str:
+        port = _peer(stack, "forward", "--port", url.rpartition(":")[2], *slow)
+        return f"http://127.0.0.1:{port}"
+
+    return start
+
+
+def _nginx(http: str = "", location: str = "") -> _Hop:
+    """Return the hop that is nginx with its default settings and these directives."""
+
+    def start(stack: ExitStack, url: str) -> str:
+        find_peer("nginx", "run make system-deps")
+        nginx = stack.enter_context(Nginx(url, http=http, location=location))
+        wait_listening(nginx.process, nginx.port)
+        return nginx.url
 
     return start
 
@@ -150,19 +176,63 @@ def _exit(carrier: str, *, encrypted: bool = False) -> Callable[[ExitStack], Way
     return start
 
 
+_LATE = ("--delay-ms", "50")
+_SLOW = (*_LATE, "--mb-s", "50")
+_SLOW_WARM_S = 5.0
+_TEN_A_SECOND = ("limit_req_zone $binary_remote_addr zone=clients:1m rate=10r/s;", "limit_req zone=clients;")
+
 ROADS: tuple[Road, ...] = (
-    Road("bare-1", "client - uvloop forwarder - target", 1, bare(1)),
-    Road("bare-2", "client - 2 uvloop forwarders - target", 2, bare(2)),
-    Road("socat", "client - socat - target", 1, _socat),
-    Road("httptunnel", "client - htc - hts - target", 2, _httptunnel),
-    Road("link-service", "client =link= relay =link= service", 1, _service("link")),
-    Road("link-traced", "the same, with all three processes tracing every packet", 1, _service("link", traced=True)),
-    Road("link-compiled", "client =link= relay =link= service, all compiled", 1, _service("link", compiled=True)),
-    Road("link-exit", "client =link= relay =link= exit - target", 2, _exit("link")),
-    Road("link-exit-encrypted", "the same, encrypted from client to exit", 2, _exit("link", encrypted=True)),
-    Road("poll-service", "client =poll= relay =link= service", 1, _service("poll")),
-    Road("poll-compiled", "client =poll= relay =link= service, all compiled", 1, _service("poll", compiled=True)),
-    Road("poll-exit", "client =poll= relay =link= exit - target", 2, _exit("poll")),
-    Road("poll-exit-encrypted", "the same, encrypted from client to exit", 2, _exit("poll", encrypted=True)),
-    Road("poll-100ms", "client =poll= 50 ms each way - relay =link= service", 1, _service("poll", 50), 4, 20),
+    Road("bare-1", "client - uvloop forwarder - target", "bare-1", bare(1)),
+    Road("bare-2", "client - 2 uvloop forwarders - target", "bare-2", bare(2)),
+    Road("bare-slow", "client - 50 ms each way, 50 MB/s - target", "bare-slow", bare(1, *_SLOW), 1, 20),
+    Road("socat", "client - socat - target", "bare-1", _socat),
+    Road("httptunnel", "client - htc - hts - target", "bare-2", _httptunnel),
+    Road("link-service", "client =link= relay =link= service", "bare-1", _service("link")),
+    Road("link-traced", "the same, all three processes tracing every packet", "bare-1", _service("link", traced=True)),
+    Road("link-compiled", "client =link= relay =link= service, compiled", "bare-1", _service("link", compiled=True)),
+    Road("link-exit", "client =link= relay =link= exit - target", "bare-2", _exit("link")),
+    Road("link-exit-encrypted", "the same, encrypted from client to exit", "bare-2", _exit("link", encrypted=True)),
+    Road(
+        "websocket-service",
+        "client =websocket= relay =link= service",
+        "bare-1",
+        _service("websocket"),
+        beside="link-service",
+    ),
+    Road("poll-service", "client =poll= relay =link= service", "bare-1", _service("poll")),
+    Road("poll-compiled", "client =poll= relay =link= service, compiled", "bare-1", _service("poll", compiled=True)),
+    Road("poll-exit", "client =poll= relay =link= exit - target", "bare-2", _exit("poll")),
+    Road("poll-exit-encrypted", "the same, encrypted from client to exit", "bare-2", _exit("poll", encrypted=True)),
+    Road(
+        "poll-100ms",
+        "client =poll= 50 ms each way - relay =link= service",
+        "bare-1",
+        _service("poll", _late(*_LATE)),
+        4,
+        20,
+    ),
+    Road("poll-nginx", "client =poll= nginx - relay =link= service", "bare-2", _service("poll", _nginx())),
+    Road(
+        "stream-nginx",
+        "client =stream= nginx - relay =link= service",
+        "bare-2",
+        _service("stream", _nginx()),
+        beside="poll-nginx",
+    ),
+    Road(
+        "stream-slow",
+        "client =stream= 50 ms each way, 50 MB/s - relay =link= service, after 5 s",
+        "bare-slow",
+        _service("stream", _late(*_SLOW), warm_s=_SLOW_WARM_S),
+        1,
+        20,
+    ),
+    Road(
+        "stream-10-a-second",
+        "client =stream= nginx with 10 requests/s - relay =link= service, after 5 s",
+        "bare-2",
+        _service("stream", _nginx(*_TEN_A_SECOND), warm_s=_SLOW_WARM_S),
+        4,
+        20,
+    ),
 )

@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ _BLOCK = bytes(256 * 1024)
 _CONNECT_S = 30.0
 _WARM_S = 60.0  # a path that has not moved an eighth of the bytes by then is broken
 _MEASURE_S = 240.0
+_BUFFER_S = 0.05  # of bytes at its rate that a slow path holds beyond its delay
 
 
 class Target(asyncio.Protocol):
@@ -165,17 +167,42 @@ class Client(asyncio.Protocol):
             self._transport.write(part)
 
 
-class Forwarder(asyncio.Protocol):
-    """One side of a bare forwarder: writes the bytes that it receives to the other side, perhaps after a delay."""
+@dataclass(frozen=True, slots=True)
+class SlowPath:
+    """What a forwarder does to each direction of a connection: a delay, and a rate, 0 for none."""
 
-    def __init__(self, delay_s: float, upstream: tuple[str, int] | None) -> None:
+    delay_s: float = 0.0
+    rate_bps: float = 0.0
+    """Bytes per second."""
+
+    @property
+    def is_slow(self) -> bool:
+        return bool(self.delay_s or self.rate_bps)
+
+    @property
+    def holds_bytes(self) -> float:
+        """How much is on its way at most: what the path carries in its delay, and a buffer of 50 ms."""
+        return self.rate_bps * (self.delay_s + _BUFFER_S)
+
+
+class Forwarder(asyncio.Protocol):
+    """One side of a bare forwarder: writes the bytes that it receives to the other side, perhaps later.
+
+    A slow path delays all bytes, and lets through a number of bytes per second.
+    """
+
+    def __init__(self, path: SlowPath, upstream: tuple[str, int] | None) -> None:
         self.transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
-        self._delay_s = delay_s
+        self._path = path
         self._upstream = upstream
         self._dialling: asyncio.Task[None] | None = None
         self.other: Forwarder | None = None
         self._late: deque[bytes] = deque()
+        self._late_bytes = 0
+        self._is_held = False
+        self._free_at = 0.0
+        """When the path has let through what was received so far."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -183,31 +210,52 @@ class Forwarder(asyncio.Protocol):
             self._dialling = self._loop.create_task(self._dial(*self._upstream))
 
     async def _dial(self, host: str, port: int) -> None:
-        _, other = await self._loop.create_connection(lambda: Forwarder(self._delay_s, None), host, port)
+        _, other = await self._loop.create_connection(lambda: Forwarder(self._path, None), host, port)
         self.other, other.other = other, self
-        while self._late and not self._delay_s:  # bytes that arrived before the upstream connection
+        while self._late and not self._path.is_slow:  # bytes that arrived before the upstream connection
             self._pass()
 
     def data_received(self, data: bytes) -> None:
-        if self._delay_s:
+        if self._path.is_slow or self.other is None:
             self._late.append(data)
-            self._loop.call_later(self._delay_s, self._pass)
+            self._late_bytes += len(data)
+        if self._path.is_slow:
+            self._delay(len(data))
         elif self.other is not None:
             self.other.transport.write(data)
-        else:
-            self._late.append(data)
+
+    def _delay(self, size: int) -> None:
+        path, now = self._path, self._loop.time()
+        if path.rate_bps:
+            self._free_at = max(self._free_at, now) + size / path.rate_bps
+        self._loop.call_at(max(self._free_at, now) + path.delay_s, self._pass)
+        if path.rate_bps and self._late_bytes > path.holds_bytes:
+            self.transport.pause_reading()
 
     def _pass(self) -> None:
-        if self.other is not None:
-            self.other.transport.write(self._late.popleft())
+        if self.other is None:
+            return
+        data = self._late.popleft()
+        self._late_bytes -= len(data)
+        self.other.transport.write(data)
+        if self._path.rate_bps and self._late_bytes <= self._path.holds_bytes and not self._is_held:
+            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         if self.other is not None:
-            self.other.transport.pause_reading()
+            self.other.hold(held=True)
 
     def resume_writing(self) -> None:
         if self.other is not None:
-            self.other.transport.resume_reading()
+            self.other.hold(held=False)
+
+    def hold(self, *, held: bool) -> None:
+        """Stop reading while the other side takes no more, or go on."""
+        self._is_held = held
+        if held:
+            self.transport.pause_reading()
+        elif not self._path.rate_bps or self._late_bytes <= self._path.holds_bytes:
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.other is not None:
@@ -230,7 +278,8 @@ async def _target(arguments: argparse.Namespace) -> None:
 
 
 async def _forward(arguments: argparse.Namespace) -> None:
-    await _serve(lambda: Forwarder(arguments.delay_ms / 1000, ("127.0.0.1", arguments.port)))
+    path = SlowPath(arguments.delay_ms / 1000, arguments.mb_s * 1e6)
+    await _serve(lambda: Forwarder(path, ("127.0.0.1", arguments.port)))
 
 
 def _trace(arguments: argparse.Namespace) -> tunnel.TraceWriter | None:
@@ -274,11 +323,13 @@ async def _measure(client: Client, arguments: argparse.Namespace) -> None:
     size, warm = arguments.size, arguments.echoes // 10
     wanted = arguments.what.split(",")
     figures: dict[str, Any] = {}
-    async with asyncio.timeout(_WARM_S):
-        await client.up(
-            max(1, size // 8)
-        )  # warm up, so that limits which the carrier learns are learned before the measurement
+    until = time.perf_counter() + arguments.warm_s
+    async with asyncio.timeout(_WARM_S + arguments.warm_s):
+        # warm up, so that limits which the carrier learns are learned before the measurement
+        await client.up(max(1, size // 8))
         await client.down(max(1, size // 8))
+        while time.perf_counter() < until:
+            await client.down(max(1, size // 8))
     cpu_s = time.process_time()
     async with asyncio.timeout(_MEASURE_S):
         if "up" in wanted:
@@ -311,11 +362,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="port to which forwarders and clients connect")
     parser.add_argument("--relay", default="", metavar="URL", help="reach the target through this relay")
     parser.add_argument("--peer-key", action="append", default=[], help="the key that the exit must have")
-    parser.add_argument("--carrier", default="link", choices=("auto", "poll", "link"))
+    parser.add_argument("--carrier", default="link", choices=("auto", "poll", "stream", "link", "websocket"))
     parser.add_argument(
         "--trace", default="", metavar="DIR", help="trace every packet of a client or a service to this directory"
     )
     parser.add_argument("--delay-ms", type=float, default=0, help="delay of a forwarder, in each direction")
+    parser.add_argument("--mb-s", type=float, default=0, help="megabytes per second of a forwarder (default: no limit)")
+    parser.add_argument("--warm-s", type=float, default=0, help="seconds of transfers before the measurement, at least")
     parser.add_argument("--size", type=int, default=64 * 1024 * 1024, help="bytes in each direction")
     parser.add_argument("--echoes", type=int, default=1000)
     parser.add_argument("--what", default="up,down,echo", help="commands of a client (default: up,down,echo)")

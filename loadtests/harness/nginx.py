@@ -1,4 +1,5 @@
-"""nginx with its default settings in front of a relay, run as this user: only paths, port and upstream are set."""
+"""nginx with its default settings in front of a relay, run as this user: paths, port and upstream are set, and what a
+caller adds."""
 
 import os
 import shutil
@@ -25,9 +26,10 @@ http {{
   fastcgi_temp_path {directory}/fastcgi;
   uwsgi_temp_path {directory}/uwsgi;
   scgi_temp_path {directory}/scgi;
+  {http}
   server {{
     listen 127.0.0.1:{port};
-    location / {{ proxy_pass {upstream}; }}
+    location / {{ proxy_pass {upstream}; {location} }}
   }}
 }}
 """
@@ -36,11 +38,13 @@ http {{
 class Nginx:
     """A running nginx: `with Nginx(upstream) as proxy: ... proxy.url`.
 
-    By default nginx accepts bodies up to 1 MiB, buffers them, and speaks HTTP/1.0 upstream.
+    By default nginx accepts bodies up to 1 MiB, buffers them, and speaks HTTP/1.0 upstream. `http` and `location` are
+    further directives for these two blocks of its configuration.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, *, http: str = "", location: str = "") -> None:
         self._upstream = upstream
+        self._added = {"http": http, "location": location}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -52,7 +56,9 @@ class Nginx:
             self.port = stack.enter_context(hold_port())
             # If nginx starts as root, its workers would by default run as a user who cannot read this directory.
             user = "user root;\n" if os.geteuid() == 0 else ""
-            config = _CONFIG.format(user=user, directory=directory, port=self.port, upstream=self._upstream)
+            config = _CONFIG.format(
+                user=user, directory=directory, port=self.port, upstream=self._upstream, **self._added
+            )
             (directory / "nginx.conf").write_text(config, encoding="utf-8")
             command = [program, "-p", str(directory), "-e", "stderr", "-c", str(directory / "nginx.conf")]
             self.process = stack.enter_context(Process(command))

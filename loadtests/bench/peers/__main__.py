@@ -78,8 +78,8 @@ def _roads(contenders: Iterable[Contender]) -> list[Road]:
 
         return start
 
-    ours = [Road(contender.name, contender.what, 2, through(contender)) for contender in contenders]
-    return [Road("bare-2", "2 uvloop forwarders", 2, bare(2)), *ours]
+    ours = [Road(contender.name, contender.what, "bare-2", through(contender)) for contender in contenders]
+    return [Road("bare-2", "2 uvloop forwarders", "bare-2", bare(2)), *ours]
 
 
 def _survivors(contenders: list[Contender], weathers: list[Weather], size_bytes: int) -> dict[str, dict[str, Outcome]]:

@@ -25,10 +25,16 @@ def test_a_small_run_measures_each_path_and_compares_it_with_the_bare_one(capsys
 
 
 def test_the_table_compares_every_path_and_names_its_topology() -> None:
-    rows = [Row("bare-1", "a - b", 1, 1, 1000, 2000, 50, 90), Row("x", "a = b", 1, 1, 500, 500, 100, 200, 0.5, 0.25, 2)]
+    rows = [
+        Row("bare-1", "a - b", "bare-1", 1, 1000, 2000, 50, 90),
+        Row("x", "a = b", "bare-1", 1, 500, 500, 100, 200, 0.5, 0.25, 2, "y", 0.75, 1.5, 0.6),
+    ]
     text = render(rows, ["machine"])
     assert text.startswith("machine\n")
-    assert "500      50%        500      25%          100     2.0x      200  a = b" in text
+    assert (
+        "500      50%        500      25%          100     2.0x      200  a = b (of y: 75% up, 150% down, echo 0.60x)"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,6 +65,22 @@ def test_a_missing_compiled_build_is_an_error(
     assert "make compiled" in capsys.readouterr().err
 
 
-def test_every_path_has_a_bare_path_of_equal_length_to_compare_with() -> None:
-    bare = {road.hops for road in ROADS if road.name.startswith("bare-")}
-    assert {road.hops for road in ROADS} == bare
+def test_every_path_that_another_one_is_compared_with_is_measured() -> None:
+    names = {road.name for road in ROADS}
+    assert {road.bare for road in ROADS} | {road.beside for road in ROADS if road.beside} <= names
+
+
+def test_a_slow_path_keeps_its_delay_and_its_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--size", "2MiB", "--runs", "1", "--echoes", "20", "--only", "bare-slow,stream-slow", "--json"]
+    assert main(arguments) == 0
+    bare, stream = json.loads(capsys.readouterr().out)["rows"]
+    assert bare["echo_p50_us"] >= 100_000
+    assert max(bare["up_mb_s"], bare["down_mb_s"], stream["up_mb_s"], stream["down_mb_s"]) <= 50
+
+
+def test_a_path_through_nginx_is_compared_with_another_one(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--size", "512KiB", "--runs", "1", "--echoes", "10", "--only", "poll-nginx,stream-nginx", "--json"]
+    assert main(arguments) == 0
+    poll, stream = json.loads(capsys.readouterr().out)["rows"]
+    assert stream["down_of_beside"] == pytest.approx(stream["down_mb_s"] / poll["down_mb_s"])
+    assert stream["up_of_bare"] is None
