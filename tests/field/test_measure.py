@@ -1,4 +1,5 @@
-"""The phases of one measurement, on a stage without processes; and the doctor's report, as the field reads it."""
+"""The phases of one measurement, with a fake in place of `Stage` and its processes; and how the doctor's report is
+read."""
 
 import json
 from typing import ClassVar
@@ -26,7 +27,8 @@ FINDINGS = [
 
 
 class FakeStage:
-    """A stage whose port is that of the target itself. Its class variables are the script of a test."""
+    """Takes the place of `Stage`: its port is that of the target. Its class variables are the errors that its methods
+    raise; a test sets them."""
 
     failure: ClassVar[Exception | None] = None
     given_up: ClassVar[StageError | None] = None
@@ -107,7 +109,7 @@ async def test_a_program_that_does_not_start_leaves_nothing_to_examine(monkeypat
 
 @in_loop
 async def test_a_client_that_gives_up_later_counts_as_not_attached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last error replaces those of the transfers that broke because it ended."""
+    """Only the client's last error is recorded, without those of transfers, which its end may have caused."""
     monkeypatch.setattr(FakeStage, "given_up", StageError("several relays answer", 3))
     async with serving(target.serve) as port:
         row = Row("x", "X", refused=3)
@@ -126,7 +128,7 @@ async def test_transfers_that_break_are_recorded() -> None:
 
 
 @in_loop
-async def test_a_relay_that_does_not_come_back_breaks_the_kill_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relay_that_does_not_come_back_breaks_only_the_part_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeStage, "relay_failure", NotReadyError("tunnel_servlet serve: ended"))
     async with serving(target.serve) as port:
         result = (await measure_all(port)).result
@@ -134,7 +136,7 @@ async def test_a_relay_that_does_not_come_back_breaks_the_kill_alone(monkeypatch
 
 
 @in_loop
-async def test_the_bare_forwarder_is_measured_alike() -> None:
+async def test_measure_bare_measures_both_rates_and_the_echo() -> None:
     async with serving(target.serve) as port:
         bare = await measure_bare(port, 1)
     assert min(bare.up_bps, bare.down_bps, bare.echo_ms) > 0

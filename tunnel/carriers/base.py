@@ -1,7 +1,8 @@
 """The interfaces between a carrier and its driver: `Carrier`, `Host` and `ExchangeTrace`.
 
-A carrier moves batches to the relay and back. It has no clock and no timer: the driver passes in `now` and calls
-`handle_timeout` at the time that `next_timeout` returns. All carriers report the same events (`LaneEvent`).
+A carrier moves batches to the relay and back. The driver passes in `now`, and calls `handle_timeout` at the time that
+`next_timeout` returns. Where no call passes the time in, the carrier asks `Host.now`. It has timers of its own only
+for the opening of links and inside HTTP requests. All carriers report the same events (`LaneEvent`).
 """
 
 from typing import Protocol
@@ -43,7 +44,8 @@ class Host(Protocol):
     def trouble(self, text: str, *, final: bool = False) -> None:
         """Report that a connection to the relay failed; `text` says how, for people.
 
-        `final`: before the first attach, the driver should not try again.
+        `final`: trying again is of no use until the user changes something, so an endpoint that has never been attached
+        gives up.
         """
 
 
@@ -56,7 +58,7 @@ class Carrier(Protocol):
 
     @property
     def round_trip_us(self) -> int:
-        """The smoothed time of an exchange with the relay; 0 before the first one."""
+        """The smoothed time from a request to its answer, without pulls that may be held (7.8); 0 before the first."""
 
     @property
     def pull_interval_us(self) -> int:
@@ -74,10 +76,11 @@ class Carrier(Protocol):
         """Start the carrier within the running event loop. The driver calls this once, before all methods below."""
 
     def room(self, now: int) -> int:
-        """Return how many bytes of packets `push` accepts now; 0: none until the carrier calls `Host.pump`."""
+        """Return how many bytes of packets `push` accepts now; 0: none until `next_timeout`, or until the carrier calls
+        `Host.pump`."""
 
     def push(self, packets: list[Packet], token: int, now: int) -> None:
-        """Send a batch, at most `room` bytes or a single packet; `BatchDone(token, ...)` follows once."""
+        """Send a batch of at most `room` bytes, or one packet of any size; `BatchDone(token, ...)` follows once."""
 
     def advance(self, now: int) -> bool:
         """Start the exchanges that are due; return whether any was. The driver calls this after pushes."""

@@ -59,7 +59,11 @@ class ConnectRequested(msgspec.Struct, frozen=True):
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A connection to a service of this endpoint has come, and a packet of its initiator after ACCEPTED."""
+    """A connection to a service of this endpoint has come.
+
+    The event comes with the first packet of the initiator, other than ABORT or SHUTDOWN, after this endpoint has
+    accepted (3.5).
+    """
 
     connection_id: int
     service: str

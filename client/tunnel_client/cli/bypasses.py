@@ -45,9 +45,11 @@ class _Remote:
 class Bypasses:
     """Finds connections of a process and its descendants that bypass the tunnel. Without Linux's /proc it finds none.
 
-    `greeted` returns the processes that have announced themselves as borrowers. The hook that replaces Python's sockets
-    runs in these, so only their C extensions can bypass the tunnel. Connections to addresses that match no pattern are
-    ignored, except where a pattern is a name: the address does not show whether its host has that name.
+    `greeted` returns the ids of the processes that have told `tunnel run` that they use its tunnel
+    (`borrowed/borrower.py`). The hook that replaces Python's sockets runs in these, so only their C extensions can
+    bypass the tunnel. Connections to addresses that match no pattern are ignored, with one exception: if a pattern is a
+    name, a TCP connection of a process without the hook counts, to any address but loopback, since the address does not
+    show whether its host has that name.
     """
 
     def __init__(self, pid: int, greeted: Callable[[], set[int]], hosts: Hosts, proc: Path = _PROC) -> None:
@@ -74,10 +76,11 @@ class Bypasses:
         return None
 
     def _is_ours(self, remote: _Remote, hooked: bool) -> bool:
-        """Return whether this connection should use the tunnel, or might have to: its address hides the host's name."""
+        """Return whether this connection should use the tunnel, or may be one that should: if a pattern is a name, the
+        address alone does not show it."""
         is_tcp = remote.kind.startswith("tcp")
         if str(remote.address) in self._hosts:
-            return is_tcp or not hooked  # the resolver below Python asks name servers over UDP
+            return is_tcp or not hooked  # with the hook, UDP is no bypass: the C library asks name servers over UDP
         return is_tcp and not hooked and self._hosts.has_names and not remote.address.is_loopback
 
     def _remotes(self) -> dict[int, _Remote]:

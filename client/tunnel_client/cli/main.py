@@ -45,8 +45,8 @@ def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:
     parser.add_argument(
         "--log",
         choices=LOG_LEVELS,
-        help="log events of this level and above (default: warning; for forward, expose, proxy and up, info if "
-        "standard error is not a terminal or with --json)",
+        help="log events of this level and above (default: warning; but info for the commands forward, "
+        "expose, proxy and up, if standard error is not a terminal or --json is given)",
     )
     commands = CommandAdder(parser)
     for name in names:

@@ -131,9 +131,9 @@ def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="KEY",
-        help="the key that the exit or the service must have, as --show-key of `tunnel-relay exit`, `tunnel expose` or "
-        "`tunnel-broker serve` prints it there; implies --encryption require; repeatable (default: "
-        "TUNNEL_PEER_KEY, or the keys of `tunnel peers`)",
+        help="the fingerprint of the key that the exit or the service must have; `tunnel-relay exit`, `tunnel expose` "
+        "or `tunnel-broker serve` prints it with --show-key, on the machine where it runs; implies --encryption "
+        "require; repeatable (default: TUNNEL_PEER_KEY, or the keys of `tunnel peers`)",
     )
 
 

@@ -23,12 +23,13 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show-key",
         action="store_true",
-        help="print the public key, for `tunnel peers trust`, and end; the key is created if it does not exist",
+        help="print the fingerprint of the public key, for `tunnel peers trust` and --peer-key, and end; the key is "
+        "created if it does not exist",
     )
 
 
 def show_key(file: str) -> int:
-    """Print the public part of the key, which is made if it is missing; return the exit code."""
+    """Print the fingerprint of the public key; return the exit code. The key is made if it is missing."""
     key = _service_key(file, make=True)
     assert key is not None  # it exists now
     print(key.fingerprint)

@@ -171,8 +171,8 @@ def _add_exit(commands: CommandAdder) -> None:
     parser.add_argument(
         "--show-key",
         action="store_true",
-        help="print the public key, for `tunnel peers trust` and --peer-key, and end; the key is made if it does not "
-        "exist",
+        help="print the fingerprint of the public key, for `tunnel peers trust` and --peer-key, and end; the key is "
+        "made if it does not exist",
     )
     parser.add_argument(
         "--encryption",

@@ -100,7 +100,7 @@ def test_one_service_has_one_place() -> None:
     assert noted.open == {"reports": ("bob", HOST)}
 
 
-def test_a_place_that_is_denied_refuses_the_name_and_opens_nothing() -> None:
+def test_the_relay_refuses_a_name_with_a_denied_place_and_leaves_both_free() -> None:
     relay, noted, peer, _ = scene()
     noted.denied.add("bob")
     state = announce(peer, listen_state(public=PORT))
@@ -213,7 +213,7 @@ def test_strangers_do_not_resume_at_an_endpoint_of_another_user() -> None:
     assert handed(bob) == [21]
 
 
-def test_the_rules_are_asked_for_strangers_and_not_for_their_owner() -> None:
+def test_the_rules_are_asked_about_strangers_and_not_about_the_owner_of_the_service() -> None:
     asked: list[tuple[str, Target]] = []
 
     def authorise(user: str, target: Target) -> Decision:

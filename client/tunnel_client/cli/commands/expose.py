@@ -83,8 +83,9 @@ def _add_public_options(parser: argparse.ArgumentParser) -> None:
         choices=_CLIENT_ADDRESS,
         help="how the service learns the addresses of the people without the tunnel. forwarded-for: the relay reads "
         "the HTTP requests and sets their header X-Forwarded-For, in place of one that a client has sent; "
-        "proxy-protocol: the relay begins each connection with a PROXY header, version 2; none: not at all (default: "
-        "none for --public; --public-host always sets the header)",
+        "proxy-protocol: each connection begins with bytes that name the address (a PROXY header, version 2), and the "
+        "service must expect them; none: not at all (default: none for --public; --public-host always sets "
+        "X-Forwarded-For)",
     )
 
 

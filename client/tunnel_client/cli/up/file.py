@@ -1,4 +1,7 @@
-"""Reads the file of `tunnel up`. All of its mistakes are found at once, and an error names the entry that has one."""
+"""Reads the file of `tunnel up`. It reports the mistakes of all entries together, and names the entry of each.
+
+Of the settings of one table that are unknown or have a wrong type, it reports only the first.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class BrokenFileError(UsageError):
-    """The file cannot be used. `problems` has a line for each mistake."""
+    """The file cannot be used. `problems` has a line for each mistake that was found."""
 
     def __init__(self, path: Path, problems: list[str]) -> None:
         more = f" (and {len(problems) - 1} more: see `tunnel up --check`)" if len(problems) > 1 else ""
@@ -55,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ReadFile:
-    """A file without mistakes. Its paths are absolute."""
+    """A file without mistakes. The relative paths in its [relay] have been joined to the directory of the file."""
 
     path: Path
     relay: RelayPart
@@ -63,7 +66,8 @@ class ReadFile:
 
     @property
     def files(self) -> list[Path]:
-        """The files to watch, because each change of them changes what the file says: itself, and its secrets."""
+        """The files to watch: this file, and those with the secrets that it names. A change of any of them can change
+        the settings."""
         named = (self.relay.token_file, self.relay.proxy_file, self.relay.header_file)
         return [self.path, *(Path(name) for name in named if name)]
 
@@ -74,9 +78,9 @@ def default_path() -> Path:
 
 
 def read_up_file(path: Path, *, token_file: str = "") -> ReadFile:
-    """Return what the file says. Raises BrokenFileError with all mistakes, or UsageError if it cannot be read.
+    """Return what the file says. Raises BrokenFileError with the mistakes, or UsageError if it cannot be read.
 
-    `token_file`: the file of an option, which takes the place of the one that the file names.
+    `token_file`: the value of the option --token-file, if it is given; it replaces the token-file of [relay].
     """
     try:
         found = tomllib.loads(_text(path))
@@ -99,7 +103,8 @@ def read_up_file(path: Path, *, token_file: str = "") -> ReadFile:
 
 
 def read_proxy_file(path: Path) -> str:
-    """Return the URL in a file that only its owner can read. Raises UsageError if there is none."""
+    """Return the URL in a file. Raises UsageError if there is no such file, if other users can read it, or if it does
+    not hold exactly one URL."""
     seen = "change the password if another user may have seen it"
     try:
         text = read_private(path, if_seen=seen).decode().strip()
@@ -142,7 +147,7 @@ def _converted(where: str, found: Any, kind: type[_T], problems: list[str]) -> _
 
 
 def _located(relay: RelayPart, base: Path, problems: list[str]) -> RelayPart:
-    """Check what the types do not say, and make the paths absolute."""
+    """Check what the types do not say, and join relative paths to `base`."""
     if relay.proxy and relay.proxy_file:
         problems.append("relay: proxy and proxy-file exclude each other: name one of them")
     if "@" in relay.proxy:

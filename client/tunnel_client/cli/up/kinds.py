@@ -29,8 +29,8 @@ __all__ = ["KINDS", "Claim", "Kind", "Opened"]
 class Claim:
     """Something that only one entry can have: a local port or Unix socket, a name or a public place at the relay."""
 
-    what: str  # tcp or udp, and other kinds, whose claims have no port
-    place: str  # the host of a port; a name, a path
+    what: str  # tcp or udp: a local port; socket: a local Unix socket; name: of a service; place: a public place
+    place: str  # of a port, the host to which it is bound; otherwise the path, the name or the public place
     port: int = 0
 
     @property
@@ -39,7 +39,10 @@ class Claim:
         return self.what, self.port if self.what in PROTOCOLS else self.place
 
     def excludes(self, other: Claim) -> bool:
-        """Return whether two entries cannot have both claims. Port 0 is any free port, and excludes nothing."""
+        """Return whether an entry with this claim and another entry with `other` cannot both be served.
+
+        Port 0 is any free port, and excludes nothing.
+        """
         places = {self.place, other.place}
         is_shared = len(places) == 1 or (self.what in PROTOCOLS and not places.isdisjoint(EVERYWHERE))
         return is_shared and self.key == other.key and self.key[1] != 0
@@ -49,7 +52,10 @@ class Claim:
 
 
 class Opened:
-    """An entry that is served: from where to where it leads, and what stops listening at the end."""
+    """An entry that is served.
+
+    `leads` says from where to where it leads, for people. `listening` is the object that stops listening at the end.
+    """
 
     def __init__(self, leads: str, listening: Listening) -> None:
         self.leads = leads
@@ -62,7 +68,7 @@ class Opened:
             self._ended.set_result(error)
 
     async def ended(self) -> DeniedError:
-        """Wait until the relay ends the entry, perhaps forever, and return the error."""
+        """Wait until the relay ends the entry, and return the error. If the relay never does, this never returns."""
         return await self._ended
 
 
