@@ -72,8 +72,9 @@ def read_login() -> Login | None:
 def login_for(url: str, *, has_token: bool) -> Login:
     """Return the stored login if it is for this relay or if `url` is empty; otherwise return an empty login.
 
-    The stored token, headers and certificates are never used with another relay. If both relay and token are known, the
-    file is not read, so that a damaged file does not stop a command that does not need it.
+    The stored settings (token, proxy, headers, certificates) are never used with another relay. If `url` names a relay
+    and `has_token` is set, the file is not read, and the login is empty: a damaged file must not stop a command that
+    does not need it.
     """
     nothing = Login("")
     if url and has_token:

@@ -42,7 +42,7 @@ _URL_PORTS = {"http": 80, "https": 443}
 _HOST_BYTES_MAX = 255  # docs/PROTOCOL.md, 2.1
 _PORT_MAX = 65535
 _LOOPBACK = "127.0.0.1"
-EVERYWHERE = ("0.0.0.0", "::")  # each stands for all addresses of this machine
+EVERYWHERE = ("0.0.0.0", "::")  # all IPv4 addresses of this machine; all of its addresses
 _FORM = "write [BIND:]PORT:HOST:PORT or [BIND:]PORT:SERVICE, with an IPv6 address in brackets"
 _RANGE_FORM = "write both ranges with the same number of ports, as in 8000-8010:db.internal:8000-8010"
 _ADDRESS_FORM = "write HOST:PORT, with an IPv6 address in brackets, or unix:PATH"
@@ -192,7 +192,7 @@ def _srv(text: str, whole: str) -> Address:
 
 
 def _unix(path: str, whole: str, *, far: bool = False) -> Address:
-    """Return the Unix socket with this path, which is absolute if it is at the far side."""
+    """Return the Unix socket with this path, which must be absolute if the socket is at the far side."""
     if not path.startswith(("/",) if far else ("/", "./", "../")) or not _is_name(path) or path.endswith("/"):
         form = "write it as in unix:/run/postgresql/.s.PGSQL.5432"
         raise UsageError(f"{_quoted(whole)}: {_quoted(path)} is not the path of a Unix socket: {form}")

@@ -141,7 +141,7 @@ def find_settings(
     url, source = relay or "", "--relay"
     if not url:
         url, source = os.environ.get("TUNNEL_RELAY", ""), "TUNNEL_RELAY"
-    from tunnel_client.login_file import (  # here: msgspec is a third of the start of `tunnel connect`
+    from tunnel_client.login_file import (  # here: a program that only imports this module need not load msgspec
         known_peers_path,
         login_for,
     )

@@ -86,7 +86,7 @@ class ClientReport(msgspec.Struct):
 
     pid: int
     command: str
-    started_s: float  # since the epoch
+    started_s: float  # Unix time
     attached: bool
     carrier: str
     trouble: str

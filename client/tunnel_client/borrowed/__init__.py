@@ -1,4 +1,4 @@
-"""The modules that `tunnel run` loads, by their paths, into other Python processes.
+"""The modules that the Python processes under `tunnel run` load, by their paths.
 
 They need only the standard library of Python 3.8.
 """

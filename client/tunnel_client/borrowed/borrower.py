@@ -2,12 +2,13 @@
 
 This file needs only the standard library and Python 3.8, because `site/sitecustomize.py` loads it by its path.
 
-The two talk over a Unix socket in lines of JSON, with one connection of that socket for each request. A program that
+The two talk over a Unix socket in lines of JSON. Each of these requests has a connection of its own. A program that
 will use the tunnel sends {"hello": its process id}, which is not answered. To open a connection:
 
 1. The program sends {"open": [host, port], "timeout": seconds or null}.
 2. `tunnel run` answers {"port": a loopback port}.
-3. The program connects its socket to that port and sends {"name": that socket's name, "skip": bytes to discard}.
+3. The program connects its socket to that port and sends {"name": the socket's own address, as in
+   "127.0.0.1:40000", "skip": the number of bytes to discard}.
 4. `tunnel run` answers {} when the target has accepted, or {"kind", "errno", "text"} of the error.
 """
 
@@ -142,5 +143,5 @@ class _Pending:
 
 
 def errno_of(error: OSError) -> int:
-    """Return the error number, for callers that know only numbers."""
+    """Return the number of the error, or EAGAIN if it has none, for callers that know only numbers."""
     return error.errno or errno.EAGAIN

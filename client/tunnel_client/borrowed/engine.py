@@ -1,4 +1,4 @@
-"""Replaces functions and methods of `socket` and asyncio, so that they reach matching hosts through a tunnel.
+"""Replaces functions and methods of `socket` and of event loops, so that they reach matching hosts through a tunnel.
 
 This file needs only the standard library and Python 3.8: programs that borrow a tunnel load it by its path, and pass in
 what it would otherwise import.
@@ -228,7 +228,7 @@ class Engine:
             raise OSError(errno.EALREADY, os.strerror(errno.EALREADY))
 
     def _outcome(self, sock: socket.socket, known: _Connect) -> OSError | None:
-        """Return the error of a non-blocking connect, or None if it succeeded.
+        """Return the error of a non-blocking connect, once; then, and if the connect succeeded, return None.
 
         Also return None while the socket still polls as connecting; the connect then remains pending.
         """

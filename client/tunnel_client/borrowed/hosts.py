@@ -18,7 +18,7 @@ _EVERYTHING = "*"
 class Hosts:
     """A set of hosts, given as patterns of names ("*.internal"), as addresses or as networks ("10.0.0.0/8").
 
-    "*" stands for every host but this machine.
+    "*" stands for every host but this machine, which means localhost, and loopback and unspecified addresses.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:

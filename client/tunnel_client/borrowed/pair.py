@@ -42,7 +42,10 @@ _poll, _select = getattr(select, "poll", None), select.select
 
 
 def native(sock: socket.socket) -> Any:
-    """Return the C socket, which gevent and eventlet wrap. They never replace its methods."""
+    """Return the C socket that a socket of gevent or eventlet wraps, or the socket itself.
+
+    Callers use the methods of `_socket.socket`, which are never replaced.
+    """
     return wrapped(getattr(sock, "_sock", sock))
 
 
@@ -107,7 +110,7 @@ def name_of(address: Any) -> str:
 
 
 def accept_verified(listener: socket.socket, name: str) -> socket.socket:
-    """Accept the connection of the socket with this name. Connections of other processes are closed."""
+    """Accept the connection of the socket with this name. Connections of other sockets are closed."""
     deadline = time.monotonic() + PAIR_TIMEOUT_S
     while True:
         listener.settimeout(max(0.001, deadline - time.monotonic()))
@@ -143,12 +146,12 @@ def fill(sock: socket.socket) -> int:
 
 
 def unpark(sock: socket.socket) -> None:
-    """Restore the send buffer of the socket, when it no longer waits."""
+    """Enlarge the send buffer of the socket again, when it no longer waits for its target."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _USUAL_BYTES)
 
 
 def widen(near: socket.socket) -> None:
-    """Restore the receive buffer of the other side."""
+    """Enlarge the receive buffer of the other side again."""
     near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _USUAL_BYTES)
     if hasattr(socket, "TCP_WINDOW_CLAMP"):
         # The buffer was tiny at the handshake. Without this line, the window would stay small, and 16 MB/s would pass

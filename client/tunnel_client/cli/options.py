@@ -1,4 +1,4 @@
-"""The options of every command that needs a relay."""
+"""The options of the commands that attach to a relay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEVELS = ("off", "connection", "packet")  # as in tunnel.tracing, which takes lo
 
 
 def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False, has_file: bool = False) -> None:
-    """Add the options of every command that attaches to a relay. `accepts`: the command accepts connections and opens
+    """Add the options of a command that attaches to a relay. `accepts`: the command accepts connections and opens
     none. `has_file`: a file may hold the same settings."""
     over = "the file, the file over the environment, and all of them" if has_file else "the environment, and both"
     defaults = " The defaults below are for settings that the file's [relay] does not contain." if has_file else ""
@@ -170,7 +170,7 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         links=arguments.links,
         pull_interval=arguments.pull_interval,
     )
-    # Last: this creates a directory.
+    # Last, when all other settings are known to be right: opening a trace creates a directory.
     return replace(found, road_memory=road_memory_path(), trace=trace_of(arguments))
 
 

@@ -12,7 +12,7 @@ __all__ = ["add_key_options", "show_key", "with_service_key"]
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the key and print it."""
+    """Add the options that name the key and print its fingerprint."""
     parser.add_argument(
         "--key",
         default="",

@@ -38,7 +38,7 @@ class Listening(Protocol):
     """A local port or a service that accepts connections."""
 
     async def stop_listening(self) -> None:
-        """Free the port or the name at once. Open connections go on, but datagrams need their local UDP port."""
+        """Free the port or the name at once. Open connections go on, but flows of datagrams end with their port."""
 
 
 class Served:
@@ -113,7 +113,8 @@ def run_serving(settings: RelaySettings, serving: Serving, arguments: argparse.N
     """Attach and serve until a signal; return the exit code, 0 for SIGTERM and 130 for SIGINT.
 
     After SIGTERM, connections that still move bytes may finish; a second signal cuts them. Raises TunnelError if the
-    relay refuses the command, at the start or later, or does not answer for longer than --give-up-after.
+    relay refuses the command, at the start or later, if no relay answers at the start, or if the relay does not answer
+    for longer than --give-up-after.
     """
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_run(settings, serving, arguments))
@@ -191,9 +192,9 @@ async def _fails(attachment: Attachment, served: Served, give_up_s: float | None
 
 
 class Signals:
-    """The effect of the signals so far. `finish` is done after SIGTERM; `cut` becomes the exit code of a cut.
+    """The effect of the signals so far.
 
-    Only a command that is serving has something to finish.
+    The first SIGTERM while the command is serving sets `finish`. Any other signal sets `cut` to the exit code.
     """
 
     def __init__(self) -> None:

@@ -78,7 +78,8 @@ def _road(road: RoadLine) -> str:
 def entry_lines(entries: Sequence[EntryReport], *, has_failures: bool = True) -> Iterator[str]:
     """Return a line for each entry of a file.
 
-    If `has_failures` is set, a further line has the error of the entry's latest connection that failed.
+    If `has_failures` is set, an entry that is served has a further line with the error of its latest connection that
+    failed, if there is one.
     """
     names = [_clean(entry.name) for entry in entries]
     leads = [_clean(entry.leads) for entry in entries]

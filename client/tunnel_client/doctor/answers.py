@@ -77,7 +77,7 @@ def sender_of(reply: Reply) -> str:
 
 
 def described(reply: Reply) -> str:
-    """Return what came in place of the relay's answer, for people."""
+    """Describe a reply that is not the expected answer, for people."""
     if reply.kind == "lost":
         return reply.text
     if reply.kind == "damaged":

@@ -60,7 +60,7 @@ async def examine_poll(report: Report, trials: Trials) -> bool:
 
 
 async def _rate_limit(trials: Trials, replies: Sequence[Reply], good: list[Reply]) -> float | None:
-    """Return the number of requests per second that pass if that number is limited; otherwise None.
+    """If the path limits the number of requests per second, return how many pass; otherwise return None.
 
     The exchanges that leave at a slow pace and are answered are added to `good`.
     """

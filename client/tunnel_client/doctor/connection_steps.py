@@ -12,7 +12,9 @@ from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
 
 __all__ = ["examine_at_once", "examine_reuse", "examine_timeouts"]
 
-_PULLS = (6, 3, 2, 1)  # pulls at once: browsers open 6, so most paths allow it; the next only if none is answered
+# Numbers of pulls at once: browsers open 6, so most paths allow that. A lower number is tried only if no pull of the
+# one before was answered.
+_PULLS = (6, 3, 2, 1)
 HELD_S = 1.0
 _REUSES = 2
 _HOLD_LANE, _IDLE_LANE = 5, 6
@@ -23,7 +25,7 @@ _ENOUGH = 4  # requests at once: two to send, one to wait for data, and one to s
 _TURN_S_MIN = 0.03  # faster exchanges depend on the processor more than on hops
 _TURN_S_MAX = 1.0  # on slower paths it would take too long to tell a rate from the delay
 TURNS_S = 1.0
-_TURNS = 3  # exchanges of each lane
+_TURNS = 3  # exchanges that each lane has time for, at least
 _TURNS_PART = 0.4  # a hop delays requests if less than this part of the rate of undelayed lanes is reached
 _TOGETHER = 3  # `examine_timeouts` uses two connections at the same time; one to spare
 _DRAINS = 20
@@ -32,7 +34,8 @@ _HTTPS = "an https:// URL may help, since a proxy passes it on unread"
 
 
 async def examine_reuse(report: Report, trials: Trials) -> None:
-    """Find out whether a connection carries several exchanges. If not, all later steps open new ones."""
+    """Find out whether a connection carries several exchanges. If not, all later steps open a new one for each
+    exchange."""
     replies: list[Reply] = []
     await trials.prober.reconnect()  # where only one connection is possible, it must be this one
     async with trials.prober.own_connection() as own:
@@ -149,7 +152,10 @@ def _few_at_once(report: Report, trials: Trials, found: _Together) -> None:
 
 
 async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> None:
-    """Find out whether a hop cuts a waiting request or an idle connection; watch both together for `seconds`."""
+    """Find out whether a hop cuts a waiting request or an idle connection.
+
+    Watch both for `seconds`, at the same time if the path carries enough requests at once.
+    """
     prober = trials.prober
     assert prober.attached is not None
     held_s = min(seconds, prober.attached.hold_ms_max / 1e3)

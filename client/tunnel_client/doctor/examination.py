@@ -84,7 +84,7 @@ async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, 
 
 
 async def _examine_https(report: Report, settings: RelaySettings, dialing: Dialing) -> None:
-    """Find out whether the relay also answers at https://, where no hop can read or alter what passes.
+    """Find out whether the relay also answers at https://, where only a hop that decrypts TLS can read or alter data.
 
     The token is not sent: that address may belong to another server.
     """

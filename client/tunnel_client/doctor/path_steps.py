@@ -93,7 +93,8 @@ async def _headers(report: Report, trials: Trials) -> None:
 
 
 async def examine_throughput(report: Report, trials: Trials, size: int) -> None:
-    """Measure the throughput towards the relay. It has no data for us, so the other direction is not measured."""
+    """Measure the throughput towards the relay. The relay has no data for us, so the other direction is not
+    measured."""
     prober = trials.prober
     assert prober.attached is not None
     if not size or trials.pause_s:

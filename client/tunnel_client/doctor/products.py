@@ -10,7 +10,7 @@ __all__ = ["is_relay_itself", "products_in"]
 
 _RELAY = re.compile(r"^(?:Caddy, )?Python/[\d.]+ aiohttp/\S+$")  # the relay's own `Server`, or an aiohttp like it
 
-# The words of `Server`, `Via`, `Proxy-Agent` and the like. A version that follows is kept, if it has a digit.
+# The words of `Server`, `Via`, `Proxy-Agent` and the like. A version that follows is kept if it begins with a digit.
 _WORDS = {
     "nginx": "nginx",
     "openresty": "OpenResty (nginx)",

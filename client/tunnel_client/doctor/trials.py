@@ -17,10 +17,10 @@ TRIES = 3
 class Trials:
     """The exchanges that were made so far, and what they showed, for all steps.
 
-    `median_s` and `worst_s` are times of an exchange. `pause_s` is the least time between two requests, once a rate
-    limit is known; `failed` has the exchanges that a working path would have answered. `requests_max` is the number of
-    requests that pass at once, or 0 if no limit was found. `products` names the hops that were recognised, `writers`
-    those of them that wrote into answers to requests for the relay.
+    `median_s` and `worst_s` are the median and the longest time of an exchange. `pause_s` is the least time between two
+    requests, once a rate limit is known; `failed` has the exchanges that a working path would have answered.
+    `requests_max` is the number of requests that pass at once, or 0 if no limit was found. `products` names the hops
+    that were recognised, `writers` those of them that wrote into answers to requests for the relay.
     """
 
     prober: Prober

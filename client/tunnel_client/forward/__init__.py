@@ -1,3 +1,3 @@
-"""Local ports that lead to places beyond the relay: listening, datagrams, and traffic totals."""
+"""Local ports that lead to targets beyond the relay: listening, datagrams, and traffic totals."""
 
 __all__: list[str] = []

@@ -1,5 +1,5 @@
-"""A local UDP port whose datagrams go to one UDP target. Each local sender has a flow, which brings its answers
-back."""
+"""A local UDP port whose datagrams go to one UDP target. Each local sender has a flow, which brings the answers
+back to it."""
 
 import asyncio
 import socket

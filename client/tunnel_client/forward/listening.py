@@ -1,4 +1,4 @@
-"""Local ports. `tunnel forward` and `tunnel proxy` bind them before they attach, to report a port in use at once."""
+"""Binds local ports. `tunnel forward` and `tunnel proxy` do so before they attach, to report a port in use at once."""
 
 import errno
 import socket

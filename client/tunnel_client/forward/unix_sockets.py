@@ -45,9 +45,9 @@ class _ListeningSocket(socket.socket):
 def bind_unix(address: Address, mode: int = SOCKET_MODE) -> socket.socket:
     """Return a socket that listens at the path of the address, with these permission bits.
 
-    A socket that is there already is replaced if it is ours and nothing listens on it: an earlier command was killed.
-    Raises UsageError if something else is there, or if the path cannot be used. Connections wait until they are
-    accepted.
+    A socket that is there already is replaced if it belongs to this user and no process listens on it: an earlier
+    command that was killed has left it. Raises UsageError if something else is there, or if the path cannot be used.
+    Connections wait until they are accepted.
     """
     path = address.path
     _remove_stale(address)

@@ -27,7 +27,7 @@ BlockingHandler: TypeAlias = Callable[[Request], Response | None]
 """A function that answers requests, in a thread. It raises RemoteCallError to answer with an error code."""
 
 Connect: TypeAlias = Callable[[str], socket.socket]
-"""Opens a blocking socket to an address, within the time that its caller is ready to wait."""
+"""Opens a blocking socket to an address. It should take no longer than the `connect_timeout` of the table."""
 
 
 class BlockingChannel(Closeable):

@@ -57,7 +57,7 @@ _NUMBERS: tuple[tuple[type[OSError], int], ...] = (
 
 
 def errno_of(error: OSError) -> int:
-    """Return the error number, for callers that know only numbers."""
+    """Return the number of the error, or one that fits its class if it has none: some callers know only numbers."""
     if error.errno:
         return error.errno
     return next((number for kind, number in _NUMBERS if isinstance(error, kind)), errno.ECONNREFUSED)

@@ -22,7 +22,10 @@ __all__ = ["Lender"]
 
 
 class Lender:
-    """Serves borrowers on a Unix socket, in a folder that only this user may enter. Use it as a context manager."""
+    """Serves borrowers, the programs that use the tunnel, on a Unix socket in a folder that only this user may enter.
+
+    Use it as a context manager.
+    """
 
     def __init__(self, runtime: Runtime, command: str = "") -> None:
         self.greeted: set[int] = set()  # ids of processes that have announced themselves as borrowers
@@ -112,5 +115,5 @@ def _kind(error: OSError) -> str:
 
 
 def _number(error: OSError) -> int:
-    """Return the error number, or 0 for a timeout that has none: the tunnel's own, like the timeout of a socket."""
+    """Return the error number, or 0 for a timeout without one: Python's own timeouts of sockets have none, either."""
     return 0 if isinstance(error, TimeoutError) and not error.errno else errno_of(error)

@@ -149,7 +149,7 @@ class NearSide(Side):
                 self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def _look(self) -> None:
-        """Abort both sides if the application has closed its socket. Otherwise the far side would go on sending.
+        """Abort both sides if the application has closed its socket, so that the far side does not go on sending.
 
         The kernel is asked, because the event loop does not report this after the end of file.
         """

@@ -1,7 +1,8 @@
 """TunnelSocket: a socket of the standard library, with a descriptor of its own, that connects through a tunnel.
 
-The descriptor is one end of a loopback connection; the loop thread moves the bytes at the other end. So everything that
-works on a connected TCP socket works on this one. `getpeername` names the target.
+The descriptor is one end of a loopback connection; the loop thread moves the bytes at the other end. So reading,
+writing, polling and closing work as on any connected TCP socket. `getpeername` names the target; `getsockname` and the
+options concern the loopback connection.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Address: TypeAlias = "tuple[str, int | None] | str"  # a port of None, or a name
 
 
 class TunnelSocket(socket.socket):
-    """A TCP socket that connects through a tunnel. Otherwise it behaves as its base class."""
+    """A TCP socket that connects through a tunnel. It cannot listen; otherwise it behaves as its base class."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class TunnelSocket(socket.socket):
         return copy
 
     def bind(self, address: Any) -> None:
-        """Accept only wildcard addresses, and ignore them: the exit decides the source address of a connection."""
+        """Accept only wildcard addresses with port 0, and ignore them: the exit decides the source of a connection."""
         if address[0] not in ("", "0.0.0.0", "::") or address[1]:
             raise OSError(errno.EADDRNOTAVAIL, "a TunnelSocket has no address of its own at the far side: do not bind")
 
@@ -110,7 +111,7 @@ class TunnelSocket(socket.socket):
         raise OSError(errno.EOPNOTSUPP, "a TunnelSocket only connects: offer a service with tunnel expose")
 
     def _outcome(self) -> OSError | None:
-        """Return the error of a non-blocking connect, or None if it succeeded.
+        """Return the error of a non-blocking connect, once; then, and if the connect succeeded, return None.
 
         Also return None while the socket still polls as connecting; the connect then remains pending.
         """
@@ -118,7 +119,7 @@ class TunnelSocket(socket.socket):
         if pending is None or not _is_writable(self):
             return None
         self._pending = None
-        error = pending.exception()  # the socket is writable, so this waits for microseconds at most
+        error = pending.exception()  # the socket is writable, so this hardly waits
         if error is None:
             unpark(self)
             return None

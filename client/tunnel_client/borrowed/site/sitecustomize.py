@@ -1,4 +1,6 @@
-"""Every Python under `tunnel run` loads this module first. It borrows the tunnel, then runs the next sitecustomize.
+"""Every Python under `tunnel run` loads this module at its start, unless it runs with -I, -E or -S.
+
+The module borrows the tunnel (`borrower.py`), then runs the next sitecustomize.
 
 This folder is first in PYTHONPATH. The Python need not have tunnel installed: files are loaded by their paths.
 """

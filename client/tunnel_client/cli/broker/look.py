@@ -104,7 +104,7 @@ def topics(arguments: argparse.Namespace) -> int:
 
 
 def lag(arguments: argparse.Namespace) -> int:
-    """Show the positions of groups. Return LOST if one is further behind than --over allows."""
+    """Show the positions of groups. Return LOST if one is further behind in a partition than --over allows."""
 
     async def ask(client: BrokerClient) -> int:
         found = await client.positions(arguments.group)

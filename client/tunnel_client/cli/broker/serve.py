@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def parse_topic(text: str) -> tuple[str, TopicSpec]:
-    """Return the topic that an option --topic describes. UsageError if it is wrong."""
+    """Return the topic that an option --topic describes. Raises UsageError if the option is wrong."""
     name, *rest = text.split(":")
     try:
         check_name("topic", name)
@@ -135,7 +135,8 @@ def _announce(address: str) -> None:
 
 
 async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) -> None:
-    """Serve connections from the relay. If the relay has forgotten the attachment, attach again.
+    """Serve connections from the relay. If the attachment ends after it has served, attach again, unless the relay
+    refuses the user or the service.
 
     The attachment has the name of the service. A broker that starts again after a crash thus takes the place of its old
     attachment at once, and clients whose connections led there get an error instead of silence.

@@ -216,7 +216,7 @@ class Exposing:
         return self
 
     def when_refused(self, act: Callable[[DeniedError], None]) -> None:
-        """Call `act` if the relay refuses the name, because its rules have changed."""
+        """Call `act` if the relay refuses the name, as after a change of its rules."""
 
         async def watch() -> None:
             act(await self._server.refused())

@@ -138,7 +138,7 @@ def bind_forward(spec: ForwardSpec, socket_mode: int = SOCKET_MODE) -> socket.so
 def forwarding(
     attachment: Attachment, spec: ForwardSpec, sock: socket.socket, traffic: Traffic
 ) -> "DatagramForwarding | Forwarding":
-    """Return what forwards the connections or datagrams of a bound socket, for `async with`."""
+    """Return the object that forwards the connections or datagrams of a bound socket, for `async with`."""
     kind: type[DatagramForwarding | Forwarding] = DatagramForwarding if spec.protocol == "udp" else Forwarding
     return kind(attachment, spec.target, sock, traffic)
 

@@ -95,7 +95,7 @@ def _write_example(path: Path) -> None:
 
 
 def _check(path: Path, arguments: argparse.Namespace) -> int:
-    """Print what the file would do, or all of its mistakes."""
+    """Print what the file would do, or its mistakes."""
     try:
         read, settings = _loaded(path, arguments)
     except BrokenFileError as error:

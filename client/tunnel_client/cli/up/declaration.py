@@ -85,7 +85,8 @@ class ProxyPart(EntryPart, frozen=True, kw_only=True):
 
 
 class UpFile(_Part, frozen=True, kw_only=True):
-    """The file of `tunnel up`: entries of each kind by name. A string stands for a table with its first setting."""
+    """The file of `tunnel up`: entries of each kind by name. A string stands for a table
+    with one setting (see ENTRY_TYPES)."""
 
     relay: RelayPart = RelayPart()
     forward: dict[str, Annotated[str, Meta(description="as for `tunnel forward`")] | ForwardPart] = {}

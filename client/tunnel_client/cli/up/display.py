@@ -1,4 +1,4 @@
-"""The lines of `tunnel up` on a terminal: one for the relay and one for each entry, redrawn in place.
+"""The lines of `tunnel up` on a terminal: two for the command and the relay, one for each entry, redrawn in place.
 
 A thread draws them, so that a terminal that stands still (Ctrl-S) does not stop the tunnel. Lines of the log appear
 above them.
@@ -34,7 +34,8 @@ class HasReport(Protocol):
 
 
 def can_draw() -> bool:
-    """Return whether lines can be redrawn: on a terminal with escape codes that shows output for people, with rich."""
+    """Return whether lines can be redrawn: only if standard error is a terminal with escape codes, where lines for
+    people may be written, and if rich is installed."""
     if not (may_escape(sys.stderr) and shows_people()):
         return False
     try:
@@ -120,7 +121,7 @@ class Display:
 
 
 def _drawing(report: ClientReport, width: int) -> Any:
-    """Return a line for the relay and one for each entry, each cut to the width."""
+    """Return the lines for the command, the relay and each entry, each cut to the width."""
     from rich.text import Text
 
     state = report.trouble or (f"attached: {report.carrier}" if report.attached else "not attached")

@@ -192,7 +192,7 @@ def _check(problems: list[str], where: str, parse: Callable[[], object]) -> bool
 
 
 def _clashes(entries: Iterable[Entry]) -> Iterator[str]:
-    """Find pairs of entries that need the same local port, or the same name at the relay."""
+    """Find pairs of entries that cannot both be served, as when they need the same local port or the same name."""
     alike: defaultdict[tuple[str, object], list[tuple[Entry, Claim]]] = defaultdict(list)
     for entry in entries:
         for claim in KINDS[entry.kind].claims(entry.part):

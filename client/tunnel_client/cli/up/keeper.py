@@ -16,7 +16,7 @@ from tunnel_client.status import EntryReport
 
 __all__ = ["Keeper", "Say", "State"]
 
-_AGAIN_S = 5.0  # pause before an entry that failed is tried again, for example because its port is taken
+_AGAIN_S = 5.0  # pause before another try, after a failure such as a port that is taken
 _AGAIN_DENIED_S = 30.0  # pause before a name that the relay refused is asked for again
 
 Say = Callable[..., None]
@@ -32,7 +32,7 @@ class State(enum.Enum):
 
 
 class Keeper:
-    """One entry. `start` serves it on an attachment until `stop`; then it waits for the next one."""
+    """One entry. `start` serves it on an attachment until `stop`; then it waits for the next attachment."""
 
     def __init__(self, entry: Entry, say: Say) -> None:
         self.entry = entry

@@ -63,7 +63,7 @@ class Opened:
         self._ended: asyncio.Future[DeniedError] = asyncio.get_running_loop().create_future()
 
     def refuse(self, error: DeniedError) -> None:
-        """End the entry, because the relay's rules do not allow it any more."""
+        """End the entry, because the relay refuses it now."""
         if not self._ended.done():
             self._ended.set_result(error)
 

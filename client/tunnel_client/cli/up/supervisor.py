@@ -214,7 +214,7 @@ class Supervisor:
         return True
 
     async def _change(self, read: ReadFile, settings: RelaySettings) -> None:
-        """Serve the entries of another file. Those that did not change keep their connections."""
+        """Serve the entries of the changed file. Those that differ at most in their rates keep their connections."""
         async with self._changes:
             before, self._read = self._read, read
             self._watch.follow(self._files())
