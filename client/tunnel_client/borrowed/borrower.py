@@ -2,7 +2,7 @@
 
 This file needs only the standard library and Python 3.8, because `site/sitecustomize.py` loads it by its path.
 
-The two talk over a Unix socket in lines of JSON. Each of these requests has a connection of its own. A program that
+The two talk over a Unix socket in lines of JSON. Each request below has a connection of its own. A program that
 will use the tunnel sends {"hello": its process id}, which is not answered. To open a connection:
 
 1. The program sends {"open": [host, port], "timeout": seconds or null}.

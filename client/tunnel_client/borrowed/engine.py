@@ -36,7 +36,7 @@ class Route:
 
 
 class _Connect:
-    """The target that a socket is connected to or connecting to."""
+    """A socket's connect through a route: the target, the outcome while it is pending, and the error if it failed."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -45,7 +45,10 @@ class _Connect:
 
 
 class Engine:
-    """Replaces functions and methods while it has routes, and restores them afterwards. Each process has only one."""
+    """Replaces functions and methods while it has routes, and restores them afterwards.
+
+    One engine serves all patches of a process; a process under `tunnel run` has one more for that.
+    """
 
     def __init__(
         self,

@@ -20,11 +20,11 @@ _VIA = ("via", "x-cache")
 
 
 async def recognise(trials: Trials, reply: Reply | None, proxy: str | None = None) -> list[Reply]:
-    """Note in `trials` the products that name themselves. Return `reply`, and the answers to the two requests below.
+    """Note in `trials` the products that name themselves. Return `reply`, and the answers to two more requests.
 
-    Two requests ask for an answer of the hops themselves: one with a header that is too large, one with an expectation
-    that no server can meet. A forward proxy, which `proxy` names as in the settings, is also asked for a host that
-    exists nowhere. None of these requests carries the token.
+    These two are meant for the hops themselves: one has a header that is too large, the other an expectation that no
+    server can meet. A forward proxy, which `proxy` names as in the settings, is also asked for a host that exists
+    nowhere. None of these requests carries the token.
     """
     if reply is None:
         return []

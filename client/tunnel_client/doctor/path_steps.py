@@ -79,7 +79,7 @@ async def _altering(report: Report, trials: Trials, size: int) -> None:
 async def _headers(report: Report, trials: Trials) -> None:
     """Find out whether hops pass on headers that they do not know.
 
-    Ours claims that this is an exit. If it arrives, a relay refuses the claim of a user who may not be one.
+    The header that is sent claims that this is an exit. If it arrives, a relay refuses a user who may not be an exit.
     """
     reply = await trials.answered(trials.prober.claim_exit, is_test=True)
     is_kept = reply.kind == "status" or "no-transform" in reply.headers.get("cache-control", "")

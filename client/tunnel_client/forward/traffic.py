@@ -33,7 +33,7 @@ class TrafficReport(msgspec.Struct):
     bytes_up: int = 0  # written here, and acknowledged by the peer endpoint
     bytes_down: int = 0  # received, and passed on to the local program
     packets_sent: int = 0
-    resent: dict[str, int] = {}  # packets of this side, by cause
+    resent: dict[str, int] = {}  # packets that this side sent again, by cause
     spurious: int = 0  # of the resent packets, those that were proven unnecessary
     exchanges_failed: dict[str, int] = {}  # failures of exchanges and links, by cause; counted only within `reported`
     srtt_us: int = 0

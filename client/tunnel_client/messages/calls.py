@@ -18,8 +18,8 @@ from tunnel_client.sockets.tunnel_socket import create_connection
 
 __all__ = ["BlockingChannel", "BlockingHandler", "BlockingTable", "Connect"]
 
-_THREADS = 8  # for handlers: this many requests of one peer are handled at once
-_DIALS = 8  # addresses that one table dials at once
+_THREADS = 8  # for handlers: at most this many requests of one peer are handled at once
+_DIALS = 8  # addresses that one table dials at once, at most
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
 

@@ -15,9 +15,9 @@ __all__ = ["BlockingConsumer"]
 class BlockingConsumer:
     """Reads the log of the broker at `address`, from its replica while the broker redirects it there.
 
-    Threads that share a consumer take turns, and each gets other messages. Store `offset` together with your own data:
-    a consumer that starts from it then processes every message exactly once. `topic` and `partition` are for a broker
-    with topics. `on_lag(lag)` is called in the fetching thread, after each fetch that leaves more than `lag_max`
+    Threads that share a consumer take turns, and no two get the same message. Store `offset` together with your own
+    data: a consumer that starts from it then processes every message exactly once. `topic` and `partition` are for a
+    broker with topics. `on_lag(lag)` is called in the fetching thread, after each fetch that leaves more than `lag_max`
     messages before the end of the log.
     """
 

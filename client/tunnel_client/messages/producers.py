@@ -90,9 +90,10 @@ class BlockingProducer(Closeable):
 
 
 class BlockingBrokerProducer:
-    """Sends to the broker at an address, and returns when the broker has stored the messages. Any threads may share it.
+    """Sends to the broker at an address, and returns when the broker has stored the messages. Threads may share it.
 
-    A send that the broker refuses raises RemoteCallError. `durable=False`: return when the broker has the messages.
+    A send that the broker refuses raises RemoteCallError. `durable=False`: return as soon as the broker has
+    received the messages.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class BlockingBrokerProducer:
 class BlockingQueueProducer(Closeable):
     """A queue, and a sender that sends what is in it in batches. It owns the socket. Close it, or use it in `with`.
 
-    It is an AsyncProducer in the loop thread: the handlers are called there, and must not block.
+    It runs an AsyncProducer in the loop thread: the handlers are called there, and must not block.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ class Backend:
 class patch:
     """`with tunnel_client.patch(hosts=["*.internal", "10.0.0.0/8"]): ...`
 
-    In all threads of this process, sockets that connect to a matching host do so through the tunnel, and the name of
-    the host is resolved on the far side. "*" stands for every host but this machine. Connections that were opened
+    In all threads of this process, TCP sockets that connect to a matching host do so through the tunnel, and the name
+    of the host is resolved on the far side. "*" stands for every host but this machine. Connections that were opened
     under the patch outlive it.
     """
 

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         hostname=login.hostname,
         sni=login.sni,
     )
-    make_attachment(settings, arguments)  # UsageError: a malformed URL or token
+    make_attachment(settings, arguments)  # raises UsageError for a malformed URL or token
     if not arguments.no_check:
 
         async def tried() -> int:

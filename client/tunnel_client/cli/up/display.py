@@ -69,7 +69,7 @@ def drawn(source: HasReport, level: str) -> Iterator[None]:
 
 
 class Display:
-    """Draws the latest `report`. Until `close`, it is also the stream of the log, and its `write` never blocks."""
+    """Draws the latest `report`. It is also the stream of the log: until `close`, its `write` never blocks."""
 
     def __init__(self, terminal: TextIO) -> None:
         self.report: ClientReport | None = None

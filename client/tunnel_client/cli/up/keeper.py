@@ -66,7 +66,7 @@ class Keeper:
             await self._opened.listening.stop_listening()
 
     def change_rate(self, entry: Entry) -> None:
-        """Go on as this entry, which differs in its rate only. Open connections share the new rate."""
+        """Go on as this entry, which differs at most in its rate. Open connections share the new rate."""
         is_other = self.entry.part.rate != entry.part.rate
         self.entry = entry
         if is_other and self._traffic is not None and self._attachment is not None:
