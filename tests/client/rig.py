@@ -80,7 +80,8 @@ async def _close(server: asyncio.Server) -> None:
 
 
 class Rig(Background):
-    """A Background with a relay, at which ann may reach this machine and all services, and listen as `reports`."""
+    """A Background with a relay. By default, ann may reach this machine and all services there, and listen as
+    `reports`."""
 
     def __init__(self, config: RelayConfig | None = None, packet_filter: PacketFilter | None = None) -> None:
         allowed = tuple(map(parse_rule, ("127.0.0.0/8:*", "localhost:*", "nowhere.invalid:*")))

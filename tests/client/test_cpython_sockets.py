@@ -1,4 +1,5 @@
-"""The interpreter's own tests of stream sockets pass with the kernel's sockets and with tunnel sockets."""
+"""The interpreter's own tests of stream sockets pass with the kernel's sockets and, except those that are named as
+impossible, with tunnel sockets."""
 
 import importlib.util
 import json

@@ -148,7 +148,7 @@ def test_the_new_file_is_never_one_that_was_there_before(home: Path, monkeypatch
     assert opened == [(os.O_EXCL | os.O_NOFOLLOW, 0o600)]
 
 
-def test_a_file_that_is_too_long_is_not_read_whole_and_no_part_of_it_is_taken_for_the_whole(home: Path) -> None:
+def test_a_file_that_is_too_long_is_refused(home: Path) -> None:
     path = home / "long"
     path.touch(0o600)
     path.write_bytes(bytes(100_000))

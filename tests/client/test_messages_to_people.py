@@ -1,5 +1,5 @@
-"""Error messages for people: what went wrong, why, what to do next, and the documented exit code, for every command
-in which the error occurs."""
+"""Error messages for people say what went wrong, why, and what to do next; the commands end with the documented exit
+code."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_the_descriptor_is_a_real_one(ends: Pair) -> None:
 # waiting
 
 
-def test_select_and_poll(ends: Pair) -> None:
+def test_select_and_poll_say_when_a_socket_is_readable_and_writable(ends: Pair) -> None:
     a, b = ends
     assert select.select([a], [a], [], 0) == ([], [a], [])
     b.sendall(b"x")
@@ -335,7 +335,7 @@ def test_detached_descriptors_live_on(ends: Pair) -> None:
         assert receive(b, 5) == b"again"
 
 
-def test_names_of_both_ends_and_of_the_kind(ends: Pair) -> None:
+def test_both_addresses_are_loopback_and_the_kind_is_that_of_tcp(ends: Pair) -> None:
     a, _ = ends
     assert a.getsockname()[0] == "127.0.0.1"
     assert a.getpeername()[0] == "127.0.0.1"

@@ -62,7 +62,7 @@ def test_a_client_is_seen_while_it_runs(runtime: Path, capsys: pytest.CaptureFix
     scenario()
 
 
-def test_no_client_is_running(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_that_no_client_is_running(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--once"]) == 0
     assert capsys.readouterr().out == "no tunnel command of yours is running\n"
     assert main(["status", "--json"]) == 0

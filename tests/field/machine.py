@@ -49,7 +49,7 @@ def missing_programs(rows: Iterable[Row]) -> list[str]:
 
 
 def program_versions(rows: Iterable[Row]) -> dict[str, str]:
-    """The versions of the programs of these rows, as each program states it."""
+    """The version of each program of these rows, as the program states it; or "missing" or "unknown"."""
     return {program: _ask(program) for program in _programs(rows)}
 
 

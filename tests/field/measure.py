@@ -57,7 +57,7 @@ class Run:
                 self.result.broken.setdefault(part, str(error))
 
     async def transfer(self, bare: Bare) -> None:
-        """Move bytes up, then down, then echoes; the last connection stays open and idle."""
+        """Move bytes up, then down, then echoes; the connection of the echoes stays open and idle."""
         result, port, seconds = self.result, self._stage.port, self.row.seconds
         result.bare = bare
         if "attach" in result.broken:
@@ -114,7 +114,7 @@ class Run:
 
     async def examine(self) -> None:
         """End the client, and let the doctor judge the path."""
-        # A program that did not start leaves nothing to examine.
+        # No exit code: a program did not start, or the client neither attached nor ended in time.
         if not self._is_examined or ("attach" in self.result.broken and self.result.code is None):
             return
         await self._stage.stop_forward()

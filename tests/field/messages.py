@@ -10,7 +10,7 @@ _BODYLESS = frozenset({"204", "304"})
 
 
 class MalformedError(Exception):
-    """The bytes are not HTTP/1, or they ended in the middle."""
+    """The bytes are not HTTP/1, or end within a head. Bytes that end within a body raise IncompleteReadError."""
 
 
 class Head(NamedTuple):
@@ -67,7 +67,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 def encode(start: str, fields: dict[str, str], body: bytes, more: dict[str, str]) -> bytes:
-    """Return a message with this body: without the fields of one hop, and with `more` fields."""
+    """Return a message with this body: without the hop-by-hop fields, and with `more` fields."""
     kept = {name: value for name, value in fields.items() if name not in _HOP_BY_HOP}
     kept |= {"content-length": str(len(body)), **more}
     lines = [start, *(f"{name}: {value}" for name, value in kept.items()), "", ""]

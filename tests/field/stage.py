@@ -52,7 +52,7 @@ class StageError(Exception):
 
 
 class Road(msgspec.Struct, frozen=True):
-    """How a client reaches the relay."""
+    """The options with which a client reaches the relay; not a road of the ladder."""
 
     url: str
     proxy: str  # "none" for a direct connection
@@ -78,7 +78,7 @@ def start_forwarder(stack: ExitStack, port: int) -> int:
 
 
 class Stage:
-    """A row on the stage: after `start`, `port` leads to the target through the tunnel and the row's hops."""
+    """The processes of one row. After `start`, `port` leads to the target through the tunnel and the row's hops."""
 
     def __init__(self, row: Row, carrier: str, target: int) -> None:
         self._row = row
@@ -204,7 +204,8 @@ class Stage:
         await busiest.ready()
 
     async def examine(self) -> tuple[int, str]:
-        """Run `tunnel doctor` on the same road; return its exit code and its output, at best a report in JSON."""
+        """Run `tunnel doctor` with the options of `road`; return its exit code and its output: a report in JSON, if it
+        printed one."""
         words = ["doctor", f"127.0.0.1:{self._target}", "--json", *self.road.options]
         child = await asyncio.create_subprocess_exec(
             *python_command("tunnel_client", *words),

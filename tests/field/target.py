@@ -1,7 +1,7 @@
 """The target of the field's transfers, as a process: `python -m tests.field.target`.
 
 A connection begins with a line: `up N` (N bytes follow; the answer is their digest), `down N` (N bytes are the answer,
-then their digest) or `echo` (until the end). It prints `target PORT` when it listens.
+then their digest) or `echo` (until the end). The process prints `target PORT` when it listens.
 """
 
 import asyncio

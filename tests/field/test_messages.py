@@ -59,7 +59,7 @@ async def test_a_length_that_is_no_number_is_malformed(fields: dict[str, str]) -
         await read_body(reader_of(b"zz\r\n\r\n"), Head(("POST", "/", "HTTP/1.1"), fields), is_answer=False)
 
 
-def test_fields_of_one_hop_are_not_passed_on() -> None:
+def test_hop_by_hop_fields_are_not_passed_on() -> None:
     fields = {"connection": "Upgrade", "upgrade": "x", "transfer-encoding": "chunked", "host": "h"}
     message = encode("POST / HTTP/1.1", fields, b"ab", {"connection": "close"})
     assert message == b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\nconnection: close\r\n\r\nab"

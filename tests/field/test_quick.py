@@ -49,7 +49,7 @@ def test_bytes_move_through_the_path(name: str, carrier: str, target: int) -> No
 
 
 @pytest.mark.real("squid")
-def test_a_path_that_no_tunnel_can_use_is_refused(target: int) -> None:
+def test_where_no_tunnel_can_work_the_client_ends_with_the_exit_code_of_the_row(target: int) -> None:
     row = find_rows("squid-accelerator")[0]
     with closing(Stage(row, "auto", target)) as stage:
         with pytest.raises(StageError) as raised:

@@ -48,7 +48,7 @@ def test_a_client_that_attaches_where_it_must_not_is_a_failure() -> None:
     assert list(complaints(REFUSED, result())) == [("attach", "the client attached to a path that must be refused")]
 
 
-def test_the_doctor_must_agree() -> None:
+def test_the_doctor_must_agree_with_the_measurement() -> None:
     assert judge(PLAIN, result(doctor=ILL)) is Outcome.FAILED
     broken = {"up": "why"}
     assert dict(complaints(PLAIN, result(broken=broken, doctor=WELL))) == {

@@ -1,4 +1,5 @@
-"""The scripted proxy: each behaviour, before an upstream that answers every request with its body and head."""
+"""The scripted proxy: its behaviours, all but the delay, in front of an upstream that answers every request with the
+request's body, version and names of fields."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -109,7 +110,7 @@ async def test_an_outage_begins_once_bytes_have_moved(status: int) -> None:
 
 
 @in_loop
-async def test_an_outage_ends() -> None:
+async def test_an_outage_of_0_s_refuses_nothing() -> None:
     async with a_proxy(Behaviour(outage_status=403, outage_after_bytes=1, outage_s=0)) as connect:
         client = await connect()
         assert (await client.ask(b"12345"))[1] == b"12345"
@@ -146,7 +147,7 @@ async def test_it_closes_after_an_answer(closes: str, told: str | None) -> None:
 
 
 @in_loop
-async def test_unknown_headers_are_stripped_both_ways() -> None:
+async def test_unknown_headers_of_an_answer_are_stripped() -> None:
     async with a_proxy(Behaviour(strips_headers=True)) as connect:
         head, _ = await (await connect()).ask(b"", {"tunnel-role": "endpoint", "cache-control": "no-store"})
         assert set(head.fields) == {"content-length"}

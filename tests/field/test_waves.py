@@ -63,7 +63,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_loop
-async def test_runs_transfer_alone_and_are_idle_together() -> None:
+async def test_one_wave_follows_the_other_and_runs_transfer_alone() -> None:
     told: list[str] = []
     plan = Plan(("auto", "poll"), idle_s=70, side_by_side=2)
     results = await measure_rows(find_rows("caddy,envoy"), plan, told.append)
@@ -84,7 +84,7 @@ async def test_runs_transfer_alone_and_are_idle_together() -> None:
 
 
 @in_loop
-async def test_everything_ends_when_a_phase_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_is_closed_even_if_a_phase_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(self: FakeRun) -> None:
         raise RuntimeError("x")
 

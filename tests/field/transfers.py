@@ -30,7 +30,7 @@ async def _connected(port: int, command: str) -> AsyncIterator[tuple[asyncio.Str
 
 @contextlib.asynccontextmanager
 async def _within(seconds: float, progress: Callable[[], str]) -> AsyncIterator[None]:
-    """Turn a timeout, and a connection that ends early, into BrokenError."""
+    """Turn a timeout, a connection that ends early, and a line that is too long into BrokenError."""
     try:
         async with asyncio.timeout(seconds):
             yield

@@ -1,3 +1,3 @@
-"""Other endpoints than ours, and what the documents promise them."""
+"""Tests with another endpoint than ours (examples/node), and of the transcript in docs/TRANSCRIPT.md."""
 
 __all__: list[str] = []

@@ -126,7 +126,7 @@ class NodeWorld:
 
     @contextlib.contextmanager
     def runtime(self, carrier: str, path: str) -> Iterator[tunnel_client.Runtime]:
-        """Yield an attachment for sockets of this process."""
+        """Yield a runtime: the sockets of this process use its attachment."""
         token = self.relay.tokens["client"]
         settings = tunnel_client.RelaySettings(self._urls[path], token, None, None, carrier, 300.0)
         runtime = tunnel_client.Runtime(settings, linger=2.0)

@@ -112,7 +112,7 @@ def test_several_connections_share_one_endpoint(world: NodeWorld, carrier: str) 
 
 
 @on_both_carriers
-def test_a_connection_from_node_survives_the_relay(world: NodeWorld, carrier: str) -> None:
+def test_a_connection_from_node_survives_a_restart_of_the_relay(world: NodeWorld, carrier: str) -> None:
     name = f"resumed-{carrier}"
     command = world.command("connect", carrier, "direct", f"service:{name}")
     pipe = subprocess.PIPE
@@ -139,7 +139,7 @@ def test_a_connection_from_node_survives_the_relay(world: NodeWorld, carrier: st
 
 
 @on_both_carriers
-def test_a_connection_to_node_survives_the_relay(world: NodeWorld, carrier: str) -> None:
+def test_a_connection_to_node_survives_a_restart_of_the_relay(world: NodeWorld, carrier: str) -> None:
     name = f"resuming-{carrier}"
     with world.serve(carrier, "direct", name), world.runtime("poll", "direct") as runtime:
         with tunnel_client.create_connection(name, timeout=WAIT_S, runtime=runtime) as sock:

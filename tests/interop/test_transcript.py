@@ -16,7 +16,7 @@ from tunnel_servlet.web import host
 TRANSCRIPT = Path(__file__).parents[2] / "docs" / "TRANSCRIPT.md"
 USERS = {"initiator": "ann", "acceptor": "bob"}
 EPOCH = 0x0102030405060708
-Step = tuple[str, str, str, bytes]  # direction (> or <), party, name of the body, body
+Step = tuple[str, str, str, bytes]  # direction (> or <), endpoint (initiator or acceptor), name of the body, body
 
 
 class FixedRandom(Random):
@@ -40,7 +40,7 @@ def steps() -> list[Step]:
     return found
 
 
-def test_the_transcript_is_whole() -> None:
+def test_requests_and_answers_alternate_and_have_the_names_of_their_contents() -> None:
     found = steps()
     assert [step[0] for step in found] == [">", "<"] * (len(found) // 2)
     kinds = set()

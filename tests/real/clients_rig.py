@@ -4,7 +4,7 @@
         with tunnel_client.create_connection(target, runtime=way.runtime) as sock:
             ...
             with way.trouble():
-                ...  # on all but the good path, the relay was just killed, and its successor is not there yet
+                ...  # on all but the good path, the relay was just killed, and its successor may not be ready yet
 
 Every path carries only exchanges (poll), through nginx with its defaults. On the bad path, a fault proxy before nginx
 also loses 5 % of the exchanges. On the encrypted path, every stream must be encrypted from end to end. The exit is a
@@ -79,7 +79,8 @@ def _faults(port: int, nginx: Server) -> list[str]:
 
 
 class Way:
-    """One path to the relay, and the commands that use it. They run to the end, and most are shared by the tests."""
+    """One path to the relay, and the commands that use it. Commands run until the path is closed, and tests share most
+    of them."""
 
     def __init__(self, world: World, name: str, url: str, key: KeyFile) -> None:
         self.name = name
@@ -113,11 +114,11 @@ class Way:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether streams are refused that are not encrypted with our key."""
+        """Whether every stream must be encrypted, with the key of the exit and the services."""
         return self.name == "encrypted"
 
     def patch(self) -> tunnel_client.patch:
-        """Lead Python clients that know nothing of the tunnel through it, to servers of this machine."""
+        """Return a patch that leads Python clients, which know nothing of the tunnel, through it to servers here."""
         return tunnel_client.patch(hosts=[HERE], runtime=self.runtime)
 
     def forward(self, port: int) -> int:

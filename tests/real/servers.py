@@ -43,7 +43,7 @@ CONFIG = Path(__file__).parent / "config"
 STARTED: list[str] = []
 """The configurations of the proxies that were started, in this order; a fixture empties the list before each test."""
 _LOOK_S = 0.02  # between checks whether the program answers
-_NOBODY, _NOGROUP = 65534, 65534  # the same on every Linux
+_NOBODY, _NOGROUP = 65534, 65534  # as on Debian
 _SHARED_PORT_TRIES = 5
 
 MakeCommand = Callable[[int], Sequence[str]]  # given the port
@@ -106,7 +106,7 @@ def start_server(
 ) -> Iterator[Server]:
     """Start a program that listens where `make_command(port)` says; it is killed at the end of the block.
 
-    The port stays reserved, so that the program may be killed and started again: nginx, haproxy, squid,
+    The port stays reserved, so that the program may be killed and started again: nginx, haproxy, Apache, squid,
     PostgreSQL, redis, sshd and NATS reuse addresses and can bind it. With `reuses_addresses=False` the port is only
     likely to be free; if it was not, another is tried.
     """

@@ -13,7 +13,7 @@ from tests.real.clients_rig import HERE, WAIT_S, Way
 
 pytestmark = pytest.mark.real("nginx")
 
-_TRIES = 20  # datagrams get lost on the bad path, and no client of UDP gives up after the first
+_TRIES = 20  # datagrams get lost on the bad path; a client of DNS then asks again
 
 
 @pytest.fixture

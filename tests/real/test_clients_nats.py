@@ -26,7 +26,8 @@ def server() -> Iterator[Server]:
 
 
 async def connect(port: int, name: str) -> Client:
-    """Connect and print events, which pytest shows when a test fails: only the other client would notice a loss."""
+    """Connect, and print errors and disconnections, which pytest shows when a test fails: without them, only the other
+    client would notice that messages are missing."""
 
     async def on_error(error: Exception) -> None:
         print(f"{name}: {error!r}")

@@ -1,4 +1,4 @@
-"""curl, without the tunnel, on services that `tunnel expose` makes public; the relay is killed in between."""
+"""curl, without the tunnel, on services that `tunnel expose` makes public; one test kills the relay."""
 
 import hashlib
 import os

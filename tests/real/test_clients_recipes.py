@@ -1,4 +1,5 @@
-"""The programs in docs/recipes/ do what the pages say: each runs unchanged, except for hosts, ports, users and keys."""
+"""The programs in docs/recipes/ do what the pages say: each runs unchanged, except for hosts, ports, users, keys and
+a few options."""
 
 import asyncio
 import getpass
@@ -50,7 +51,7 @@ def way(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
 @pytest.fixture
 def run_page(way: Way, capsys: pytest.CaptureFixture[str]) -> Callable[[str, Replacements], list[str]]:
     def run(page: str, replacements: Replacements) -> list[str]:
-        """Run the programs of that page; return the lines they print."""
+        """Run the programs of that page; return the output of each."""
         programs = _PROGRAM.findall((RECIPES / page).read_text())
         said = []
         for program in programs:

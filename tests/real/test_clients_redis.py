@@ -30,7 +30,7 @@ def server() -> Iterator[Server]:
 
 
 def test_redis(way: Way, server: Server) -> None:
-    """A pipeline and a large value survive the trouble on one connection."""
+    """A connection survives the trouble during a pipeline, and then carries a large value."""
     with way.patch(), redis.Redis(host=HERE, port=server.port, single_connection_client=True, **PATIENT) as database:
         before = database.client_id()
         with way.trouble(), database.pipeline(transaction=False) as pipeline:

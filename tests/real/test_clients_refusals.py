@@ -1,4 +1,4 @@
-"""Clients of `tunnel proxy` whose CONNECT is refused: they show their users the reason phrase, and no body."""
+"""Clients of `tunnel proxy` whose CONNECT is refused show their users the reason phrase, so it must say why."""
 
 import subprocess
 import sys

@@ -107,7 +107,7 @@ async def talk(way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 def test_start_tls_of_asyncio(way: Way, echo_port: int) -> None:
-    """StreamWriter.start_tls, which is loop.start_tls, works on a tunnel socket."""
+    """StreamWriter.start_tls, which calls loop.start_tls, works on a tunnel socket."""
 
     async def main() -> None:
         reader, writer = await asyncio.open_connection(HERE, echo_port)

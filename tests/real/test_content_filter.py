@@ -1,4 +1,5 @@
-"""A proxy that searches bodies and refuses some: the tunnel masks those, and no other connection is disturbed.
+"""Proxies that refuse bodies: of one type, or with some content. The tunnel sends them as forms, or masks them, and
+connections stay open.
 
 Clauses 7.9 and 7.19 of docs/PROTOCOL.md.
 """
@@ -52,7 +53,7 @@ def test_a_firewall_that_refuses_binary_bodies_passes_files_of_forms(tmp_path: P
 
 @pytest.mark.real("haproxy")
 @pytest.mark.parametrize("carrier", ["poll", "auto"])
-def test_a_filter_that_refuses_some_bodies_both_ways(tmp_path: Path, carrier: str) -> None:
+def test_data_passes_a_filter_that_refuses_some_bodies_in_both_directions(tmp_path: Path, carrier: str) -> None:
     """The string travels up in requests and down in answers, in small packets and in large ones."""
 
     async def main(server: Server, relay: int) -> None:

@@ -161,7 +161,7 @@ def test_nginx_that_cuts_held_requests(tmp_path: Path) -> None:
 
 @nginx
 @pytest.mark.parametrize("carrier", ["poll", "link", "websocket"])
-def test_every_carrier_works_through_nginx_that_passes_upgrades(tmp_path: Path, carrier: str) -> None:
+def test_poll_link_and_websocket_work_through_nginx_that_passes_upgrades(tmp_path: Path, carrier: str) -> None:
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
             moved = await move(attachment, 4 * MIB)
@@ -225,7 +225,7 @@ def test_a_gateway_gets_the_key_and_the_names_that_it_asks_for(tmp_path: Path, c
 @nginx
 @pytest.mark.parametrize("carrier", ["link", "websocket"])
 def test_nginx_that_blocks_upgrades(tmp_path: Path, carrier: str) -> None:
-    """An endpoint that asked for a link goes on with exchanges."""
+    """An endpoint that asked for a link or a websocket goes on with exchanges."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
@@ -257,7 +257,7 @@ def test_haproxy_that_repeats_requests(tmp_path: Path) -> None:
 @haproxy
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 def test_haproxy_with_short_timeouts(tmp_path: Path, carrier: str) -> None:
-    """The proxy cuts held requests, and later data still arrives."""
+    """The proxy cuts requests that are silent for a second; all data arrives nevertheless."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier=carrier) as attachment:
@@ -271,7 +271,7 @@ def test_haproxy_with_short_timeouts(tmp_path: Path, carrier: str) -> None:
 @haproxy
 @pytest.mark.parametrize("body", [65_536, 30_000, 4_096])
 def test_haproxy_that_refuses_large_answers(tmp_path: Path, body: int) -> None:
-    """It answers 403 in place of a large answer. The endpoint cannot know why, and asks for smaller answers, too."""
+    """haproxy answers 403 instead of a large answer. The endpoint cannot know why; it also asks for smaller answers."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:
@@ -283,7 +283,7 @@ def test_haproxy_that_refuses_large_answers(tmp_path: Path, body: int) -> None:
 
 @nginx
 def test_nginx_that_sends_requests_to_two_relays_by_turns(tmp_path: Path) -> None:
-    """No attachment lasts, and the error says what to configure."""
+    """No attachment lasts, and the error says that several relays answer."""
 
     async def main() -> None:
         async with a_relay(relay), a_relay(other):

@@ -22,7 +22,8 @@ PASSWORDS = {
 }
 
 
-# The carriers that remain where squid forwards no upgrade. Streamed answers must be proven first.
+# The carriers that may be in use where squid forwards no upgrade, by the carrier that was asked for. Streamed answers
+# must be proven first.
 WITHOUT_UPGRADE = {"poll": ("poll",), "link": ("poll", "stream")}
 
 

@@ -1,4 +1,4 @@
-"""Streamed answers through real proxies: those that let them pass, and those that hold, cut, change or stall them."""
+"""Streamed answers through real proxies and through the fault proxy, which holds, cuts, changes or stalls them."""
 
 import asyncio
 from pathlib import Path
@@ -104,8 +104,8 @@ def test_apache_with_its_defaults_lets_streams_pass(tmp_path: Path) -> None:
         run(main())
 
 
-def test_a_proxy_that_holds_answers_back_to_their_end() -> None:
-    """The endpoint falls back to complete answers: nothing is lost, and nothing waits for the end of a stream."""
+def test_an_endpoint_polls_through_a_proxy_that_holds_answers_back_to_their_end() -> None:
+    """The endpoint goes back to complete answers (poll), and everything arrives."""
     assert through_fault_proxy(buffer=True) == ["poll"] * 3
 
 
@@ -125,7 +125,7 @@ def test_through_a_proxy_that_drops_idle_connections_silently_all_data_arrives()
     assert len(through_fault_proxy(idle_cut=IdleCut(400_000, silent=True))) == 3
 
 
-# old and new
+# endpoints and relays with and without streamed answers
 
 
 def test_an_endpoint_with_streams_uses_none_at_a_relay_without_them() -> None:

@@ -1,4 +1,5 @@
-"""The engine that replaces functions of `socket`, without a tunnel: which sockets it leads, and two threads at once."""
+"""The engine that replaces functions of `socket`, without a tunnel: which sockets it leads through a tunnel, and two
+threads that begin or end patches at once."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Portal:
 
 @pytest.mark.parametrize("command", [["connect", "a:1"], ["forward", "0:a:1"], ["proxy", "0"], ["login"]])
 @every_page
-def test_without_wait_it_is_an_error_that_names_the_page(
+def test_without_wait_a_login_page_is_an_error_that_names_it(
     page: str, command: list[str], known: Rig, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     portal = Portal(known, page, FOR_EVER)
@@ -87,7 +87,7 @@ def test_with_wait_the_command_tries_until_the_page_is_gone(page: str, wait: lis
 
 
 @every_page
-def test_the_wait_ends(page: str, known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_ends_after_its_seconds(page: str, known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     portal = Portal(known, page, FOR_EVER)
     assert main(["connect", "a:1", "--relay", portal.url, "--wait", "1.5"]) == 3
     text = capsys.readouterr().err

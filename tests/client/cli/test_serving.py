@@ -135,7 +135,7 @@ async def test_sigterm_frees_the_port_and_lets_moving_connections_finish(relay: 
 
 @pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT, None])
 @in_loop
-async def test_sigterm_ends_idle_connections_and_a_second_signal_all(
+async def test_sigterm_ends_idle_connections_and_a_second_signal_ends_the_command(
     again: signal.Signals | None, relay: RelayProcess
 ) -> None:
     async with target(echo) as port, command(relay, "forward", f"0:{HERE}:{port}") as forward:
@@ -228,7 +228,7 @@ def test_a_port_in_use_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "something listens there already: stop it, or choose another port" in text
 
 
-def test_addresses_that_cannot_be_bound() -> None:
+def test_addresses_that_cannot_be_bound_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="this machine has no such address"):
         bind(Address("192.0.2.1", 0))
     with pytest.raises(UsageError, match=r"cannot listen on bad\.invalid:0: "):

@@ -91,7 +91,7 @@ def test_the_busiest_connections_come_first_and_the_rest_is_counted() -> None:
     assert "4.0 TiB" in lines[3]
 
 
-def test_long_and_missing_names() -> None:
+def test_long_names_are_cut_and_a_missing_name_is_a_number() -> None:
     text = render([client(connection(target="x" * 50), connection(9, target="", srtt_us=0))], 1000.0)
     assert "x" * 39 + "~" in text
     assert "connection 9 " in text

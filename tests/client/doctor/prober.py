@@ -1,4 +1,4 @@
-"""A prober for one step at a time: the test says what each request finds."""
+"""A fake prober, for tests of one step of the doctor: the test says which reply each request gets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Asked:
 
 
 Path = Callable[[Asked], "Reply | None"]
-"""What a request finds: None lets it reach the relay. It may raise ProbeError."""
+"""Returns the reply to a request, or None to let it reach the relay. It may raise ProbeError."""
 
 
 def answered(kind: str = "answer", status: int = 200, text: str = "", serial: int = 0, wait_ms: int = 0) -> Reply:
@@ -61,10 +61,10 @@ class _Own:
 class Played:
     """A prober that sends nothing. `attaching`: the outcomes of `attach`, one after the other.
 
-    `caches`: a hop answers `repeat` with its copy of the answer to the last `exchange`. `path`: what requests find that
-    are recorded in `asked`: all but `attach`, `attach_elsewhere` and `link`. `epochs`: those of the relays that answer
-    on new connections. `link`: the reason why a link fails, or nothing. `reuses`: whether a connection carries several
-    exchanges. `delay_s`: how long an exchange without a hold takes.
+    `caches`: a hop answers `repeat` with its copy of the answer to the last `exchange`. `path`: returns the reply to
+    each request that is recorded in `asked`: to all but `attach`, `attach_elsewhere` and `link`. `epochs`: those of the
+    relays that answer on new connections. `link`: the reason why a link fails, or nothing. `reuses`: whether a
+    connection carries several exchanges. `delay_s`: how long an exchange without a hold takes.
     """
 
     def __init__(

@@ -173,9 +173,7 @@ def test_the_issuer_of_a_certificate_is_named_and_judged(
         assert "answers, but not in TLS): write http:// instead of https://" in found["relay"][1]
 
 
-def test_a_relay_whose_name_is_unknown_or_that_is_silent(
-    home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_name_is_told_from_a_silent_relay(home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, found, _ = doctor("http://relay.invalid", "--insecure-http")
     assert (code, found["relay"][2]["kind"]) == (3, "name")
     monkeypatch.setattr("tunnel_client.doctor.relay_steps.ANSWER_S", 0.2)
@@ -184,7 +182,7 @@ def test_a_relay_whose_name_is_unknown_or_that_is_silent(
     assert (code, found["relay"][2]["kind"]) == (3, "timeout")
 
 
-def test_an_answer_without_a_date_and_pages_without_a_title(home: Path, doctor: Any) -> None:
+def test_a_page_without_a_title_is_quoted_and_without_a_date_no_clock_is_judged(home: Path, doctor: Any) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\nConnection: close\r\n\r\nno\x1bthing  x")
@@ -198,6 +196,6 @@ def test_an_answer_without_a_date_and_pages_without_a_title(home: Path, doctor: 
     assert found["clock"][0] == "not tried"
 
 
-def test_settings_that_cannot_work(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_url_is_a_usage_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--relay", "relay.example"]) == 2
     assert "is not a relay URL" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The doctor behind scripted hops, in front of a real relay: what it recognises, and that it never ends early."""
+"""The doctor behind scripted hops, in front of a real relay: what it recognises, and that no answer makes it crash."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_redirect_in_mid_transfer_is_named_with_its_target(rig: Rig, doctor: A
     assert "HTTP 302, which leads to http://login.invalid/" in found[_LAST][1]
 
 
-def test_a_hop_that_closes_connections_silently_ends_nothing(rig: Rig, doctor: Any) -> None:
+def test_a_hop_that_closes_connections_silently_is_named_and_no_exchange_fails(rig: Rig, doctor: Any) -> None:
     code, found, _ = doctor(hop(rig, plain, closes=True))
     assert code == 0
     assert "closes connections after an answer without saying so" in found["connections"][1]

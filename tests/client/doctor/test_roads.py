@@ -55,7 +55,7 @@ def test_a_carrier_that_was_asked_for_is_named(known: Rig, doctor: Any) -> None:
     assert found["roads"][1].startswith("websocket is used, because you have asked for it")
 
 
-def test_the_doctor_forgets(known: Rig, doctor: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_forgets_a_path_when_asked(known: Rig, doctor: Any, capsys: pytest.CaptureFixture[str]) -> None:
     memory = remember(known.url, "poll")
     _, found, _ = doctor(known.url, "--forget")
     assert found["roads"][1].endswith("nothing is remembered of this path: ")

@@ -61,7 +61,7 @@ async def peer(**options: Any) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def attached(*rules: str, encrypted: bool = False) -> AsyncIterator[Attachment]:
-    """An attachment to a relay with an inline exit, or with `encrypted` another exit, which refuses clear text."""
+    """An attachment to a relay with an inline exit or, if `encrypted`, with another exit, which refuses clear text."""
     grants = GrantTable({"ann": Grant(connect=tuple(map(parse_rule, rules))), "exits": Grant(exit=True)})
     config = settings(exit="none" if encrypted else "inline", grants=grants)
     async with AsyncExitStack() as stack:
@@ -82,7 +82,7 @@ either = pytest.mark.parametrize("encrypted", [False, True], ids=["clear", "encr
 
 
 @either
-def test_a_forward_keeps_boundaries_and_senders_apart(encrypted: bool) -> None:
+def test_a_forward_keeps_the_boundaries_of_datagrams_and_keeps_senders_apart(encrypted: bool) -> None:
     async def scenario() -> None:
         async with (
             attached("udp/localhost:*", encrypted=encrypted) as attachment,
@@ -171,11 +171,11 @@ async def test_datagrams_to_a_denied_target_are_dropped_and_it_is_not_requested_
 
 
 @either
-def test_closing_the_control_connection_ends_a_socks_association(encrypted: bool) -> None:
-    run(_end_a_socks_association(encrypted))
+def test_a_socks_association_carries_only_datagrams_of_its_own_client(encrypted: bool) -> None:
+    run(_use_a_socks_association(encrypted))
 
 
-async def _end_a_socks_association(encrypted: bool) -> None:
+async def _use_a_socks_association(encrypted: bool) -> None:
     async with (
         attached("udp/localhost:*", encrypted=encrypted) as attachment,
         peer(echoes=True) as target,

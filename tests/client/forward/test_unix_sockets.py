@@ -47,7 +47,7 @@ def test_a_socket_on_which_something_listens_is_not_replaced(tmp_path: Path) -> 
         bind_unix(where)
 
 
-def test_a_full_backlog_is_still_a_listener(tmp_path: Path) -> None:
+def test_a_listener_with_a_full_backlog_is_not_replaced(tmp_path: Path) -> None:
     where = place(tmp_path)
     with socket.socket(socket.AF_UNIX) as other, socket.socket(socket.AF_UNIX) as client:
         other.bind(where.path)

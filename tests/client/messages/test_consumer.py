@@ -1,4 +1,4 @@
-"""A consumer that several threads share: each message is fetched once, in order of offsets, and closing ends a wait."""
+"""A consumer that several threads share: each message is fetched once, and closing the channels ends a wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["runtime"]
 
 @contextmanager
 def broker(log: Log) -> Iterator[str]:
-    """Serve a log at this address, in a loop of another thread."""
+    """Serve a log at the yielded address, in a loop of another thread."""
     ready, done = threading.Event(), threading.Event()
     address: list[str] = []
 

@@ -32,7 +32,7 @@ QUICK = ListenerConfig(retry_s=0.0, commit_s=0.0)
 
 @contextmanager
 def broker(place: Path) -> Iterator[str]:
-    """A broker at this address, in a loop of another thread, with a topic `t` of two partitions."""
+    """A broker at the yielded address, in a loop of another thread, with a topic `t` of two partitions."""
     ready, done = threading.Event(), threading.Event()
     address: list[str] = []
 
@@ -92,7 +92,7 @@ def test_a_handler_runs_in_threads_and_the_position_follows(runtime: Runtime, tm
         assert [each.offset for each in near.runner.run(consumer.consumer.client.positions())] == [1, 3]
 
 
-def test_handlers_run_at_once_and_closing_waits_for_them(runtime: Runtime, tmp_path: Path) -> None:
+def test_as_many_handlers_run_at_once_as_the_concurrency_says(runtime: Runtime, tmp_path: Path) -> None:
     with broker(tmp_path) as address, table(runtime) as near:
         BlockingBrokerProducer(near, address).send("t", *(b"%d" % number for number in range(3)), partition=0)
         meeting = threading.Barrier(3)

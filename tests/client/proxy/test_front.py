@@ -56,7 +56,8 @@ class Wire(asyncio.Transport):
 
 
 class Beyond:
-    """The command around the front. The test sets the result of `dialled`: the connection through the tunnel."""
+    """Stands for the command around the front. The test sets the result of `dialled`: the connection through the
+    tunnel."""
 
     def __init__(self, request_seconds: float = 30.0) -> None:
         self.request_seconds = request_seconds
@@ -104,7 +105,7 @@ async def test_bytes_that_follow_a_request_are_bounded_until_the_target_answers(
 
 
 @in_loop
-async def test_a_target_reached_after_its_client_has_left_is_hung_up_on() -> None:
+async def test_a_connection_to_a_target_is_aborted_if_the_client_has_left_meanwhile() -> None:
     beyond, near = Beyond(), Wire()
     front = ProxyFront(beyond)
     front.connection_made(near)

@@ -207,7 +207,7 @@ def test_a_refusal_in_asyncio_says_what_to_do(led: None, closed_port: int, make:
         runner.run(ask("db.internal", closed_port))
 
 
-def test_a_name_that_the_exit_cannot_resolve(led: None) -> None:
+def test_a_name_that_the_exit_cannot_resolve_is_a_gaierror(led: None) -> None:
     with pytest.raises(socket.gaierror, match="cannot resolve"), socket.socket() as sock:
         sock.connect_ex(("nosuch.internal", 80))
 

@@ -219,7 +219,7 @@ def test_the_exit_of_the_interpreter_has_a_time_limit(relay: RelayThread, listen
         read_all(far)
 
 
-def test_an_interpreter_that_never_connected_exits_at_once(relay: RelayThread) -> None:
+def test_an_interpreter_that_never_connected_exits_without_a_message(relay: RelayThread) -> None:
     assert (
         run_python(relay, "import tunnel_client; tunnel_client.Runtime(); tunnel_client.create_connection").stderr == ""
     )

@@ -225,7 +225,9 @@ def test_a_lost_tunnel_is_not_an_end_of_file(listener: socket.socket) -> None:
         runtime.close()
 
 
-def test_closing_a_runtime_ends_its_sockets_and_it_can_start_again(relay: RelayThread, listener: socket.socket) -> None:
+def test_a_runtime_that_closes_delivers_all_data_and_can_start_again(
+    relay: RelayThread, listener: socket.socket
+) -> None:
     runtime = Runtime(relay.settings, linger=5.0)
     address = ("db.internal", listener.getsockname()[1])
     for _ in range(2):

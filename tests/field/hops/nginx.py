@@ -25,7 +25,7 @@ scgi_temp_path {directory}/scgi;
 
 
 def nginx(template: str, **values: object) -> Hop:
-    """nginx with this server; `@{upstream}` is the next port, `@{other}` that of the second relay."""
+    """nginx with this server; `@{upstream}` is the port of the next hop or relay, `@{other}` that of the last relay."""
 
     def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
         directory = ground.directory / template

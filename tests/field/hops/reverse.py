@@ -1,5 +1,5 @@
 """Reverse proxies that need nothing but their configuration: Varnish, lighttpd, Caddy, Envoy, h2o, nghttpx,
-Traffic Server."""
+Traffic Server; and the scripted proxy."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ _TRAFFIC_SERVER = (
     "trafficserver-remap.config",
     "trafficserver-runroot.yaml",
 )
-_MakeCommand = Callable[[Path, int], list[str]]  # given the first configuration and the port
+_MakeCommand = Callable[[Path, int], list[str]]  # given the file of the first configuration, and the port
 
 
 def _configured(program: str, make_command: _MakeCommand, *templates: str, prefix: str = "") -> Hop:

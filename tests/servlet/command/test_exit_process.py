@@ -122,7 +122,7 @@ async def test_two_users_an_exit_reads_its_rules_again_and_ends_what_they_no_lon
 
 
 @in_loop
-async def test_an_exit_waits_for_connections_that_move_and_refuses_others() -> None:
+async def test_an_exit_waits_for_connections_that_move_bytes_and_refuses_new_ones() -> None:
     async with exit_with_a_connection() as (exit_, client, reader, writer):
         exit_.process.send_signal(signal.SIGTERM)
         text = json.loads(await exit_.line("stopping"))["text"]

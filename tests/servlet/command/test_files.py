@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path) -> None:
         load_config(str(tmp_path / "latin.toml"))
 
 
-def test_token_files_are_written_atomically_and_private(tmp_path: Path) -> None:
+def test_a_token_file_is_private_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     assert read_users(path) == {}
     write_users(path, {"ann": [KEY]})

@@ -1,4 +1,4 @@
-"""Processes whose log is not read: a pipe that is full must cost log lines, and nothing else."""
+"""Processes whose log is not read: a full pipe may cost log lines, and nothing else."""
 
 from __future__ import annotations
 

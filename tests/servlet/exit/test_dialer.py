@@ -225,7 +225,7 @@ async def test_an_error_of_the_resolver_is_reported_as_an_unresolved_name() -> N
 
 
 @in_loop
-async def test_a_target_that_does_not_answer_is_given_up() -> None:
+async def test_a_target_whose_name_is_not_resolved_in_time_is_given_up() -> None:
     async def never(host: str, port: int) -> list[IPAddress]:
         await asyncio.Event().wait()
         return []

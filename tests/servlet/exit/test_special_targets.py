@@ -94,7 +94,7 @@ def test_a_removed_rule_ends_the_connection_to_a_unix_socket(tmp_path: Path) -> 
 
 
 @in_loop
-async def test_a_record_leads_to_the_first_place_that_accepts() -> None:
+async def test_a_record_leads_to_the_first_of_its_hosts_that_accepts() -> None:
     async with target(echo) as port:
         found = records(("old.example", 9), ("db.example", port))
         rules = ("srv/_db._tcp.example", f"db.example:{port}", "127.0.0.1:*")
@@ -132,7 +132,7 @@ def test_a_record_widens_no_rule(rules: tuple[str, ...]) -> None:
 
 
 @in_loop
-async def test_a_network_may_stand_for_what_a_record_names() -> None:
+async def test_a_rule_for_a_network_allows_the_addresses_to_which_a_record_leads() -> None:
     async with target(echo) as port:
         found = records(("db.example", port))
         rules = ("srv/_db._tcp.example", "127.0.0.0/8:*")

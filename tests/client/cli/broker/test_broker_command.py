@@ -140,7 +140,7 @@ async def test_a_broker_logs_that_its_relay_is_away(tmp_path: Path) -> None:
             await logs("reconnected")
 
 
-def test_clients_of_a_killed_broker_behind_a_relay_reach_its_successor_at_once(tmp_path: Path) -> None:
+def test_clients_of_a_killed_broker_behind_a_relay_reach_its_successor(tmp_path: Path) -> None:
     with hold_port() as port:
         relay = f"http://127.0.0.1:{port}"
         options = ("--relay", relay, "--service", "broker", "--topic", "orders")

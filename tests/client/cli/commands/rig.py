@@ -46,7 +46,7 @@ class Waiting:
 
 
 class Rig:
-    """A relay with an inline exit, and an attachment of ann, who may connect to any target."""
+    """A relay with an inline exit, and an attachment of ann, who may connect to any public or loopback target."""
 
     def __init__(self, running: RunningRelay, attachment: Attachment, stack: AsyncExitStack) -> None:
         self.running = running

@@ -146,7 +146,7 @@ def test_closing_standard_output_ends_the_command(rig: Rig, home: Path) -> None:
         assert child.wait(_WAIT_S) == 1
 
 
-def test_a_target_that_does_not_answer(known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_does_not_answer_is_exit_code_6(known: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         host, port = full.getsockname()
         fillers = [socket.socket() for _ in range(3)]

@@ -167,7 +167,7 @@ async def test_many_connections_are_forwarded_at_once() -> None:
 
 
 @in_loop
-async def test_a_service_by_name_and_a_missing_service() -> None:
+async def test_a_service_is_reached_by_its_name_and_a_missing_one_is_a_reset() -> None:
     async with target(echo) as port, open_rig() as rig:
         await rig.expose("reports", port)
         reader, writer = await rig.connect(await rig.forward("reports"))

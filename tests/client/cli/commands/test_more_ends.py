@@ -91,7 +91,7 @@ def test_another_user_does_not_reach_the_unix_socket_of_a_rule(tmp_path: Path) -
 
 
 @in_loop
-async def test_datagrams_to_a_service_keep_boundaries_and_senders_apart() -> None:
+async def test_datagrams_to_a_service_keep_their_boundaries_and_senders_are_kept_apart() -> None:
     """Bob may reach the service only; both senders use his forward."""
     async with users() as (ann, bob), peer(echoes=True) as server, peer() as one, peer() as other:
         exposing = Exposing(ann, "udp/dns", Address("127.0.0.1", server.port), Traffic(ann))
@@ -109,7 +109,7 @@ async def test_datagrams_to_a_service_keep_boundaries_and_senders_apart() -> Non
 
 
 @in_loop
-async def test_the_right_to_reach_udp_dns_allows_neither_dns_nor_to_offer_udp_dns() -> None:
+async def test_a_user_who_may_reach_udp_dns_may_neither_reach_dns_nor_offer_udp_dns() -> None:
     async with users() as (ann, bob), peer(echoes=True) as server:
         async with Exposing(ann, "udp/dns", Address("127.0.0.1", server.port), Traffic(ann)):
             with pytest.raises(DeniedError, match="no rule allows the service dns"):

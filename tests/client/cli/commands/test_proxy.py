@@ -196,7 +196,7 @@ async def test_refusals_say_why() -> None:
 
 
 @in_loop
-async def test_a_target_that_does_not_answer_in_time() -> None:
+async def test_a_target_that_does_not_answer_in_time_is_a_refusal() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         port = full.getsockname()[1]
         fillers = [socket.socket() for _ in range(3)]

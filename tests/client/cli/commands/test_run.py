@@ -362,7 +362,7 @@ def test_a_warning_names_commands_that_bypassed_the_tunnel(relay: RelayThread, c
     assert "its connections bypassed the tunnel" in run(relay, *command, expected=3).stderr
 
 
-def test_a_command_that_does_not_exist(relay: RelayThread) -> None:
+def test_a_command_that_does_not_exist_is_a_usage_error(relay: RelayThread) -> None:
     assert "no-such-program: No such file" in run(relay, "no-such-program", expected=USAGE).stderr
 
 

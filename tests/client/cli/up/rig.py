@@ -26,7 +26,7 @@ _WAIT_S = 60.0
 
 
 class UpRig:
-    """The supervisor of a file at a relay."""
+    """A supervisor, which serves the entries of a file at a relay."""
 
     supervisor: Supervisor
 
@@ -94,7 +94,8 @@ async def open_up(
     url: str = "",
     proxy: str = "",
 ) -> AsyncIterator[UpRig]:
-    """Run the supervisor while the context lasts. `url`: of a gateway before the relay."""
+    """Run the supervisor while the context lasts. `url` is that of a gateway before the relay, `proxy` the line of the
+    file about the proxy."""
     running = relay(settings(exit="inline", switch={"settle_us": 1}, **(config or {})))
     async with running:
         rig = UpRig(directory / "tunnel.toml", running, url, proxy)

@@ -113,7 +113,7 @@ async def test_the_day_of_a_laptop(tmp_path: Path) -> None:
                     assert "trying again until the relay answers; connections wait for up to 2 s" in text
                     await laptop.event("reconnected")
                     await _answers(local)
-                    # it sleeps, for longer than its connections last
+                    # the laptop sleeps, for longer than its connections last
                     laptop.process.signal(signal.SIGSTOP)
                     await asyncio.sleep(2 * _USER_TIMEOUT_S)
                     laptop.process.signal(signal.SIGCONT)

@@ -45,7 +45,7 @@ def path(relay: RelayProcess, tmp_path: Path) -> Path:
 
 @contextmanager
 def on_a_terminal(path: Path, **variables: str) -> Iterator[Callable[[str], str]]:
-    """`tunnel up` with a terminal as standard error; the function reads until a text is there."""
+    """Run `tunnel up` with a terminal as standard error; yield a function that reads until it finds a text."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         python_command("tunnel_client", "up", "-c", str(path)),

@@ -1,4 +1,4 @@
-"""Entries of `tunnel up`: each works or fails for itself, and keeps its connections while others change."""
+"""Entries of `tunnel up`: each works or fails on its own, and keeps its connections while others change."""
 
 from __future__ import annotations
 

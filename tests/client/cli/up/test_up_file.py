@@ -105,7 +105,7 @@ def test_two_users_a_file_that_another_can_write_is_refused(tmp_path: Path) -> N
             read_up_file(path)
 
 
-def test_a_file_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_cannot_be_read_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file: write one with `tunnel up --example`"):
         read_up_file(tmp_path / "none.toml")
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):

@@ -1,4 +1,5 @@
-"""New tokens, headers and passwords of `tunnel up`: they are used at once, and a rotation of them resets nothing."""
+"""New tokens, headers and passwords of `tunnel up` are used from the next request on, and resets no connection, except
+that the token of another user does."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ async def test_a_rotation_of_the_token_interrupts_nothing(carrier: str, tmp_path
 
 
 @in_loop
-async def test_a_new_token_is_used_at_once_if_it_comes_before_up_has_noticed_that_the_old_one_is_refused(
+async def test_a_new_token_is_used_even_if_it_comes_before_the_refusal_of_the_old_one_is_noticed(
     tmp_path: Path,
 ) -> None:
     async with open_up(tmp_path, '[forward]\nthere = "0:reports"', 'carrier = "poll"\n') as up:
