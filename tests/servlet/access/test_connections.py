@@ -1,5 +1,5 @@
-"""The limits of connections, and of the bytes held for them, for each source address and each user. A *place* is the
-share that one connection takes of these limits."""
+"""The limits of connections, and of the bytes held for them, for each source address and each user. A *place* is one
+counted connection."""
 
 import pytest
 

@@ -28,7 +28,7 @@ async def test_two_users_have_two_lookups_each() -> None:
 
 
 @in_loop
-async def test_a_cancelled_caller_does_not_free_its_thread() -> None:
+async def test_the_lookup_of_a_cancelled_caller_counts_until_it_ends() -> None:
     lookups, gate = Lookups(), asyncio.Event()
 
     async def fail() -> None:

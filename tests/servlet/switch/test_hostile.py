@@ -221,7 +221,7 @@ def test_hostile_input_does_not_corrupt_the_state_of_the_switch(seed: int) -> No
     assert (stats.bytes_held, stats.bytes_reserved, stats.bytes_outstanding, stats.timers) == (0, 0, 0, 0)
 
 
-def test_the_same_seed_gives_the_same_state() -> None:
+def test_the_same_seed_gives_the_same_responses() -> None:
     runs = []
     for _ in range(2):
         chaos = Chaos(99)

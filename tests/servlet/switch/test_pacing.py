@@ -272,7 +272,7 @@ def test_9_8_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> No
     assert scene.relay.switch.stats().bytes_held == 0
 
 
-def test_9_8_rates_make_packets_small_enough_to_be_smooth() -> None:
+def test_9_8_a_rate_limits_the_size_of_packets() -> None:
     scene = Scene(Rates({"ann": MIB}))
     ann = scene.client("ann", 1)
     ann.push(connect(11, packet_bytes_max=512 * KIB))

@@ -36,7 +36,7 @@ def test_4_13_a_large_body_of_few_packets_and_damaged_bytes_are_not_counted() ->
     assert relay.counters.packets_damaged == 1
 
 
-def test_4_13_an_answer_holds_no_more_packets() -> None:
+def test_4_13_an_answer_with_the_most_packets_says_that_more_wait() -> None:
     relay = Relay(packets_per_answer_max=MOST)
     client, exit_ = bound(relay)
     bind(client, exit_, 12, 23)

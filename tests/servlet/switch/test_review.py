@@ -182,7 +182,7 @@ def test_two_users_data_that_waits_for_an_allowed_route_is_not_lost() -> None:
     assert {packet.source for packet in arrived if packet.type == PacketType.DATA} == {12}
 
 
-def test_two_users_a_change_that_denies_nothing_touches_nothing() -> None:
+def test_two_users_new_rules_that_deny_nothing_change_no_state() -> None:
     scene = Scene()
     bind(scene.ann, scene.exit, 11, 21)
     scene.serve(scene.bob, 12, 32)
@@ -195,7 +195,7 @@ def test_two_users_a_change_that_denies_nothing_touches_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
-def test_two_users_a_connect_that_is_unanswered_when_it_is_denied_opens_nothing(is_taken: bool) -> None:
+def test_two_users_a_connect_that_is_unanswered_when_it_is_denied_leaves_no_route(is_taken: bool) -> None:
     """This holds whether or not the exit has taken the CONNECT and dials already."""
     scene = Scene()
     scene.ann.push(connect(11))

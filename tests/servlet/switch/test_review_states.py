@@ -54,7 +54,7 @@ def act(scene: Scene, random: Random, number: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_two_users_whatever_state_routes_are_in_only_those_that_are_denied_end(seed: int) -> None:
-    """The state is recounted after each step."""
+    """The switch checks its invariants after each step."""
     random = Random(seed)
     scene = Scene()
     for number in range(120):

@@ -247,7 +247,7 @@ def test_any_user_may_listen_by_default() -> None:
     assert relay.switch.stats().listeners == 1
 
 
-def test_a_draining_relay_answers_but_opens_nothing() -> None:
+def test_a_draining_relay_refuses_new_connections_and_still_forwards_data() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
     relay.switch.drain()

@@ -1,4 +1,4 @@
-"""Hard gates: how much of one user the relay handles in one turn of its event loop, counted and not timed."""
+"""Limits on how much of one user's input the relay handles in one turn of its event loop, counted and not timed."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_two_users_connections_that_come_at_once_are_accepted_in_turns(mon
 @pytest.mark.interpreted
 @in_loop
 async def test_two_users_packets_of_all_links_of_a_user_are_handled_in_turns() -> None:
-    """A user's links share the user's turn: a batch of one of them, and then the other users."""
+    """A user's links share the user's turn: after a batch on one of them, the other users have their turns."""
     async with relay(settings()) as running, Client(running, "bob") as attacker, Client(running) as victim:
         clock = [0.0]
         running.relay.host.turns.clock = lambda: clock[0]

@@ -1,4 +1,5 @@
-"""Connections of strangers (PROTOCOL 2.11): when one ends, in whatever way, the relay no longer counts it."""
+"""Connections of strangers (PROTOCOL 2.11): when one ends, in whatever way, the relay no longer counts it. A *place* is
+one counted connection."""
 
 from __future__ import annotations
 

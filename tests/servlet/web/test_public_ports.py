@@ -319,7 +319,7 @@ async def test_forged_headers_are_replaced() -> None:
 
 @in_loop
 async def test_a_second_request_on_the_connection_never_reaches_the_service() -> None:
-    """Whatever framing a stranger invents: the service gets one request, or none."""
+    """This holds for a first request with a length, without a body, and in chunks."""
     seen: list[bytes] = []
 
     async def all_of_it(reader: StreamReader, writer: StreamWriter) -> None:
@@ -422,7 +422,7 @@ async def test_a_service_that_does_not_switch_gets_no_bytes_after_the_request() 
 
 
 @in_loop
-async def test_other_protocols_are_no_way_around_the_parser() -> None:
+async def test_an_upgrade_to_another_protocol_is_not_passed_on() -> None:
     async with rig() as world:
         await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
         answer = await request(world.http, "ann.example", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")

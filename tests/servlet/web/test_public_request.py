@@ -37,7 +37,7 @@ WORDS = (
 
 
 def written(data: bytes, parts: list[int]) -> tuple[PublicRequest, bytes]:
-    """Feed the data in parts of these sizes; return the request and what the service gets."""
+    """Feed the data in parts of these sizes; return the request and the bytes that the service gets."""
     request, out, at = PublicRequest("192.0.2.7", "http"), b"", 0
     for size in [*parts, len(data)]:
         if data[at : at + size]:

@@ -1,4 +1,5 @@
-"""People without the tunnel who mean harm, at the public ports and host names of two users; and who pays for them."""
+"""People without the tunnel who mean harm, at the public ports and host names of two users; and which user pays for
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tunnel_servlet.web.public_request import PublicRequest
 
 
 @in_loop
-async def test_slow_heads_end_and_take_no_place_of_the_owner() -> None:
+async def test_slow_heads_end_with_408_and_other_requests_are_served() -> None:
     async with rig(header_seconds=0.2) as world:
         await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
         slow = [asyncio.ensure_future(talk(world.http, b"GET / HTTP/1.1\r\nHost: ann.ex")) for _ in range(20)]
@@ -33,7 +34,7 @@ async def test_slow_heads_end_and_take_no_place_of_the_owner() -> None:
 
 @pytest.mark.parametrize("limit", [{"public_connections_per_address_max": 4}, {"public_connections_max": 8}])
 @in_loop
-async def test_one_address_cannot_take_all_places(limit: dict[str, Any]) -> None:
+async def test_one_address_cannot_take_all_connections(limit: dict[str, Any]) -> None:
     """It gets the number that the operator gave one address, and never more than half of all."""
     async with rig(**limit) as world:
         await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
@@ -123,7 +124,7 @@ async def test_a_user_cannot_open_and_close_places_without_end() -> None:
 
 
 @in_loop
-async def test_all_places_are_free_again_when_the_strangers_have_gone() -> None:
+async def test_no_connection_is_counted_any_more_when_the_strangers_have_gone() -> None:
     async with rig() as world:
         await world.serve("ann", "raw", PublicPlace(world.ports["ann"]), echo)
         server = await world.serve("bob", "site", PublicPlace(host="bob.example", http=True))

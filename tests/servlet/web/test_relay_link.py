@@ -1,4 +1,4 @@
-"""The relay's end of a link: the upgrade, the first message, batches both ways, and every way it ends (section 8)."""
+"""The relay's end of a link: the upgrade, the first message, batches both ways, and how it ends (section 8)."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_the_command_treats_a_user_without_tokens_as_unknown(file: Path, capsys:
 
 
 @in_loop
-async def test_an_unexpected_error_neither_ends_the_relay_nor_the_watch() -> None:
+async def test_after_an_unexpected_error_the_relay_goes_on_and_can_reload() -> None:
     outcomes: list[object] = [OSError("disk"), ValueError("odd"), settings(admin=LOOPBACK)]
 
     def load() -> RelayConfig:

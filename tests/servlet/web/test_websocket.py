@@ -1,4 +1,4 @@
-"""The relay's end of a websocket: the frames that it takes, what it charges for them, and every way it ends.
+"""The relay's end of a websocket: the frames that it takes, what it charges for them, and how it ends.
 
 Clause 8.5 of docs/PROTOCOL.md.
 """
