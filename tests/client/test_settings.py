@@ -83,7 +83,7 @@ def test_links_and_pulls_are_those_of_their_options() -> None:
         find_settings(relay="http://relay", pull_interval=-1)
 
 
-def test_options_override_the_environment_and_both_the_login(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_precede_the_environment_which_precedes_the_login(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_login(STORED)
     stored = found()
     assert (stored.url, stored.token, stored.source) == ("https://stored.example", "stored-token", "tunnel login")

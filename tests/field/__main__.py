@@ -54,7 +54,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _tell(line: str) -> None:
-    """Print a line of progress, if a person looks."""
+    """Print a line of progress, if standard error is a terminal."""
     if sys.stderr.isatty():
         print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 

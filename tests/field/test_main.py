@@ -36,7 +36,7 @@ def test_the_list_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) ->
     assert len(capsys.readouterr().out.splitlines()) == len(ROWS)
 
 
-def test_whole_rows_are_success(capsys: pytest.CaptureFixture[str], measured: list[tuple[str, ...]]) -> None:
+def test_whole_rows_are_exit_code_0(capsys: pytest.CaptureFixture[str], measured: list[tuple[str, ...]]) -> None:
     assert command.main(["--only", "closes,direct", "--carrier", "auto"]) == 0
     out, err = capsys.readouterr()
     assert "no intermediary" in out

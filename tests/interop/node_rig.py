@@ -38,7 +38,7 @@ _NPM_S = 300.0
 def installed_node_example() -> Path:
     """Return the folder of the example, with its one dependency installed.
 
-    Without a registry the test is skipped; under REQUIRE_REAL=1 it fails.
+    If `npm ci` fails, the test is skipped; under REQUIRE_REAL=1 it fails.
     """
     lock = _EXAMPLE / "package-lock.json"
     stamp = _EXAMPLE / "node_modules" / ".package-lock.json"

@@ -41,7 +41,7 @@ def nameserver() -> Iterator[int]:
 
 
 def ask(name: str, port: int) -> str:
-    """Return the first line of the answer."""
+    """Ask for the address of a name; return the first set of records in the answer, as text."""
     question = dns.message.make_query(name, "A")
     for _ in range(_TRIES):
         try:

@@ -51,7 +51,7 @@ def test_nginx_that_refuses_large_bodies(tmp_path: Path, body: str) -> None:
 @nginx
 @pytest.mark.parametrize(("status", "burst"), [(503, ""), (429, "burst=20 nodelay"), (503, "burst=20")])
 def test_nginx_that_limits_the_rate_of_requests(tmp_path: Path, status: int, burst: str) -> None:
-    """The rate is learned, so that few requests are refused, and bodies grow although requests wait for their turn."""
+    """The rate is learned: then fewer requests are refused than pass, and bodies grow, although requests wait."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier="poll") as attachment:
@@ -85,7 +85,7 @@ def test_haproxy_that_limits_the_rate_of_requests_and_their_size(tmp_path: Path)
 @haproxy
 @pytest.mark.parametrize("slots", [1, 2])
 def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) -> None:
-    """After a transfer on many lanes, echoes do not wait for held pulls. Waiting for them takes a second each."""
+    """After a transfer on many lanes, 40 echoes come back before the deadline, although few requests pass at once."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:

@@ -1,4 +1,5 @@
-"""Loopback pairs: no other process can slip into one, and a parked socket looks like one that is still connecting."""
+"""Loopback pairs: no other process can become one end, and a *parked* socket, whose pair exists already but which may
+not be used yet, looks like one that is still connecting."""
 
 import select
 import socket

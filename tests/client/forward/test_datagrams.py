@@ -155,7 +155,7 @@ async def test_rules_for_datagrams_do_not_apply_to_connections_or_vice_versa() -
 
 
 @in_loop
-async def test_datagrams_to_a_denied_target_are_dropped_and_it_is_not_requested_again_at_once() -> None:
+async def test_datagrams_to_a_denied_target_are_dropped_without_a_new_request_for_each() -> None:
     async with attached("127.0.0.1:*") as attachment:
         traffic = Traffic(attachment)
         flows = Flows(attachment, traffic)

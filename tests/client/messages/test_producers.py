@@ -1,4 +1,4 @@
-"""Producers for threads: what they send is whole and in order, and closing wakes the threads that wait."""
+"""Producers for threads: their messages arrive whole and in order, and closing wakes the threads that wait."""
 
 from __future__ import annotations
 

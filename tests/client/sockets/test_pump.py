@@ -62,7 +62,8 @@ async def test_a_reset_does_not_wait_for_an_application_that_has_closed() -> Non
 
 
 class Played(asyncio.Transport):
-    """A tunnel connection whose far side the test plays; `log` records the calls, `reads` whether it may deliver."""
+    """A tunnel connection whose far side the test plays. `log` records the calls; `reads` says whether the far side may
+    deliver data."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 vcl 4.1;
-# Four connections to the relay, and 3 s for everything.
+# Four connections to the relay, and 3 s for each wait for it.
 backend default {
     .host = "127.0.0.1";
     .port = "@{upstream}";

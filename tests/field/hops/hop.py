@@ -1,4 +1,4 @@
-"""An intermediary of the field: a program that is put in front of a port, and listens at its own."""
+"""An intermediary of the field: a program that is put in front of a port, and listens at a port of its own."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -12,8 +12,8 @@ from tests.real.servers import as_nobody, open_directory
 __all__ = ["BUMPING", "squid", "squid_accelerator", "squid_bump"]
 
 BUMPING = ROOT / "build" / "field" / "squid-openssl"
-"""Debian's squid has no ssl_bump, and its package squid-openssl cannot stand beside it: `make field-deps` unpacks it
-here."""
+"""Debian's squid has no ssl_bump, and its package squid-openssl cannot be installed beside squid: `make field-deps`
+unpacks squid-openssl here."""
 
 
 def _hand_over(directory: Path) -> None:

@@ -20,7 +20,7 @@ BYTES = 1000
         ("", ""),
     ],
 )
-def test_the_source_of_ipv6_is_a_network(address: str, source: str) -> None:
+def test_the_source_of_an_ipv6_client_is_its_network(address: str, source: str) -> None:
     assert source_of(address) == source
 
 

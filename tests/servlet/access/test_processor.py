@@ -28,7 +28,7 @@ def test_two_users_one_gets_at_most_half_of_the_time_and_the_other_does_not_wait
     assert spent["eve"] <= 0.5 * now
 
 
-def test_a_debt_is_paid_by_time_and_a_wait_is_short() -> None:
+def test_a_debt_is_paid_by_time_and_no_wait_is_longer_than_250_ms() -> None:
     shares = ProcessorShares()
     assert shares.charge("eve", 20 * MS, 0) == 0
     assert shares.charge("eve", 10 * MS, 0) == 10 * MS
@@ -56,7 +56,7 @@ def test_two_users_have_shorter_turns_than_one() -> None:
     assert shares.turn_us == 5 * MS
 
 
-def test_two_users_a_charge_that_another_takes_over_is_given_back() -> None:
+def test_two_users_a_refund_undoes_a_charge_and_gives_no_more() -> None:
     shares = ProcessorShares()
     shares.charge("@unauthenticated", 25 * MS, 0)
     shares.refund("@unauthenticated", 25 * MS)

@@ -43,14 +43,14 @@ def test_the_default_key_is_made_only_when_it_is_asked_for(
     monkeypatch.setenv("TUNNEL_TOKEN", "")
     file = tmp_path / "tunnel" / "exit.pem"
     for mode in ("auto", "off"):
-        assert main(["exit", "--relay", "http://127.0.0.1:1", "--encryption", mode]) == 2  # it has no token
+        assert main(["exit", "--relay", "http://127.0.0.1:1", "--encryption", mode]) == 2  # there is no token
         assert not file.exists()
     assert main(["exit", "--show-key"]) == 0
     key = capsys.readouterr().out.strip()
     assert key == KeyFile(file).fingerprint
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.chmod(0o644)
-    for arguments in (["--show-key"], ["--relay", "http://127.0.0.1:1"]):  # it does not run in clear instead
+    for arguments in (["--show-key"], ["--relay", "http://127.0.0.1:1"]):  # no exit runs without the key instead
         assert main(["exit", *arguments]) == 2
         assert f"chmod 600 {file}" in capsys.readouterr().err
     file.unlink()
@@ -58,7 +58,7 @@ def test_the_default_key_is_made_only_when_it_is_asked_for(
     assert main(["exit", "--relay", "http://127.0.0.1:1", "--allow", "127.0.0.1:1"]) == 2
     assert "does not exist" in capsys.readouterr().err
     file.unlink()
-    assert main(["exit", "--relay", "http://127.0.0.1:1", "--encryption", "require"]) == 2  # it has no token
+    assert main(["exit", "--relay", "http://127.0.0.1:1", "--encryption", "require"]) == 2  # there is no token
     assert file.exists()
 
 

@@ -58,7 +58,7 @@ def addresses(*texts: str) -> Resolve:
 
 @asynccontextmanager
 async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
-    """Attach a user who has these rules at the exit; the relay itself allows everything."""
+    """Attach a user who has these rules at the exit; the rules at the switch allow far more."""
     ruleset = Ruleset(map(parse_rule, rules))
     policy = GrantTable().widened(ruleset.rules, allows_all=True)
     host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)

@@ -118,7 +118,7 @@ async def test_a_record_leads_to_the_first_of_its_hosts_that_accepts() -> None:
         ("srv/_other._tcp.example", "127.0.0.1:*"),
     ],
 )
-def test_a_record_widens_no_rule(rules: tuple[str, ...]) -> None:
+def test_a_record_leads_nowhere_unless_rules_allow_the_record_and_its_host(rules: tuple[str, ...]) -> None:
     @in_loop
     async def scenario() -> None:
         async with target(echo) as port:

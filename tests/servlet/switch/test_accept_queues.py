@@ -107,7 +107,7 @@ def test_2_8_a_later_connect_does_not_overtake_those_that_wait() -> None:
     assert waiting(relay) == 1
 
 
-def test_2_8_a_place_is_free_again_when_a_connect_is_refused_or_times_out() -> None:
+def test_2_8_the_backlog_has_room_again_when_a_connect_is_refused_or_times_out() -> None:
     relay, listener, (client,) = scene("ann")
     burst(client, 1, 2, 3)
     assert handed(listener) == [1]

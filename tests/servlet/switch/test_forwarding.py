@@ -314,7 +314,7 @@ def test_an_option_on_a_route_is_not_for_the_relay() -> None:  # 2.7
     assert kinds(client.push()) == []
 
 
-def test_an_answer_to_an_option_replaces_the_previous_one_but_no_refusals() -> None:
+def test_an_answer_to_an_option_replaces_the_previous_one_but_no_refused_name() -> None:
     relay = Relay(may_listen=lambda user, name: False)
     client = Peer(relay).attached()
     found = client.push(option(1, pull_interval_ms=1000), listen_state("a"), listen_state("b"), option(2))

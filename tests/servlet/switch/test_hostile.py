@@ -140,7 +140,7 @@ class Chaos:
                 peer.serials[message.lane] = message.serial
 
     def cooperate(self, peer: Peer) -> None:
-        """Behave correctly, as an exception: open a connection, and accept it."""
+        """Behave correctly for once: open a connection, and accept it."""
         initiator, acceptor = self.peers[self.number(3)], self.peers[3]
         for found in (initiator, acceptor):
             found.numbers.setdefault(2, 0)

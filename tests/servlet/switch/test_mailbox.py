@@ -23,7 +23,7 @@ def test_9_2_a_route_is_refused_when_no_reservation_is_left() -> None:
     assert [box.mailbox.open(number) is not None for number in range(4)] == [True, True, True, False]
 
 
-def test_9_2_notices_and_packets_without_a_route_first_then_control_then_data() -> None:
+def test_9_2_notices_and_packets_without_a_route_leave_first_then_control_then_data() -> None:
     box = Box()
     one, two = box.queue(101), box.queue(102)
     put(box, one, big(1, 101))

@@ -176,7 +176,7 @@ def time_of_all(scene: Scene, sender: Peer, receiver: Peer, source: int, destina
     return scene.relay.now - began
 
 
-def test_9_8_the_user_who_serves_pays_as_well_as_the_one_who_connects() -> None:
+def test_9_8_the_rate_of_the_user_who_serves_holds_as_that_of_the_one_who_connects() -> None:
     for user in ("ann", "bob"):
         scene, ann, bob = served_by_ann(Rates({user: 100 * KIB}))
         assert time_of_all(scene, ann, bob, 111, 11, 12) > 0.3 * SECOND
@@ -201,7 +201,7 @@ def test_9_8_a_new_rate_holds_for_open_connections() -> None:
     assert len(scene.arrived) == 8
 
 
-def test_9_8_a_rate_that_is_removed_lets_everything_go_and_one_that_is_added_holds() -> None:
+def test_9_8_a_removed_rate_holds_no_packets_back_and_an_added_one_does() -> None:
     scene, ann = scene_with_ann(64 * KIB, 11)
     scene.send(ann, 11, *[4000] * 8)
     scene.collect(10 * MS)
@@ -250,7 +250,7 @@ def test_9_8_control_packets_do_not_wait_but_they_are_paid_for() -> None:
     assert 48 * KIB < got < 112 * KIB
 
 
-def test_9_8_packets_that_come_back_are_sent_again_and_nothing_is_stuck() -> None:
+def test_9_8_packets_of_a_lost_answer_are_sent_again() -> None:
     scene, ann = scene_with_ann(400 * KIB, 11)
     scene.send(ann, 11, *[4000] * 3)
     lost = scene.exit.send()  # this answer does not arrive

@@ -21,7 +21,7 @@ def test_4_13_two_users_a_body_with_more_packets_than_announced_is_refused_whole
     assert len(exit_.push()) == MOST
 
 
-def test_4_13_the_number_is_announced() -> None:
+def test_4_13_the_largest_number_of_packets_in_a_body_is_announced() -> None:
     answer = Peer(Relay(packets_per_body_max=MOST)).attach()
     assert isinstance(answer, Attached)
     assert answer.packets_max == MOST

@@ -466,7 +466,7 @@ def test_two_users_a_name_stays_with_its_owner_while_the_service_starts_again() 
     assert announce(eve, version=3)[0] == ListenStatus.UP
 
 
-def test_two_users_a_name_that_is_kept_for_a_revoked_user_is_free() -> None:
+def test_two_users_no_name_is_kept_for_a_revoked_user() -> None:
     relay, rules = shared(rita=ANY, eve=ANY)
     rita, eve = Peer(relay, "rita", 1).attached(), Peer(relay, "eve", 2).attached()
     announce(rita)

@@ -19,7 +19,7 @@ LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
 
 
 class Side(asyncio.Protocol):
-    """Stands for a protocol of the relay: it ends the count of its connection (`Place.leave`) when this ends."""
+    """Stands for a protocol of the relay: it calls `Place.leave` when its connection ends."""
 
     def __init__(self, place: Place, open_sides: set["Side"]) -> None:
         self.transport: asyncio.BaseTransport | None = None

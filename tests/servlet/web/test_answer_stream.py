@@ -66,7 +66,7 @@ async def streamed(client: Client, number: int = 1, **changes: Any) -> AsyncIter
 
 
 async def confirm(client: Client, number: int, serial: int, seed: int = 1) -> Answer:
-    """Confirm what came on lane 0 by a push on lane 1."""
+    """Confirm the envelopes of lane 0 up to this serial, by a push on lane 1."""
     body = exchange_body(client.epoch, number, lane=1, confirms=(0, serial), hold_ms=0, seed=seed)
     answer = (await client.post(body)).message
     assert isinstance(answer, Answer)
@@ -175,7 +175,7 @@ async def test_a_confirmation_of_what_was_never_sent_is_refused() -> None:
 
 @in_loop
 async def test_two_users_an_unread_stream_is_charged_to_its_user_and_cut() -> None:
-    """For a client that reads nothing, the relay holds one envelope, and keeps at most one window unconfirmed."""
+    """While a client reads nothing, the bytes on its connection and its unconfirmed packets are bounded."""
     config = settings(limits={"answer_seconds": 0.3})
     async with relay(config) as running, Client(running) as client, Client(running, "bob") as victim:
         await client.attach()
@@ -206,7 +206,7 @@ async def test_two_users_an_unread_stream_is_charged_to_its_user_and_cut() -> No
 
 
 @in_loop
-async def test_two_users_streams_of_one_do_not_hold_the_turn_of_the_other() -> None:
+async def test_two_users_a_stream_of_one_does_not_delay_the_other() -> None:
     async with relay() as running, Client(running) as client, Client(running, "bob") as victim:
         await client.attach()
         async with streamed(client) as stream:

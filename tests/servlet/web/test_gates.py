@@ -54,7 +54,7 @@ def request(body: bytes, user: str) -> bytes:
 async def test_two_users_requests_that_come_at_once_are_handled_in_turns(
     known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds whether or not a token came on their connections before."""
+    """This holds whether or not a token has come before on the connections of these requests."""
     async with relay() as running, Client(running) as victim:
         turns = running.relay.host.turns
         turns.clock = lambda: 0.0  # only the fixed cost of a request counts

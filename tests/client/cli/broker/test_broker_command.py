@@ -56,7 +56,9 @@ def say(capsys: pytest.CaptureFixture[str], running: Running, *words: str) -> tu
     return code, capsys.readouterr().out
 
 
-def test_topics_lag_read_and_metrics(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_lag_read_and_metrics_show_what_the_broker_has(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, text = say(capsys, running, "topics")
     assert code == OK
     assert [line.split()[:5] for line in text.splitlines()] == [

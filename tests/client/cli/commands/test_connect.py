@@ -1,4 +1,5 @@
-"""`tunnel connect`, called as ssh calls it, with every kind of standard input; its exit codes."""
+"""`tunnel connect`, called as ssh calls it, with a file, a pipe, a socket or a terminal as standard input; its exit
+codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `tunnel expose` for people without the tunnel: mistakes, and what the command says."""
+"""The options of `tunnel expose` for people without the tunnel: mistakes, and a public port that leads to a service."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _WAIT_S = 60.0
 
 
 class World:
-    """A relay, a proxy, and the connections to it."""
+    """A relay, a proxy, and the connections to the proxy."""
 
     def __init__(self, proxying: Proxying, traffic: Traffic, port: int) -> None:
         self.proxying = proxying

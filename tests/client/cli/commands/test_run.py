@@ -142,7 +142,7 @@ print([job.value for job in jobs])
 """
 
 
-def test_gevent(relay: RelayThread, port: int) -> None:
+def test_a_program_with_gevent_is_led(relay: RelayThread, port: int) -> None:
     pytest.importorskip("gevent")
     assert run(relay, sys.executable, "-W", "ignore", "-c", GEVENT, str(port)).stdout == "[200, 200, 200, 200, 200]\n"
 
@@ -210,7 +210,7 @@ only TCP goes through the tunnel, not UDP to db.internal
 
 
 @pytest.mark.parametrize("dns", ["no", "yes"])
-def test_eventlet(relay: RelayThread, port: int, dns: str) -> None:
+def test_a_program_with_eventlet_is_led(relay: RelayThread, port: int, dns: str) -> None:
     """With its own resolver, and with the one of the standard library."""
     command = [sys.executable, "-W", "ignore", "-c", EVENTLET, str(port)]
     done = run(relay, *command, hosts="*.internal,10.0.0.0/8", EVENTLET_NO_GREENDNS=dns)
@@ -236,7 +236,7 @@ for connected_first in (True, False):
 """
 
 
-def test_tls_under_eventlet(relay: RelayThread) -> None:
+def test_tls_works_under_eventlet(relay: RelayThread) -> None:
     """eventlet has one way to connect a plain socket, and another one for a socket that is already wrapped."""
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(TLS / "server.pem")

@@ -1,4 +1,4 @@
-"""New tokens, headers and passwords of `tunnel up` are used from the next request on, and resets no connection, except
+"""New tokens, headers and passwords of `tunnel up` are used from the next request on. They reset no connection, except
 that the token of another user does."""
 
 from __future__ import annotations
