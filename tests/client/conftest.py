@@ -1,4 +1,5 @@
-"""Fixtures for tests of commands: a relay for each file, and an environment without any settings of the machine."""
+"""Fixtures for tests of commands: a relay for each file, and an environment without this machine's settings of the
+tunnel and of proxies."""
 
 import socket
 from collections.abc import Iterator

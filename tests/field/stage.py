@@ -60,7 +60,7 @@ class Road(msgspec.Struct, frozen=True):
 
     @property
     def options(self) -> list[str]:
-        """The options that every command of the client takes."""
+        """These settings as options of `tunnel forward` and `tunnel doctor`."""
         return ["--relay", self.url, "--proxy", self.proxy, "--ca", str(self.ca)]
 
 

@@ -36,7 +36,7 @@ def test_data_passes_nginx_with_its_defaults(tmp_path: Path) -> None:
 @nginx
 @pytest.mark.parametrize("body", ["100k", "16k", "8k", "4k"])
 def test_nginx_that_refuses_large_bodies(tmp_path: Path, body: str) -> None:
-    """Bodies shrink after a 413, and the limit is remembered: of hundreds of bodies only a few are too large."""
+    """Bodies shrink after a 413, and the limit is remembered: more than four bodies pass for each that is too large."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:

@@ -326,7 +326,7 @@ print(tunnel_client.TunnelSocket().connect_ex(("db.internal", 80)))
 """
 
 
-def test_eventlet_is_refused_at_once_because_it_leaves_no_thread_to_the_loop(relay: RelayThread) -> None:
+def test_eventlet_is_refused_because_it_leaves_no_thread_to_the_loop(relay: RelayThread) -> None:
     done = run_python(relay, "import warnings; warnings.simplefilter('ignore')" + EVENTLET)
     refusal = (
         f"[Errno {errno.EOPNOTSUPP}] eventlet has replaced threads and sockets in this process, so it cannot carry a "

@@ -279,7 +279,7 @@ def test_9_3_a_queue_does_not_wait_for_its_turn_because_of_a_dropped_packet() ->
     assert not queue.control_listed
 
 
-def test_9_2_a_queue_that_was_never_used_leaves_nothing() -> None:
+def test_9_2_closing_a_queue_that_was_never_used_frees_its_reservation() -> None:
     box = Box()
     queue = box.mailbox.open(5)
     assert queue is not None

@@ -259,7 +259,7 @@ def test_9_8_packets_of_a_lost_answer_are_sent_again() -> None:
     assert sorted(packet.sequence for _, packet in scene.arrived) == [101, 102, 103]
 
 
-def test_9_8_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> None:
+def test_9_8_a_connection_that_ends_while_it_waits_frees_its_bytes() -> None:
     scene, ann = scene_with_ann(64 * KIB, 11, 12)
     scene.send(ann, 11, *[4000] * 8)
     ann.push(control(PacketType.ABORT, 11, 111))

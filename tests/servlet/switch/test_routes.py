@@ -1,4 +1,4 @@
-"""Many routes: limits on lingering ones, and releases that leave nothing behind (PROTOCOL 9.5)."""
+"""Many routes: limits on lingering ones, and how routes are released (PROTOCOL 9.5)."""
 
 from tests.servlet.support import (
     REPORTS,
@@ -105,7 +105,7 @@ def test_routes_are_traced_when_bound_and_when_released() -> None:
     assert [(record.connection, record.peer) for record in found] == [(11, 22), (11, 22)]
 
 
-def test_9_5_unanswered_connects_to_oneself_leave_nothing_behind() -> None:
+def test_9_5_unanswered_connects_to_oneself_leave_no_route_and_no_bytes() -> None:
     relay = Relay()
     peer = Peer(relay, is_exit=True).attached()
     peer.push(connect(11), connect(12))

@@ -178,7 +178,7 @@ def test_sigterm_waits_for_connections_that_move(monkeypatch: pytest.MonkeyPatch
 
 
 @in_loop
-async def test_without_connections_draining_stops_at_once() -> None:
+async def test_without_connections_draining_stops_the_relay() -> None:
     async with relay() as running:
         running.drain()
         running.drain()
@@ -186,7 +186,7 @@ async def test_without_connections_draining_stops_at_once() -> None:
 
 
 @in_loop
-async def test_a_second_sigterm_stops_at_once() -> None:
+async def test_a_second_sigterm_stops_the_relay() -> None:
     async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
         await route(ann, exit_)
         running.terminate()

@@ -292,7 +292,7 @@ async def test_the_relay_ends_its_websockets_when_it_stops() -> None:
 
 
 @in_loop
-async def test_a_connection_that_is_cut_leaves_nothing_behind() -> None:
+async def test_a_connection_that_is_cut_is_no_longer_charged_or_watched() -> None:
     async with relay() as running, Client(running) as client:
         async with raw(running, "ann") as (_, writer):
             await until(lambda: running.relay.host.turns.inputs == 2)

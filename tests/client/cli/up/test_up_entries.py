@@ -267,7 +267,7 @@ async def test_a_slow_entry_does_not_slow_the_others_and_shares_its_rate(tmp_pat
 
 
 @in_loop
-async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path: Path) -> None:
+async def test_entries_stay_while_their_file_is_removed(tmp_path: Path) -> None:
     async with target(echo) as port:
         local = free_port()
         entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'

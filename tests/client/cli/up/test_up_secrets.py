@@ -92,7 +92,7 @@ async def renew(up: UpRig, file: str, text: str) -> str:
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 @in_loop
-async def test_a_rotation_of_the_token_interrupts_nothing(carrier: str, tmp_path: Path) -> None:
+async def test_a_rotation_of_the_token_interrupts_no_connection(carrier: str, tmp_path: Path) -> None:
     local = free_port()
     async with target(echo) as port:
         entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
@@ -129,7 +129,7 @@ async def test_a_new_token_is_used_even_if_it_comes_before_the_refusal_of_the_ol
 
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 @in_loop
-async def test_a_wrong_new_token_changes_nothing_while_the_old_one_is_valid(carrier: str, tmp_path: Path) -> None:
+async def test_a_wrong_new_token_ends_no_connection_while_the_old_one_is_valid(carrier: str, tmp_path: Path) -> None:
     local = free_port()
     async with target(echo) as port:
         entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
@@ -200,7 +200,7 @@ async def test_a_new_header_is_used_whether_the_gateway_or_the_file_changes_firs
 
 
 @in_loop
-async def test_a_new_password_is_sent_to_the_proxy_and_resets_nothing(tmp_path: Path) -> None:
+async def test_a_new_password_is_sent_to_the_proxy_and_resets_no_connection(tmp_path: Path) -> None:
     local = free_port()
     async with target(echo) as port, UpstreamProxy(user="me:old-secret") as proxy:
         url = f"http://{{}}@{HERE}:{proxy.port}"
