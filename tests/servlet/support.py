@@ -1,4 +1,4 @@
-"""Endpoints as the switch sees them: bodies in, responses out. Each step ends with a check of the switch's invariants."""
+"""Endpoints as the switch sees them: bodies in, responses out. Each step ends with a check of the switch's state."""
 
 from __future__ import annotations
 
