@@ -21,7 +21,7 @@ USER, PASSWORD = "me", "s3cret päss%@"
 
 
 class Guard(Protocol):
-    """Decides whether a request may pass; after the first one that may, the proxy judges no more on its connection."""
+    """Decides whether a request may pass; once one has passed, the proxy judges no later request of its connection."""
 
     def judge(self, method: str, uri: str, header: str) -> list[str] | None:
         """Return None to admit the request, else the challenges: one for each Proxy-Authenticate header."""

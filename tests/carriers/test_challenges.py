@@ -79,7 +79,7 @@ def test_the_vectors_of_rfc_7616_are_reproduced(algorithm: str, response: str, m
     assert "nc=00000002" in (introduction.header("GET", "/") or "")
 
 
-def test_the_strongest_scheme_is_chosen() -> None:
+def test_the_strongest_supported_scheme_is_chosen() -> None:
     weak, strong = Challenge("digest", {"nonce": "1"}), Challenge("digest", {"nonce": "2", "algorithm": "SHA-256"})
     introduction = introduced(Challenge("basic"), weak, strong)
     assert 'nonce="2"' in (introduction.header("GET", "/") or "")

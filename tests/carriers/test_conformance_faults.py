@@ -55,7 +55,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_lose_no_byte(fault: str) -> None:
+def test_faults_of_exchanges_lose_no_byte(fault: str) -> None:
     @on_every_carrier
     async def scenario(relay: TestRelay) -> None:
         async with relay.attach("ann") as service, relay.attach("bob") as client:

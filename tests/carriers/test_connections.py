@@ -1,4 +1,4 @@
-"""Connections of exchanges where the path carries only a few: requests wait for one that works."""
+"""TCP connections for exchanges, where the path carries only a few: requests wait for a connection that works."""
 
 import asyncio
 import socket
@@ -129,7 +129,7 @@ async def test_a_silent_connection_proves_nothing_while_another_has_few_answers(
 
 
 @in_loop
-async def test_a_limit_lasts_for_a_minute_and_then_for_twice_as_long() -> None:
+async def test_a_limit_of_connections_lasts_for_a_minute_and_the_next_for_twice_as_long() -> None:
     connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
     working, silent = connections.take(0), connections.take(0)
     assert working is not None

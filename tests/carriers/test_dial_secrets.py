@@ -56,7 +56,7 @@ def test_refused_new_secrets_give_way_to_the_old_ones_and_are_tried_again_when_t
     assert found.refusals == [status]
 
 
-def test_when_both_are_refused_in_succession_the_refusal_counts() -> None:
+def test_a_request_whose_new_and_old_secrets_are_both_refused_is_not_repeated() -> None:
     found = Rotation()
     assert found.used.answered(found.new, 401, by_relay=True)
     assert not found.used.answered(found.old, 401, by_relay=True)

@@ -1,4 +1,4 @@
-"""Paths that carry only a few requests at once: no try of a road keeps a push waiting (8.6)."""
+"""Paths that carry only a few requests at once: a try of a road makes way for a push that has to wait (8.6)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MuteRelay(HttpTestRelay):
 
 
 def through(proxy: FaultProxy) -> Attachment:
-    """Return an attachment that tries the link at once, and then every second; it asks for no streams."""
+    """Return an attachment that tries the link at once, and then every second; it asks for no streamed answers."""
     dialing = Dialing(f"{proxy.url}/prefix", token=token_of("bob"), proxy=None)
     config = LaneConfig(stream_after_us=1 << 40)
     return Attachment(
@@ -71,7 +71,7 @@ def why(client: Attachment) -> str:
 @pytest.mark.parametrize("answers", [True, False])
 @in_loop
 async def test_a_try_that_hangs_makes_way_for_a_push(answers: bool) -> None:
-    """Two requests fit: the held pull takes one turn, and a try would keep the other until it is given up."""
+    """The path has two slots: the held pull takes one, and a try would keep the other until the try is given up."""
     async with MuteRelay(answers=answers) as relay, relay.attach("ann") as service:
         await service.start_server(echo, "echo")
         options = FaultProxyOptions(upstream=("127.0.0.1", relay.port), slots=2)
@@ -87,7 +87,7 @@ async def test_a_try_that_hangs_makes_way_for_a_push(answers: bool) -> None:
 
 
 @in_loop
-async def test_the_next_try_takes_the_turn_of_the_held_pull_and_may_succeed() -> None:
+async def test_the_next_try_takes_the_slot_of_the_held_pull_and_may_succeed() -> None:
     async with MuteRelay(answers=True) as relay, relay.attach("ann") as service:
         await service.start_server(echo, "echo")
         options = FaultProxyOptions(upstream=("127.0.0.1", relay.port), slots=2)
@@ -120,7 +120,7 @@ async def test_a_try_on_a_path_with_room_for_all_is_not_given_up_for_others() ->
 
 
 @in_loop
-async def test_one_users_narrow_path_delays_no_other_user() -> None:
+async def test_a_narrow_path_of_one_endpoint_delays_no_other_endpoint() -> None:
     async with MuteRelay(answers=True) as relay, relay.attach("ann") as service:
         await service.start_server(echo, "echo")
         options = FaultProxyOptions(upstream=("127.0.0.1", relay.port), slots=1)

@@ -156,7 +156,7 @@ def test_lanes_carry_on_whatever_answers_the_request_for_a_link(greeting: str) -
 
 
 @in_loop
-async def test_an_attachment_that_ends_while_its_link_opens_leaves_nothing_behind() -> None:
+async def test_an_attachment_that_ends_while_its_link_opens_causes_no_error() -> None:
     class Slow(LinkTestRelay):
         async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
             greeted.set_result(None)
@@ -175,7 +175,7 @@ def test_the_greeting_names_the_attachment() -> None:
 
 
 @in_loop
-async def test_a_spare_link_takes_over_at_once() -> None:
+async def test_a_spare_link_takes_over_from_a_link_that_is_cut() -> None:
     async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob", links=3) as client:
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
@@ -205,7 +205,7 @@ async def test_a_spare_link_takes_over_from_a_silent_one() -> None:
 
 
 @in_loop
-async def test_links_use_several_urls_of_a_relay_in_turn() -> None:
+async def test_links_open_where_a_relay_has_several_urls() -> None:
     async with LinkTestRelay() as relay:
         urls = [relay.url, relay.url.replace("127.0.0.1", "localhost")]
         async with tunnel.attach(urls, token=token_of("bob"), proxy=None, carrier="link", links=2) as client:

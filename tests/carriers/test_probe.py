@@ -58,7 +58,7 @@ async def test_the_token_of_a_probe_follows_no_redirect() -> None:
 
 
 @in_loop
-async def test_requests_that_hops_answer_carry_no_token() -> None:
+async def test_requests_that_are_meant_for_hops_carry_no_token() -> None:
     async with (
         Origin(answer("400 Bad Request", b"<address>Apache/2.4", Server="Apache/2.4")) as hop,
         Prober(Dialing(hop.url, token="tnl_x", proxy=None)) as prober,
@@ -89,7 +89,7 @@ async def test_the_relay_sends_as_many_bytes_as_were_asked_for_and_only_once() -
 
 
 @in_loop
-async def test_a_form_has_the_whole_body_as_its_file_and_only_a_relay_that_understands_it_gets_more() -> None:
+async def test_exchanges_are_sent_as_forms_only_after_a_relay_has_answered_one() -> None:
     async with (
         Origin(answer("403 Forbidden")) as hop,
         Prober(Dialing(hop.url, token="tnl_x", proxy=None)) as prober,

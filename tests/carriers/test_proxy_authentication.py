@@ -69,7 +69,7 @@ def test_a_proxy_that_demands_authentication_gets_it_once_it_has_asked(name: str
 def test_authentication_may_take_several_messages(
     scheme: str, carrier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each connection authenticates with an NTLM exchange of its own."""
+    """Each connection authenticates with a conversation of its own."""
     Ntlm.know_the_user(monkeypatch, tmp_path)
 
     async def main() -> None:

@@ -38,7 +38,7 @@ async def test_each_refused_connect_closes_its_connection_to_the_proxy(status: s
     ],
 )
 @in_loop
-async def test_wrong_numbers_in_an_answer_to_connect_do_no_harm(head: str) -> None:
+async def test_wrong_numbers_in_an_answer_to_connect_are_an_error_or_end_the_dialogue(head: str) -> None:
     dialogue = ProxyConnection()
     transport = MemoryTransport(dialogue)
     dialogue.connection_made(transport)

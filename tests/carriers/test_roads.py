@@ -71,7 +71,7 @@ async def test_bytes_on_a_silent_road_that_was_replaced_are_sent_again_soon() ->
 
 
 @in_loop
-async def test_the_next_road_is_tried_where_the_best_one_is_refused_and_reported() -> None:
+async def test_where_the_best_road_is_refused_the_next_is_tried_and_the_refusal_reported() -> None:
     async with CountingRelay("tunnel-link/1") as relay, relay.attach("bob", carrier="auto") as client:
         await until(lambda: moved_by(client) == "websocket")
         assert relay.asked[0] == "tunnel-link/1"

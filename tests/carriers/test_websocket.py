@@ -223,7 +223,7 @@ async def test_a_ping_of_the_relay_is_answered_before_the_link_is_open() -> None
 
 
 @in_loop
-async def test_an_attachment_that_ends_while_its_websocket_opens_leaves_nothing_behind() -> None:
+async def test_an_attachment_that_ends_while_its_websocket_opens_leaves_no_link_at_the_relay() -> None:
     requested: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     class Slow(WebSocketTestRelay):

@@ -94,8 +94,8 @@ async def test_digests_are_equal_whatever_happens_to_frames(name: str) -> None:
 
 @pytest.mark.parametrize("side", ["request", "response"])
 @in_loop
-async def test_a_frame_that_never_ends_costs_its_user_a_road_and_others_nothing(side: str) -> None:
-    """The first frame of each websocket of one user stalls. Another user's websocket goes on."""
+async def test_a_frame_that_never_ends_costs_its_endpoint_a_road_and_another_endpoint_nothing(side: str) -> None:
+    """The first frame of each websocket of one endpoint stalls. Another endpoint's websocket goes on."""
     faults = FrameFaults(stall=FrameStall(1, side))
     async with WebSocketTestRelay() as relay, relay.attach("ann", carrier="poll") as service:
         await service.start_server(digest, "digest")

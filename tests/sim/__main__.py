@@ -20,7 +20,7 @@ SEEDS_THAT_COVER = 2000  # with this many seeds, a hole in the table of coverage
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return 0 when every promise was kept, 1 when one was broken."""
+    """Return 1 if a promise was broken, the table has a hole, or a goal for goodput was missed; otherwise 0."""
     options = _parse(arguments)
     if options.goodput:
         return goodput.main(as_json=options.json)

@@ -1,4 +1,4 @@
-"""Scenarios for one purpose: one kind of fault alone, an endpoint that dies, a silence beyond the user timeout."""
+"""Scenarios for one purpose: a single kind of fault, a dead endpoint, a silent or a slow path, an early abort."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ PHASE_US = 30 * SECOND
 
 
 def one_kind(kind: FaultKind, seed: int) -> Scenario:
-    """A client and a service on lanes, an exit on a link, and nothing but this kind of fault."""
+    """A client and a service on lanes, an exit on a link, and nothing but this kind of fault.
+
+    Where the kind strikes streamed answers or roads, all three use these instead.
+    """
     plan = plan_of(stream(seed, "alone", kind.name), [kind], PHASE_US, 3, [2])
     paced = Flow(40_000, write_bytes=1000, write_pause_us=500 * MILLISECOND)
     streams = (
@@ -38,7 +41,7 @@ def one_kind(kind: FaultKind, seed: int) -> Scenario:
 
 
 def one_death(node: int, seed: int, absence_us: int) -> Scenario:
-    """The client (0), the service (1) or the exit (2) dies in the middle of four streams; a successor replaces it."""
+    """The client (0), the service (1) or the exit (2) dies while four streams are open, and starts again later."""
     paced = Flow(40_000, write_bytes=1000, write_pause_us=500 * MILLISECOND)
     streams = tuple(
         StreamSpec(number, 0, 1 + number % 2, paced, paced, Ending.FINISH, label="killed") for number in range(4)
@@ -63,7 +66,7 @@ def one_slow_path(shape: PathShape, size: int) -> Scenario:
 
 
 def unheard_abort() -> Scenario:
-    """The exit aborts the second of two streams while its only lane still carries its acceptance of the first."""
+    """The exit aborts the second of two streams while its only lane for pushes still carries ACCEPTED of the first."""
     far = PathShape(SECOND, SECOND, 0, 1_000_000)
     client, service, exit_ = _nodes()
     paced = Flow(4000, write_bytes=100, write_pause_us=100 * MILLISECOND)

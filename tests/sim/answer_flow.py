@@ -20,8 +20,8 @@ CUT_BYTES_MAX = 200_000  # of a streamed answer, before a fault strikes it
 class FlowShape:
     """The treatment that a path gives to every streamed answer, without being faulty."""
 
-    buffers: bool = False  # holds answers back until they end
-    joins_us: int = 0  # holds pieces back for so long, and passes them on together
+    buffers: bool = False  # holds each answer back until it ends
+    joins_us: int = 0  # every piece arrives so much later
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class FlowSink:
 
 
 class AnswerFlow:
-    """Pieces arrive in order, split anywhere. At most one fault strikes, after a number of bytes."""
+    """Pieces arrive in order, split anywhere. At most one fault strikes: after a number of bytes, or at the end."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class AnswerFlow:
         self._earlier = b""
 
     def send(self, piece: bytes, arrive_us: int, *, is_last: bool) -> None:
-        """A piece would arrive at that time. After the last one, the answer ends."""
+        """Send a piece. Without faults, it arrives at `arrive_us` or later; the answer ends after the last one."""
         if self._is_over:
             return
         if self._shape.buffers or self._fault is K.STREAM_HELD:

@@ -35,7 +35,7 @@ class Clock:
         self._counter = 0
 
     def at(self, time_us: int, action: Callable[[], None]) -> Alarm:
-        """Run `action` at `time_us`; a time in the past means next."""
+        """Run `action` at `time_us`; a time in the past counts as now."""
         alarm = Alarm(max(time_us, self.now_us), action)
         self._counter += 1
         heapq.heappush(self._queue, (alarm.time_us, self._counter, alarm))

@@ -1,4 +1,4 @@
-"""A table of fault kinds by the states of the connections that faults struck. A hole in the table is a failure."""
+"""A table of fault kinds by the states of the connections that faults struck. With many seeds, a hole is a failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cells:
         self.kinds: dict[FaultKind, int] = {}
 
     def strike(self, kind: FaultKind, states: Iterable[State]) -> None:
-        """Count one strike on all connections that were in one of these states."""
+        """Count one strike. `states`: the state of each connection that it struck."""
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         for state in states:
             if state is not State.CLOSED:

@@ -1,4 +1,4 @@
-"""`python -m tests.sim.demo`: one transfer in both directions through all kinds of faults, drawn as a time line."""
+"""`python -m tests.sim.demo`: one transfer in both directions through seven kinds of faults, drawn as a time line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ MARKS = {
 
 
 def demo_scenario(seed: int) -> Scenario:
-    """4 MB up and 3 MB down over 80 ms and 1 MB/s, with a blackhole of 5 s and a restart of the relay."""
+    """4 MB up and 3 MB down at 1 MB/s, over a round trip of 80 ms, with lost, repeated and damaged exchanges, a
+    blackhole of 5 s and a restart of the relay."""
     far = PathShape(40 * MILLISECOND, 40 * MILLISECOND, 10 * MILLISECOND, 1_000_000)
     near = PathShape(1 * MILLISECOND, 1 * MILLISECOND, 0, 100_000_000)
     rates = {

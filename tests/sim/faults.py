@@ -29,7 +29,7 @@ __all__ = [
 
 
 class FaultKind(enum.Enum):
-    """One way to hurt a tunnel; the value is its name in traces and tables."""
+    """One way to hurt a tunnel; the value is its name in tables, and in the text of a trace's records."""
 
     REQUEST_LOST = "request lost"
     REQUEST_RESET = "request reset"
@@ -73,7 +73,7 @@ class FaultKind(enum.Enum):
 
 K = FaultKind
 
-# the name of each kind in traces; the finer name goes into the text
+# the cause that a trace's records name for each kind; several kinds share one
 TRACE_FAULTS: dict[FaultKind, TraceFault] = {
     K.REQUEST_LOST: TraceFault.REQUEST_LOST,
     K.REQUEST_RESET: TraceFault.CONNECTION_REFUSED,
@@ -185,7 +185,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """All faults of one run. None strikes at or after `end_us`."""
+    """All faults of one run. None begins at or after `end_us`, but one of a streamed answer may strike later."""
 
     end_us: int = 0
     rates: dict[FaultKind, float] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class FaultPlan:
 
     @property
     def healed_us(self) -> int:
-        """The time from which every node is running and every path works."""
+        """The time from which every node is running and no new fault begins."""
         return max([self.end_us, *(moment.time_us + moment.amount_us for moment in self.moments)])
 
     def describe(self) -> list[str]:
@@ -225,7 +225,7 @@ class FaultPlan:
 
 
 def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> FaultPlan:
-    """A plan of several kinds at once; only `named` nodes may die, because the relay can recognise their successors."""
+    """A plan of one or more kinds; only `named` nodes may die, because the relay can recognise their successors."""
     end_us = log_between(random, 2 * SECOND, PHASE_US_MAX)
     kinds: list[FaultKind] = []
     families: list[tuple[FaultKind, ...]] = [
@@ -246,7 +246,7 @@ def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> 
 
 
 def draw_rate(random: Random, kind: FaultKind) -> float:
-    """The probability of this kind, per exchange or per packet."""
+    """The probability of this kind, per exchange, per streamed answer or per packet."""
     most = _PACKET_LOSS_MAX if kind is K.PACKET_LOST else {**EXCHANGE_KINDS, **STREAM_KINDS}[kind]
     return round(random.uniform(0.01, most), 3)
 

@@ -72,7 +72,7 @@ class Front:
             self._free_at_us[user] = now_us + self._shares.charge(user, cost_us, now_us)
 
     def check(self) -> None:
-        """Raise Violation unless every account is within its limit and equals a recount."""
+        """Raise Violation unless the sums equal a recount, and every payer is within the limits."""
         found, limits = self.connections, self.limits
         bytes_of: dict[str, int] = {}
         count_of: dict[str, int] = {}

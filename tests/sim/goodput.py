@@ -21,7 +21,7 @@ from tunnel.exchange import LaneConfig
 __all__ = ["GOALS", "PATHS", "Mode", "kept", "main"]
 
 KIB, MIB = 1024, 1024 * 1024
-LIMIT_US = 120 * MINUTE  # of virtual time: a transfer that takes longer counts as 0
+LIMIT_US = 120 * MINUTE  # of virtual time: a transfer is cut off then, and counts as if it had ended
 SEEDS = (1, 2, 3)
 
 
@@ -50,7 +50,7 @@ PATHS: dict[str, tuple[PathShape, int]] = {
 
 
 def transfer_us(seed: int, shape: PathShape, size: int, upload: bool, rates: dict[FaultKind, float]) -> int:
-    """Virtual time from the opening to the last byte; LIMIT_US if the transfer takes longer."""
+    """Virtual time from the opening to the last byte, or to LIMIT_US if the transfer takes longer."""
     flow = Flow(size=size, write_bytes=MIB)
     up, down = (flow, Flow()) if upload else (Flow(), flow)
     lanes = LaneConfig(

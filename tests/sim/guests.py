@@ -15,8 +15,8 @@ from tunnel.wire import Target, TargetKind
 __all__ = ["Guests"]
 
 PORT = 1  # of targets of hostile users
-WRITTEN_BYTES = 256 * 1024  # that an acceptor tries to write to each of them
-VISIT_US = 20 * SECOND  # then the acceptor has enough
+WRITTEN_BYTES = 256 * 1024  # that an acceptor tries to write on each connection of a hostile user
+VISIT_US = 20 * SECOND  # after which the acceptor aborts the connection
 
 
 class Guests:
@@ -77,12 +77,12 @@ class Guests:
     # --- connections that hostile users opened
 
     def asked(self, node: Node, connection_id: int) -> None:
-        """An exit accepts at once."""
+        """Accept the connection at once."""
         node.endpoint.accept(connection_id, node.now_us)
         self.incoming(node, connection_id)
 
     def incoming(self, node: Node, connection_id: int) -> None:
-        """The acceptor writes as much as it may, reads nothing, and has enough after a while."""
+        """Write as much as the connection takes, read nothing, and abort the connection after VISIT_US."""
         connection = node.endpoint.connections.get(connection_id)
         if connection is not None and connection.state is not State.PEER_CLOSED:
             connection.write(bytes(WRITTEN_BYTES), node.now_us)

@@ -32,7 +32,7 @@ from tunnel.wire import (
 __all__ = ["HostileSpec", "HostileUser", "Surroundings", "draw_hostiles"]
 
 HOSTILE_NODE = -10  # the first of the numbers by which the relay knows the paths of hostile users
-GUESTS_MAX = 24  # attachments of one user
+GUESTS_MAX = 24  # attachments that one user remembers
 LINKS_MAX = 12
 BODIES_MAX = 64  # bodies and batches that one user leaves unfinished at the same time
 HOLD_MS = 20_000
@@ -40,7 +40,7 @@ HOLD_MS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class HostileSpec:
-    """One hostile user: what it does, how often, and until when. It goes on after the other faults have ended."""
+    """One hostile user: which acts it does, how many, and at what pace. It may go on after the faults have ended."""
 
     user: str
     acts: tuple[str, ...]
@@ -50,10 +50,10 @@ class HostileSpec:
 
 
 class Surroundings(Protocol):
-    """The things that a hostile user knows of the others. It may have learnt it from a trace, or guessed it."""
+    """The things that a hostile user knows of the others. It may have learnt them from a trace, or guessed them."""
 
     def targets(self) -> list[Target]:
-        """Targets that the rules allow, and one that they deny."""
+        """Targets that the rules allow, and as the last one a target that they deny."""
 
     def attachments(self) -> list[bytes]:
         """The attachment ids of honest endpoints."""
@@ -99,7 +99,7 @@ class HostileUser:
         self.clock.after(self._pause_us(), self._act)
 
     def stop(self) -> None:
-        """Go away: all connections end."""
+        """Stop acting; end the links, and the connections of exchanges that wait for an answer."""
         self._is_stopped = True
         for exchange_id in list(self._asking):
             self.relay.gone(self, exchange_id)
@@ -196,7 +196,7 @@ class HostileUser:
         return b"".join(encode_envelope(Exchange(**{**fields, **changes})))
 
     def push(self, guest: Guest, packets: list[Packet], **changes: Any) -> None:
-        """Send packets over a lane or, if the guest has one, a link."""
+        """Send packets over a lane or, if the guest has links, perhaps over one of these."""
         batch = b"".join(encode_packets(packets))
         links = [link for link in self.links if link.guest is guest]
         if links and not changes and chance(self.random, 0.5):
@@ -205,7 +205,7 @@ class HostileUser:
             self.send(guest, self.body(guest, batch, **changes))
 
     def send(self, guest: Guest, body: bytes, *, reads: bool = True) -> int:
-        """Send a request; the number of its exchange. Without `reads`, the answer stays in the relay."""
+        """Send a request, and return the id of its exchange. Without `reads`, the answer stays in the relay."""
         self._next_id += 1
         self._asking[self._next_id] = guest
         self.reads_answers = reads
@@ -225,7 +225,7 @@ class HostileUser:
         return None
 
     def leave_unfinished(self, size: int) -> None:
-        """Send a part of a body of this size. The relay gives it up in time."""
+        """Send a part of a body of this size. The relay gives the body up after `body_us`."""
         front = self.relay.front
         place = front.open(self.source, self.user, size) if self.bodies < BODIES_MAX else None
         if place is not None:

@@ -1,4 +1,4 @@
-"""A link of a hostile user: its batches arrive at once, and it reads what it likes."""
+"""A link of a hostile user: its batches arrive at once, and it may give no receipts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LinkOwner(Protocol):
 
 
 class HostileLink:
-    """Is handled by the relay as a link over TCP is: batches in parts, with the length of each charged to the user."""
+    """The relay handles it as a link over TCP: it takes a batch in parts, and charges each part to the user."""
 
     def __init__(self, owner: LinkOwner, guest: Guest) -> None:
         self.guest = guest
@@ -69,7 +69,7 @@ class HostileLink:
         return bool(self._number)
 
     def send(self, batch: bytes) -> None:
-        """Send a whole batch. The relay closes the link on an empty one, and reads nothing while the user waits."""
+        """Send a whole batch, except while the relay reads nothing from the user. An empty batch ends the link."""
         relay, user = self._relay, self._owner.user
         if not self._number or relay.front.wait_us(user, relay.now_us):
             return
@@ -86,7 +86,7 @@ class HostileLink:
             relay.pump()
 
     def send_half(self, length: int) -> None:
-        """Send a part of a batch of this length. The relay ends the link if that is too much, or when it takes long."""
+        """Send a part of a batch of this length. The relay ends the link if that is too much, or after `body_us`."""
         if not self._number or self._place is None or self._place.held_bytes:
             return
         if self._place.hold(length):
@@ -116,10 +116,10 @@ class HostileLink:
     # --- RelayLink
 
     def signalled(self) -> None:
-        """Do nothing: it fetches whatever waits."""
+        """Do nothing: `fill_down` fetches whatever waits."""
 
     def fill_down(self) -> None:
-        """Take batches, and give a receipt for some of them."""
+        """Take batches, and give a receipt for each of them, or for none."""
         switch = self._relay.switch
         while self._number and (frames := switch.poll_link(self._number, _BATCH_BYTES, self._relay.now_us)):
             self._owner.take(self.guest, parse_packets(b"".join(frame.data for frame in frames))[0])

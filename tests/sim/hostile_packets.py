@@ -51,7 +51,7 @@ def empty_batch(user: HostileUser) -> None:
 
 
 def links(user: HostileUser) -> None:
-    """Open links, more than are allowed; give receipts for batches that never came."""
+    """Open links, sometimes more than the relay allows; give receipts for batches that never came."""
     guest = user.guest()
     for _ in range(_some(user, 6)):
         link = user.open_link(guest)
@@ -74,7 +74,7 @@ def unfinished_bodies(user: HostileUser) -> None:
 
 
 def unread_answers(user: HostileUser) -> None:
-    """Ask, and read no answer."""
+    """Send exchanges, and read no answer."""
     guest = user.guest()
     for _ in range(_some(user, 10)):
         user.send(guest, user.body(guest, b""), reads=False)
@@ -89,7 +89,7 @@ def repeats(user: HostileUser) -> None:
 
 
 def pulls(user: HostileUser) -> None:
-    """Let the relay hold pulls on all lanes, and lose some of their connections."""
+    """Send pulls on nine lanes, and lose some of their connections."""
     guest = user.guest()
     for lane in range(9):
         exchange = user.send(guest, user.body(guest, b"", lane=lane, pull=True))
@@ -98,7 +98,7 @@ def pulls(user: HostileUser) -> None:
 
 
 def streams(user: HostileUser) -> None:
-    """Ask for streamed answers on all lanes, read some of them, and confirm what never came, or confirm it late."""
+    """Ask for streamed answers on nine lanes, read some of them, and confirm serials that came or never came."""
     random, guest = user.random, user.guest()
     for lane in range(9):
         limit = log_between(random, 1, 1 << 30)
@@ -133,7 +133,7 @@ def wild_exchanges(user: HostileUser) -> None:
 
 
 def garbage(user: HostileUser) -> None:
-    """Send bodies that are no messages, or damaged ones."""
+    """Send a damaged body, and one that is no message."""
     random, guest = user.random, user.guest()
     damaged = bytearray(user.body(guest, random.randbytes(_some(user, 4000))))
     damaged[between(random, 0, len(damaged) - 1)] ^= 1 << between(random, 0, 7)
@@ -165,13 +165,13 @@ def _connect(user: HostileUser, guest: Guest, target: Target, **options: object)
 
 
 def refused_connects(user: HostileUser) -> None:
-    """Ask for targets that no rule allows."""
+    """Ask again and again for a target that no rule allows."""
     guest, target = user.guest(), user.surroundings.targets()[-1]
     user.push(guest, [_connect(user, guest, target) for _ in range(_some(user, 300))])
 
 
 def connects(user: HostileUser) -> None:
-    """Connect to the services and exits of others, with a window of 2^32 - 1 bytes, and read nothing."""
+    """Connect to the services and exits of others, with a window of 2^32 - 1 bytes, and acknowledge nothing."""
     guest = user.guest()
     if len(guest.routes) < 8:
         user.push(guest, [_connect(user, guest, pick(user.random, user.surroundings.targets())) for _ in range(3)])

@@ -1,4 +1,5 @@
-"""Conditions that must hold after every step, checked at a cost proportional to what the step touched."""
+"""Conditions that must hold after every step, checked at a cost proportional to what the step touched; and those that
+must hold at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def check_node_step(node: Node) -> None:
 
 
 def _check_time(node: Node) -> None:
-    """Nothing may be due in the past after everything was drained, and time must advance."""
+    """Nothing may be due now or in the past after everything was drained, and time must advance."""
     now_us = node.now_us
     for name, due_us in (("endpoint", node.endpoint.next_timeout()), ("lanes", node.mover.next_timeout())):
         if due_us is not None and due_us <= now_us:
@@ -117,8 +118,11 @@ def _check_sums(node: Node, connection: Connection) -> None:
 
 
 def check_relay_step(relay: RelayHost) -> None:
-    """Nothing may be due in the past. Now and then, all self-checks of the switch: mailboxes, unconfirmed packets and
-    reservations within their limits, and all sums right. The larger the state, the less often."""
+    """Nothing may be due in the past, and every account is within its limits.
+
+    Now and then, all self-checks of the switch: mailboxes, unconfirmed packets and reservations within their limits,
+    and all sums right. The larger the state, the less often.
+    """
     due_us = relay.switch.next_timeout()
     if due_us is not None and due_us < relay.now_us:
         raise Violation(f"relay: its next timeout lies {relay.now_us - due_us} us in the past")

@@ -41,7 +41,7 @@ def _close(stream: Stream) -> None:
 
 
 def _simultaneous(stream: Stream) -> None:
-    """A side that closed had read everything; the other may see a reset, if its bytes were not acknowledged."""
+    """A side that ended cleanly has read everything; a side whose bytes were not acknowledged may see a reset."""
     for party in _both(stream):
         if party.outcome is Outcome.CLEAN:
             _demand_all(party)

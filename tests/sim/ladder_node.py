@@ -1,6 +1,6 @@
 """An endpoint that moves between roads: the product's carrier "auto", its ladder, links and lanes, on simulated paths.
 
-Simulated are only the things that do I/O: what sends exchanges, what opens connections, and the event loop.
+Only the things that do I/O are simulated: what sends exchanges, what opens connections, and the event loop.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Exchanger:
         self._node._drop(request_id)
 
     async def close(self) -> None:
-        """Do nothing: processes end by dying."""
+        """Do nothing: the simulator ends an endpoint only by killing it."""
 
 
 class _Host:

@@ -17,7 +17,7 @@ from tunnel_servlet.switch.switch import Switch
 __all__ = ["BATCH_BYTES", "DEAD_US", "NOTSENT_BYTES", "Line", "RelaySide"]
 
 K = FaultKind
-NOTSENT_BYTES = 128 * 1024  # DESIGN section 6: TCP_NOTSENT_LOWAT
+NOTSENT_BYTES = 128 * 1024  # as TCP_NOTSENT_LOWAT of real links: tunnel/carriers/link_protocol.py
 BATCH_BYTES = 64 * 1024
 DEAD_US = 20 * SECOND  # TCP gives up on a dead path after this time
 STALL_US_MAX = 10 * SECOND
@@ -98,18 +98,18 @@ class Line:
             self._relay.link_closed(number)
 
     def cut_by_relay(self) -> None:
-        """The relay has died: there is no relay to notify."""
+        """The relay has died or has ended the link, and needs no notification."""
         self._number = 0
         self._die()
 
     def cut_by_endpoint(self) -> None:
-        """The endpoint has died: a notification would reach its next life."""
+        """The endpoint has died; its next life ignores the notification."""
         self._die()
 
     # the relay's half
 
     def signalled(self) -> None:
-        """Do nothing: the only link of an attachment fetches whatever waits."""
+        """Do nothing: `fill_down` of an attachment's only link fetches whatever waits."""
 
     def fill_down(self) -> None:
         """Write packets from the mailbox, as many as TCP takes."""

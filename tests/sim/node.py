@@ -257,7 +257,7 @@ class Node:
         self._in_life(self.lives, lambda: self._give_link_up(link, unreceipted))
 
     def link_refused(self, link: LinkPath) -> None:
-        """The relay does not know this attachment, or not this life of it."""
+        """The relay does not know this attachment, or not this generation of it, or is away."""
         self._in_life(self.lives, lambda: self._give_link_up(link, []))
 
     def link_receipted(self, token: int) -> None:

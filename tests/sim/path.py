@@ -40,7 +40,7 @@ class Relayed(Protocol):
     """The relay's side of the path."""
 
     def arrived(self, path: HttpPath, exchange_id: int, body: bytes, faults: list[FaultKind]) -> bool:
-        """A complete request, and the faults planned for its response; False when no relay listens."""
+        """A complete request, and the faults planned for its response; False when no relay listens, or it refuses."""
 
     def gone(self, path: HttpPath, exchange_id: int) -> None: ...
 
@@ -60,7 +60,7 @@ class PathShape:
 
 
 class HttpPath:
-    """One attachment's way to the relay. Exchanges are named by ids of this path. `forget_all` starts a new life of the
+    """One endpoint's way to the relay. Exchanges are named by ids of this path. `forget_all` starts a new life of the
     endpoint; answers to its earlier exchanges are dropped."""
 
     def __init__(
@@ -80,7 +80,7 @@ class HttpPath:
         self.node = node
         self._strike = strike
         self._relay = relay
-        self._waiting: dict[int, int] = {}  # exchange id -> request id, until answered; -1: given up
+        self._waiting: dict[int, int] = {}  # exchange id -> request id, until answered or given up
         self._flows: dict[int, AnswerFlow] = {}  # by exchange id: streamed answers
         self._next_id = 0
         self._kept = 0
@@ -181,7 +181,7 @@ class HttpPath:
         return AnswerFlow(self._clock, self._random, self.shape.flow, kinds, self._note, sink)
 
     def reset(self, exchange_id: int) -> None:
-        """The relay died while this exchange was open, and its host says so."""
+        """The relay's host resets the connection: the relay has died, does not listen, or refuses it."""
         self._clock.after(self.shape.down_us, lambda: self._fail(exchange_id))
 
     # faults on the way up

@@ -31,7 +31,7 @@ class Pipe:
         self._alarm: Alarm | None = None
 
     def backlog_bytes(self) -> int:
-        """Bytes that were written and not yet sent. link_path.py, which writes, keeps them below its NOTSENT_BYTES."""
+        """Bytes that were written and not yet sent. While NOTSENT_BYTES (line.py) or more wait, no batch is written."""
         return max(0, self._free_us - self._clock.now_us) * self._bytes_per_second // SECOND
 
     def write(self, data: bytes) -> None:

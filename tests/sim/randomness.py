@@ -36,8 +36,8 @@ def pick(random: Random, choices: Sequence[T]) -> T:
 
 
 class NearWrap(Random):
-    """Every 32-bit draw lies just below 2**32, by a little or by more: sequence numbers (and ids) wrap within the first
-    packets, and never run out."""
+    """Every 32-bit draw is less than 2**32 by at most 2**21, and often by much less: many sequence numbers (and ids)
+    wrap soon, and yet there are enough different ids."""
 
     def getrandbits(self, k: int, /) -> int:
         if k != 32:

@@ -231,7 +231,7 @@ class RelayHost:
     # faults
 
     def restart(self, absence_us: int) -> None:
-        """Lose all state and do not listen for a while. The host may reset the connections, or leave them silent."""
+        """Lose all state and do not listen for a while. The host may reset the exchanges, or leave them silent."""
         self.restarts += 1
         self._strike(FaultKind.RELAY_RESTART, -1, 0, f"{absence_us} us")
         open_exchanges, self._open = self._open, {}

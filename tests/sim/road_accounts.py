@@ -70,7 +70,7 @@ class RoadAccounts:
         return bool(broken or line.link.state.closed or why.startswith("the relay sent no receipt"))
 
     def _check_connections(self) -> None:
-        """Open are: the one in use, its spares, one that is being opened, and those that were replaced and drain."""
+        """Open connections are the one in use, its spares, one that is being opened, and replaced ones that drain."""
         carrier, live = self._carrier, len(self._path.connections)
         most = 2 * self._links + 1
         if live > min(most, len(carrier._open_links) + 1):
@@ -86,7 +86,7 @@ class RoadAccounts:
         return ladder.used == self._path.best and not ladder.is_doubted
 
     def check_climbed(self) -> None:
-        """Long after the last fault, the best road that works carries, and connections on no other are open."""
+        """Long after the last fault, the best road that works carries, and others have only connections that drain."""
         best, ladder = self._path.best, self._carrier._ladder
         if not self.has_climbed:
             raise Violation(
@@ -98,7 +98,7 @@ class RoadAccounts:
             raise Violation(f"{self._name}: {best or 'poll'} carries, but connections on {sorted(open_roads)} are open")
 
     def check_rests(self, since_us: int) -> None:
-        """A road that refuses is tried less and less often."""
+        """A road that refuses is tried less and less often: at most TRIES_MAX times after the last fault."""
         for road in self._path.roads.values():
             late = sum(at_us > since_us for at_us in road.tries)
             if road.mode is Mode.REFUSES and late > TRIES_MAX:

@@ -40,12 +40,12 @@ REQUEST = b"GET /link HTTP/1.1\r\nHost: relay\r\nConnection: Upgrade\r\n\r\n"
 ACCEPTED = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
 REFUSED = b"HTTP/1.1 404 Not Found\r\n\r\n"
 KEEPALIVE_US = 60 * SECOND  # after which a relay that hears nothing of the end of a connection learns of it
-PORTION_SHARE = 0.15  # of arrivals of which a part comes later
+PORTION_SHARE = 0.15  # the share of arrivals of which a part comes later
 PORTION_US_MAX = 3 * MILLISECOND
 
 
 class PathRoad(SimulatedRoad):
-    """A road of a node's path, which behaves as it does until a time that it knows."""
+    """A road of a node's path. `until_us`: when its behaviour may change next."""
 
     def __init__(self, name: str, random: Random) -> None:
         super().__init__(name, random)
@@ -89,7 +89,7 @@ class Portions:
 class RoadConnection(Line):
     """A TCP connection that asks for the road. `answered` gets the head of the answer, or an error.
 
-    What happens to it depends on the behaviour of its road: when it opens, and whenever that changes.
+    The fate of the connection depends on how its road behaves when it opens, and at each change of this behaviour.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class RoadConnection(Line):
             self._die()
 
     def _take_message(self, data: bytes) -> None:
-        """The relay reads a message, or bytes where there are none."""
+        """The relay reads a message of a websocket, or any bytes of a link."""
         if not self._over and not self._is_greeted:
             data = self._take_first(data)
             if not data:
@@ -309,7 +309,7 @@ class RoadConnection(Line):
     # the end
 
     def abort(self) -> None:
-        """The endpoint closes the connection. The relay learns of it, unless the path keeps that from it."""
+        """The endpoint closes the connection. The relay learns of it, at the latest after KEEPALIVE_US."""
         self._end(is_broken=False)
         self._ended(self)
 

@@ -29,7 +29,7 @@ class Opened:
 
     @property
     def early(self) -> bytes:
-        """Bytes that came with the 101; a websocket keeps them."""
+        """Bytes that came with the 101; those of a websocket stay with the connection."""
         return b"" if self._connection.road.is_websocket else self._connection.take_early()
 
     def lost(self, error: Exception | None) -> None:
@@ -40,7 +40,7 @@ class Opened:
 
 
 class RoadPath:
-    """Opens connections for the carrier, one at a time. `connections`: those whose end the endpoint does not know."""
+    """Opens connections for the carrier, one at a time. `connections`: until the endpoint learns of their end."""
 
     def __init__(
         self,

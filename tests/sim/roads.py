@@ -1,7 +1,7 @@
 """A ladder with roads that open, lie, stall and die at random, without a network: `python -m tests.sim.roads`.
 
-Each seed is one attachment that always has data to send. Its roads change their behaviour every few seconds, up to a
-time from which on some work and the others refuse. The checks are promises of the ladder, not of one scenario.
+Each seed is one attachment that sends batches. Its roads change their behaviour every few seconds, up to a time after
+which each of them works or refuses. The checks are promises of the ladder, not of one scenario.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECOND = 1_000 * MS
 KIB = 1024
 FAULTS_US = 120 * SECOND  # after this time all roads keep their behaviour
 END_US = FAULTS_US + 700 * SECOND  # a rest takes at most 600 s
-TRIES_MAX = 24  # of one road that always refuses, in FAULTS_US: rests double from 1 s on, and 0.1 s after a use
+TRIES_MAX = 24  # of one road after FAULTS_US: rests double, from 1 s, or 0.1 s after a use, up to 600 s
 PAUSE_US_MAX = 10 * SECOND  # without any receipt: the longest doubt, and the time that its batches take by poll
 BATCH_BYTES = 32 * KIB
 PROBATION_BYTES = 64 * KIB
@@ -69,7 +69,7 @@ class SimulatedRoad:
         self.has_worked = False
 
     def change(self, random: Random, *, is_last: bool) -> None:
-        """Behave in another way. After the last change the road works, or refuses."""
+        """Draw a new behaviour. After the last change the road works, or refuses."""
         if is_last:
             self.mode = random.choice([Mode.WORKS, Mode.REFUSES])
         else:
@@ -102,9 +102,9 @@ class RoadWorld:
         self.proven: Connection | None = None
         self.outstanding = 0  # tries
         self.tokens = 0
-        self.waiting: dict[int, str] = {}  # batches on their way: by which way
+        self.waiting: dict[int, str] = {}  # token -> road or poll, of each batch without a receipt
         self.moved_bytes = 0
-        self.heard_us = 0  # or since when something waits to be heard
+        self.heard_us = 0  # when the last receipt came, or since when a batch has waited for one
         self.attached_us: int | None = None
         self.generation = 0
         self.decisions = 0

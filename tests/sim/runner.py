@@ -1,4 +1,4 @@
-"""Runs seeds, one after the other or on all cores; outcomes are plain data."""
+"""Runs seeds, one after the other or in several processes; outcomes are plain data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Outcome:
     """Connections that carried no longer, for another one or for poll."""
 
     def report(self) -> str:
-        """All that a reader needs to reproduce the failure."""
+        """The failure, the scenario, and the command that repeats it if the scenario has the present DRAW_VERSION."""
         lines = [f"seed {self.seed} FAILED after {self.virtual_us / SECOND:.3f} s: {self.failure}"]
         lines += [f"    {line}" for line in self.options]
         option = " --hostile" if self.hostile else ""
@@ -112,7 +112,7 @@ def run_seeds(first: int, count: int, jobs: int, trace_directory: str = "", **ad
     if jobs <= 1 or count <= 1:
         yield from map(_run, work)
         return
-    # Fork where the platform offers it: children start at once, and run none of the parent's code.
+    # Fork: the children start at once, and need not import the parent's main module.
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         yield from pool.imap(_run, work, chunksize=4)
 

@@ -1,4 +1,4 @@
-"""The command: its output as text and as JSON, and its report of a failure."""
+"""The commands: output as text and as JSON, the report of a failure, the table of coverage, goodput, and the demo."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_seeds_run_on_several_processes_and_are_summarised(capsys: pytest.Captur
     assert "relay restart" in printed
 
 
-def test_one_seed_is_explained_and_traced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_one_seed_is_summarised_as_json_and_traced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--seed", "5", "--json", "--trace", str(tmp_path)]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["seeds"], summary["failed"], summary["failures"]) == (1, 0, [])
@@ -65,7 +65,7 @@ def test_the_coverage_table_lists_its_holes() -> None:
 
 
 @pytest.mark.parametrize("mode", GOALS, ids=lambda mode: mode.name)
-def test_the_goals_for_goodput_are_reached_on_the_reference_path(mode: Mode) -> None:
+def test_an_upload_reaches_the_goals_for_goodput_on_the_reference_path(mode: Mode) -> None:
     for rate, goal in mode.goals.items():
         assert kept(next(iter(PATHS)), mode, rate, upload=True, seeds=(1,)) >= goal
 

@@ -1,4 +1,5 @@
-"""An endpoint dies: its peers learn of it when its successor attaches; without a successor, at the user timeout."""
+"""The peers of a dead endpoint learn of its death when its next life attaches; a silent path is an error only after
+the user timeout."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Each kind of fault alone: it strikes, and every stream completes all the same."""
+"""Each kind of fault alone: it strikes, and every stream ends as it should all the same."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.sim.runner import run_scenario
 
 
 @pytest.mark.parametrize("kind", FaultKind, ids=lambda kind: kind.name.lower())
-def test_every_stream_survives_one_kind_of_fault_alone(kind: FaultKind) -> None:
+def test_every_stream_ends_as_it_should_under_one_kind_of_fault_alone(kind: FaultKind) -> None:
     outcome = run_scenario(one_kind(kind, seed=12))
     assert not outcome.failure
     # The number of times it struck, in whatever state the connections were.

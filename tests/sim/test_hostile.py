@@ -18,7 +18,7 @@ from tunnel_servlet.switch.registry import Registry
 SEED = 1002
 
 
-def test_two_users_one_of_whom_is_hostile_do_not_lose_a_byte() -> None:
+def test_two_users_beside_hostile_ones_do_not_lose_a_byte() -> None:
     outcome = run_seed(SEED, hostile=True)
     assert not outcome.failure, outcome.report()
     assert outcome.hostile

@@ -89,7 +89,7 @@ def test_an_idle_endpoint_notices_soon_that_a_road_passes_a_first_message_only()
     assert until(world, lambda: node.carrier._ladder.is_doubted) <= 3
 
 
-def test_a_spare_link_that_opens_while_the_link_is_silent_takes_over_at_once() -> None:
+def test_a_spare_link_opened_while_the_link_is_silent_takes_over_before_the_silent_one_is_closed() -> None:
     world, node = climbing(links=2)
     carrier, road = node.carrier, node.roads.roads["link"]
     until(world, lambda: len(carrier._spares) == 1)
@@ -165,7 +165,7 @@ def test_a_carrier_that_breaks_a_promise_is_found(
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 70_000])
-def test_frames_are_read_in_any_portions(size: int) -> None:
+def test_frames_are_read_in_portions(size: int) -> None:
     data = bytes(index % 251 for index in range(size))
     for masked, reader in ((False, FrameReader()), (True, GuardedFrameReader(climbing()[1]._loop, lambda: None))):
         sent = framed(data, masked=masked)

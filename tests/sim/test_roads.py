@@ -1,4 +1,4 @@
-"""The ladder keeps its promises in a few seeds of `python -m tests.sim.roads`, and the promises can be broken."""
+"""The ladder keeps its promises in a few seeds of `python -m tests.sim.roads`, and the seeds find a broken ladder."""
 
 from collections.abc import Callable
 from typing import Any

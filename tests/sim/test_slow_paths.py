@@ -1,4 +1,4 @@
-"""Paths that are only slow lose nothing, and cause no needless retransmissions (docs/RELIABILITY.md, scenario 22)."""
+"""Paths that are only slow lose nothing, and cause few retransmissions (docs/RELIABILITY.md, scenario 22)."""
 
 import pytest
 

@@ -47,7 +47,7 @@ class Host(Protocol):
     def now_us(self) -> int: ...
 
     def later(self, delay_us: int, action: Callable[[], None]) -> Alarm:
-        """Run `action` after the delay, as long as the node lives and is not paused."""
+        """Run `action` after the delay, if this life of the node still lasts; a paused node runs it after the pause."""
 
     def struck(self, kind: FaultKind, connection_id: int) -> None: ...
 
@@ -71,7 +71,7 @@ class Channel(Protocol):
 
 
 class Stream:
-    """One stream: its bytes, and those of its two ends that exist."""
+    """One stream: its bytes, and its two ends, as soon as they exist."""
 
     def __init__(self, seed: int, spec: StreamSpec) -> None:
         self.spec = spec
@@ -80,7 +80,7 @@ class Stream:
         self.initiator: Party | None = None
         self.acceptor: Party | None = None
         self.dead_acceptors: list[Party] = []
-        """Those that died before the acceptor; the initiator may have heard of one of them alone."""
+        """Earlier acceptors, which have died; the initiator may know only one of them."""
         self.refusals = 0
         """Refusals by a relay that did not know the service (yet); the initiator tried again."""
 
@@ -185,7 +185,7 @@ class Party:
 
     def peer(self) -> Party | None:
         """The other end of this connection, if its application has it. A successor of a dead acceptor may have
-        accepted a repeated OPEN while the initiator still talks to the dead one."""
+        accepted a repeated CONNECT while the initiator still talks to the dead one."""
         if not self.initiator:
             return self.stream.initiator
         peer_id = self.connection.identity.peer_id

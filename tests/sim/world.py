@@ -34,7 +34,7 @@ __all__ = ["World"]
 
 HEALING_US = 330 * SECOND  # the user timeout and a little: a party that has lost its peer for good learns of it by then
 LOOK_US = 5 * SECOND  # between two looks whether the best roads carry
-SETTLING_US = 2 * SECOND  # after the last end: packets still in flight may not change anything
+SETTLING_US = 2 * SECOND  # after the last end: packets still in flight may show an acceptor its connection
 REFUSALS_US = 20 * SECOND  # after healing: attachments come back, announce their services, and are found
 QUIET_US = 90 * SECOND  # a minute after the first SHUTDOWN that arrived the relay has no route left (5.7, 9.5)
 EXIT_PORT = 1000  # plus the number of the stream
@@ -253,7 +253,7 @@ class World:
     # reports of nodes (Application)
 
     def asked(self, node: Node, event: ConnectRequested) -> None:
-        """A CONNECT asks an exit to dial."""
+        """A CONNECT asks an exit, or a service that decides on each CONNECT."""
         if self.guests.owns(event.user):
             self.guests.asked(node, event.connection_id)
             return
@@ -294,7 +294,7 @@ class World:
         return each
 
     def _is_current(self, each: Stream, connection: Connection) -> bool:
-        """Whether the connection is not of an earlier try, which was refused before its initiator opened another."""
+        """Whether the connection belongs to the initiator's present try. An earlier try was refused."""
         initiator = each.initiator
         if initiator is None or initiator.outcome is Outcome.REFUSED:
             return False
@@ -351,7 +351,7 @@ class World:
     # faults
 
     def _packet_arrives(self, frame: Frame) -> bool:
-        """Called for each packet that reaches the switch: damage of one packet takes no other with it."""
+        """Return whether this packet reaches the switch. Packets are lost one by one, not in whole batches."""
         plan = self.scenario.plan
         rate = plan.rates.get(FaultKind.PACKET_LOST, 0.0)
         if not rate or self.clock.now_us >= plan.end_us or not chance(self._packet_loss, rate):
