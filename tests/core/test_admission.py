@@ -122,8 +122,8 @@ def test_connects_beyond_connections_max_are_refused() -> None:
     assert rejection(solo).reason == RejectReason.BUSY
 
 
-def test_an_endpoint_accepts_every_connect_that_it_is_handed() -> None:
-    """The relay enforces the backlog, and lets users take turns. An endpoint that refused could hit any user."""
+def test_an_endpoint_accepts_connects_beyond_its_backlog() -> None:
+    """The relay enforces the backlog, and lets users take turns. An endpoint's own refusals could hit any user."""
     solo = Solo()
     solo.endpoint.listen("s", 1, solo.now)
     for number in range(3):

@@ -185,7 +185,7 @@ def test_the_carrier_may_change_its_lanes_and_its_pulls() -> None:
     assert solo.types() == [PacketType.OPTION]
 
 
-def test_an_unknown_token_is_ignored() -> None:
+def test_an_unknown_batch_is_ignored() -> None:
     solo = Solo().opened()
     solo.endpoint.batch_done(999, True, solo.now)
     assert solo.endpoint.next_batch(1 << 16, solo.now) is None

@@ -233,7 +233,7 @@ def test_streams_survive_everything(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_applications_that_close_at_random_learn_how_it_ended(seed: int) -> None:
+def test_applications_that_close_at_random_learn_how_their_connections_ended(seed: int) -> None:
     """Applications may close or abort at any time: bytes that are read are right, and each end is reported once."""
     session = Session(seed, rough=True)
     session.run(connections=1 + session.below(4))

@@ -135,7 +135,7 @@ def test_a_connect_that_comes_twice_opens_once() -> None:  # 3.3
     assert pair.b.take(Incoming) == []
 
 
-def test_an_initiator_that_gave_up_leaves_nothing_behind() -> None:  # 3.9
+def test_an_exit_that_accepts_after_the_initiator_gave_up_loses_the_connection() -> None:  # 3.9
     pair = Pair(EXIT)
     one, request = requested(pair)
     one.abort(pair.now)

@@ -1,4 +1,4 @@
-"""A relay with bad intent, as a filter of the real switch's packets. A test says what it does; a seed draws to what.
+"""A relay with bad intent, as a filter of the real switch's packets. A test chooses the attack; a seed, its victim.
 
 It knows the protocol: it writes right checksums, and lengths and digests that match what it has made of a stream.
 """
@@ -52,7 +52,7 @@ class Attacker:
         self._initiators: dict[int, None] = {}
         self._counts: dict[int, int] = {}  # packets with data, by the source
         self._made: dict[tuple[int, int], bytes] = {}  # altered payloads, by source and sequence, for repeats
-        self._ended: dict[int, int] = {}  # where the streams were cut that were ended early
+        self._ended: dict[int, int] = {}  # by source: the sequence number before which its stream was ended
         self._hashes: dict[int, xxhash.xxh3_128] = {}
         self._sizes: dict[int, int] = {}
         self._recorded: list[bytes] = []

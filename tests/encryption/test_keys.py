@@ -26,7 +26,7 @@ def test_a_missing_file_is_made_private_and_used_again(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["exit.pem"]
 
 
-def test_a_file_of_another_process_is_never_replaced(tmp_path: Path) -> None:
+def test_an_existing_key_file_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "exit.pem"
     make_key_file(path)
     content = path.read_bytes()

@@ -163,7 +163,7 @@ def test_threads_that_change_the_file_at_once_lose_nothing(tmp_path: Path) -> No
     assert len(exits.keys) == 1
 
 
-def test_a_stopped_process_that_holds_the_lock_is_an_error_and_does_not_stop_others(
+def test_while_another_process_holds_the_lock_changes_are_errors_and_reading_works(
     file: KnownPeers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LOCK_S", 0.05)
@@ -179,7 +179,9 @@ def test_a_stopped_process_that_holds_the_lock_is_an_error_and_does_not_stop_oth
     file.trust(RELAY, EXIT, B)
 
 
-def test_a_file_system_without_locks_is_an_error_with_a_name(file: KnownPeers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_file_system_without_locks_names_the_cause(
+    file: KnownPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

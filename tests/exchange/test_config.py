@@ -7,7 +7,7 @@ import pytest
 from tunnel.exchange.config import KIB, MIB, LaneConfig
 
 
-def test_the_defaults_are_those_of_the_design() -> None:
+def test_the_defaults_are_2_to_8_lanes_bodies_of_16_kib_to_1_mib_and_holds_of_2_to_55_s() -> None:
     config = LaneConfig()
     assert (config.lanes_start, config.lanes_max) == (2, 8)
     assert (config.body_bytes_min, config.body_bytes_start, config.body_bytes_max) == (16 * KIB, 64 * KIB, MIB)

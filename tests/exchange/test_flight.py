@@ -216,7 +216,7 @@ def test_retry_after_is_obeyed_up_to_half_a_minute() -> None:
     assert sender.flight.next_us == 35 * SECOND
 
 
-def test_repeats_have_the_same_bytes_and_a_mask_from_the_second_failure_on() -> None:
+def test_repeats_are_the_same_message_with_a_mask_from_the_second_failure_on() -> None:
     sender = Sender()
     now = 0
     for request_id in range(1, 5):

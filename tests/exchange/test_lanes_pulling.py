@@ -46,7 +46,7 @@ def test_all_lanes_but_one_pull_while_more_waits() -> None:
     assert sorted(loop.delivered) == list(range(100))
 
 
-def test_the_rest_of_a_packet_is_pulled_at_once_on_its_lane() -> None:
+def test_a_packet_in_pieces_is_pulled_within_a_few_round_trips() -> None:
     loop = attached_loop(LaneConfig(adapt_lanes=False, answer_bytes_max=16 * KIB, body_bytes_start=16 * KIB))
     loop.relay.give([data_frame(1, 60_000)])
     loop.run(loop.now + 200 * MS)

@@ -113,7 +113,7 @@ def test_a_foreign_answer_is_explained(status: int, body: bytes, reason: str) ->
     assert f"HTTP {status}, but not from a relay ({reason}" in judge(status, body, 0).text
 
 
-def test_damaged_answers_and_our_own_requests_are_named() -> None:
+def test_a_damaged_answer_is_named_as_the_cause() -> None:
     damaged = bytearray(encoded(Status(StatusCode.BUSY)))
     damaged[-1] ^= 1
     assert judge(200, bytes(damaged), 0).text.startswith("HTTP 200, but the answer arrived damaged (the body is ")

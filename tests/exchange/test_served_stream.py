@@ -229,7 +229,7 @@ def test_a_lane_with_a_piece_is_not_streamed() -> None:
     assert (answer.answer.piece, answer.answer.goes_on) == (True, False)
 
 
-def test_few_packets_are_unconfirmed_at_once_however_small_they_are() -> None:
+def test_the_number_of_unconfirmed_packets_is_limited_however_small_they_are() -> None:
     bench = Bench(limits=replace(LIMITS, stream_packets_max=4)).proven()
     bench.give(*range(1, 8))
     assert bench.sent(20 * MS) == [[1, 2, 3, 4]]

@@ -53,7 +53,7 @@ def test_rests_double_up_to_ten_minutes() -> None:
     assert rests == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]
 
 
-def test_the_third_failure_in_use_within_a_minute_rests() -> None:
+def test_the_third_failure_in_use_within_a_minute_makes_the_road_rest() -> None:
     road = road_after(E.TRIED, E.PASSED, E.CONFIRMED)
     for _ in range(2):
         road.happened(E.FAILED, 101 * SECOND)

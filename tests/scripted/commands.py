@@ -126,7 +126,7 @@ def _read(world: World, phrase: Phrase) -> None:
 
 
 def _flush(world: World, phrase: Phrase) -> None:
-    """Wait for the acknowledgement of everything written, and of `waiting` bytes that are still to be written."""
+    """Ask for the acknowledgement of everything written, and of `waiting` bytes that are still to be written."""
     fields = Fields(phrase)
     world.connection(phrase.connection).flush(fields.number("waiting", "0"))
     fields.finish()

@@ -108,7 +108,7 @@ def build(phrase: Phrase, party: Party) -> Packet:
 
 
 def _ids(kind: int, party: Party, *, resume: bool) -> tuple[int, int]:
-    """Return source and destination: those of 2.2, 2.8, 2.9 or 2.10, else the ids of sender and receiver."""
+    """Return source and destination: those of 2.1, 2.2, 2.8, 2.9 or 2.10, else the ids of sender and receiver."""
     if kind == PacketType.ACCEPTED:
         return party.own_id, party.peer_id
     if kind == PacketType.REJECTED:

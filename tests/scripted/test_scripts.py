@@ -1,4 +1,4 @@
-"""Every script under `scripts/`: the endpoint follows it, its clauses exist, and all use the whole state table."""
+"""Every script under `scripts/`: the endpoint follows it, its clauses exist, and all scripts together use every row of the table."""
 
 import re
 from contextlib import suppress

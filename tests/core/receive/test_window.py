@@ -79,7 +79,7 @@ def test_packets_beyond_a_gap_are_bounded() -> None:
     assert data(window, 5, b"x") is Arrival.REFUSED
 
 
-def test_the_edge_moves_with_the_reader_and_never_back() -> None:  # 4.1, 4.12
+def test_the_edge_moves_with_the_reader_in_steps_of_a_quarter() -> None:  # 4.1, 4.12
     window = small(100)
     data(window, 0, bytes(100))
     assert window.window_bytes == 0
