@@ -91,7 +91,7 @@ def _is_field(value: str) -> bool:
 
 
 def _challenges(data: bytes) -> None:
-    """The first byte chooses the user, what the client can do and how headers are decoded. Other lines are headers."""
+    """The first byte chooses the user, its abilities and how headers are decoded. Each line of the rest is a header."""
     choice = data[0] if data else 0
     lines = data[1:].split(b"\n")
     # aiohttp decodes headers as UTF-8 with surrogates, our own CONNECT as Latin-1.

@@ -95,7 +95,7 @@ def lying_ack(world: World) -> None:
 
 
 def lying_data(world: World) -> None:
-    """Let a peer break its word: other bytes under a used number, a number far away, a wrong end, or any packet."""
+    """Let a peer lie: other bytes under a used number, a number far away, a wrong end, or any packet."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
     if not world.hostile:

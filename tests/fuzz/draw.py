@@ -44,7 +44,7 @@ class Draw:
         return self._data[offset]
 
     def number(self) -> int:
-        """Return a number of 32 bits. A byte is the number, names one that is near, or says that four bytes follow."""
+        """Return a number of 32 bits: the first byte itself, one near a number of WIRE_NUMBERS, or four bytes."""
         choice = self.byte()
         if choice < 64:
             return choice

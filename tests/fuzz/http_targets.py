@@ -30,7 +30,7 @@ from tunnel.wire import (
 
 __all__ = ["ADMIN_TARGET", "HTTP_TARGET", "RELAY_LINK_TARGET"]
 
-_BIT = 8  # of the first byte, above those of the portions: the relay is open, or the admin is on this machine
+_BIT = 8  # of the first byte, above those of the portions: an open relay, or an admin request from this machine
 _HEAD_REQUEST = b"HEAD"
 _MARK = b"@TOKEN"  # in an input: a valid token
 

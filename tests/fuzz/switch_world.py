@@ -1,7 +1,7 @@
 """The relay's switch among endpoints of several users, which the fuzzer plays.
 
-Every packet with a payload of its own is marked with its sender. A receiver checks that it and the sender were
-connected by a CONNECT of one side and an ACCEPTED of the other, and by nothing else.
+Packets that `switch_ops.py` makes up are marked with their sender. Their receiver checks that a CONNECT of one side and
+an ACCEPTED of the other have connected it with the sender.
 """
 
 import struct

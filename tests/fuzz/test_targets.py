@@ -43,7 +43,7 @@ def test_random_inputs_break_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_every_target_has_seeds_of_its_size(target: Target) -> None:
+def test_every_target_has_seeds_and_no_input_beyond_its_size(target: Target) -> None:
     seeds = corpus.read(target, corpus.SEEDS)
     assert seeds
     assert all(len(raw) <= target.size_max for raw in corpus.committed(target).values())

@@ -1,4 +1,4 @@
-"""Every script under `scripts/`: the endpoint follows it, its clauses exist, and all scripts together use every row of the table."""
+"""Every script under `scripts/`: the endpoint follows it, its clauses exist, and they use the whole state table."""
 
 import re
 from contextlib import suppress

@@ -18,8 +18,8 @@ What a power failure leaves, a seed chooses within these rules:
 - The content of a file has all that was written before its last `fsync` or `fdatasync`. Of what was written later, any
   sectors may be there, or none; lost sectors between others read as zeros. A cut (`ftruncate`) may be lost while later
   writes are there.
-- The names in a directory are those at its last fsync. Of what was created, renamed and removed later, some first
-  changes are there: file systems with a journal keep the order within a directory, and POSIX promises nothing at all.
+- The names in a directory are those at its last fsync. Of what was created, renamed and removed later, the first
+  few changes may be there: file systems with a journal keep the order within a directory, and POSIX promises nothing.
 - A new file whose name was not synced is lost with its content, whether or not the content was synced.
 
 Without a seed, everything that was not synced is lost. `spared` names directories directly below the root that lie on

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for every value that crosses the wire."""
+"""Hypothesis strategies for values that cross the wire."""
 
 from hypothesis import strategies as st
 

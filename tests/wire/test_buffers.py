@@ -1,4 +1,4 @@
-"""Every codec takes every kind of Buffer."""
+"""Codecs take every kind of Buffer."""
 
 import typing
 
@@ -40,7 +40,7 @@ def test_the_kinds_of_buffer_are_known() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_codec_takes_every_kind_of_buffer(kind: type[bytes]) -> None:
+def test_codecs_take_every_kind_of_buffer(kind: type[bytes]) -> None:
     ack, end, edge, header = Ack(1, 2, 3, 4, 5, [(6, 7)]), End(1, bytes(16)), Edge(1, 2), LinkHeader(1, 2, 3)
     option, packet, status = Option(1, Options(user="u", endpoint_id=bytes(16))), Packet(4, 1, 2, 3, b"d"), Status(1)
     assert decode_ack(kind(encode_ack(ack))) == ack

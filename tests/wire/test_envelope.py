@@ -65,7 +65,9 @@ def test_decoding_never_raises(data: bytes) -> None:
 
 
 @given(u8, st.integers(0, 6), st.binary(max_size=100), u8, u8)
-def test_no_valid_checksum_makes_decoding_raise(version: int, kind: int, body: bytes, flags: int, mask: int) -> None:
+def test_decoding_never_raises_with_a_valid_checksum(
+    version: int, kind: int, body: bytes, flags: int, mask: int
+) -> None:
     decoded = decode_envelope(seal(kind, body, flags=flags, mask=mask, version=1))
     assert decoded not in (EnvelopeError.NOT_OURS, EnvelopeError.TRUNCATED, EnvelopeError.CORRUPT)
     if version != 1:
