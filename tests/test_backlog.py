@@ -35,7 +35,7 @@ async def test_bursts_of_two_users_are_accepted_whole(relay: TestRelay) -> None:
 
 
 @on_every_carrier
-async def test_a_short_backlog_delays_and_refuses_nothing(relay: TestRelay) -> None:
+async def test_a_short_backlog_delays_connections_but_refuses_none(relay: TestRelay) -> None:
     async with relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo", backlog=3)
         await asyncio.gather(*(talk(client, number) for number in range(100)))

@@ -31,7 +31,9 @@ def raising(error: BaseException) -> int:
         (ZeroDivisionError(), INTERNAL, "x: internal error: ZeroDivisionError: run the command "),
     ],
 )
-def test_an_error_is_one_line(error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_at_most(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code_of("x", lambda: raising(error), (LookupError,)) == code
     printed = capsys.readouterr().err
     assert printed.startswith(line)

@@ -1,4 +1,4 @@
-"""Every refusal and every loss becomes an error that code for sockets knows and that says what to do next."""
+"""Every refusal and every loss becomes an OSError that states its cause; every refusal also says what to do next."""
 
 import errno
 

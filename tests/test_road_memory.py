@@ -1,4 +1,5 @@
-"""What is remembered of paths: for a day, in a private file, and never at the price of an attachment."""
+"""How paths are remembered: for a day, in a private file; an attachment does not fail because that file cannot be
+used."""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ def test_the_local_network_is_that_of_the_address_towards_the_internet(monkeypat
 
 
 class CountingRelay(LinkTestRelay):
-    """Counts requests for roads; refuses the roads that are named to it."""
+    """Notes which roads are asked for, in order; refuses those in `refused`."""
 
     async def __aenter__(self) -> CountingRelay:
         await super().__aenter__()

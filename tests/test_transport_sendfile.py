@@ -65,7 +65,7 @@ async def send_file(transport: asyncio.Transport, file: BinaryIO, offset: int = 
 
 @pytest.mark.parametrize(("offset", "count"), [(0, None), (5, 100_000), (len(DATA) - 3, None), (0, 1)])
 @in_loop
-async def test_a_file_arrives_whole_or_in_the_asked_part(offset: int, count: int | None) -> None:
+async def test_a_file_arrives_whole_or_the_part_that_was_asked_for(offset: int, count: int | None) -> None:
     async with two() as (service, client):
         ours, theirs = await connected(service, client)
         wanted = DATA[offset:] if count is None else DATA[offset : offset + count]

@@ -95,7 +95,7 @@ def test_the_addresses_of_a_network_are_one_source() -> None:
     assert source_of("2001:db8::1") == source_of("2001:db8::2")
 
 
-def test_suppressed_lines_of_unauthenticated_clients_without_number_are_said_together(time: Clock) -> None:
+def test_suppressed_lines_of_very_many_unauthenticated_clients_are_said_together(time: Clock) -> None:
     stream = io.StringIO()
     configure_log("info", stream)
     for number in range(50):

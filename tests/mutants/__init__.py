@@ -1,3 +1,3 @@
-"""Mutation testing: small changes to the source, each of which some test must notice. `python -m tests.mutants`."""
+"""Mutation testing: small changes to the source, each of which a test must notice or defended.txt must explain."""
 
 __all__: list[str] = []

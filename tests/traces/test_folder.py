@@ -141,7 +141,7 @@ def test_records_without_room_are_dropped_and_counted(tmp_path: Path) -> None:
     assert told[-1].startswith("trace records are lost, because they cannot be written")
 
 
-def test_two_processes_share_the_limit(tmp_path: Path) -> None:
+def test_two_writers_share_the_limit(tmp_path: Path) -> None:
     bytes_max = 64 * 1024
     with TraceWriter(tmp_path, bytes_max=bytes_max) as first, TraceWriter(tmp_path, bytes_max=bytes_max) as second:
         for number in range(80):

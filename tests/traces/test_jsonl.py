@@ -55,7 +55,7 @@ def test_a_new_writer_replaces_the_file(tmp_path: Path) -> None:
     assert list(read_records(str(path))) == written(1)
 
 
-def test_closing_twice_is_harmless_and_later_records_are_not_written(tmp_path: Path) -> None:
+def test_a_second_close_has_no_effect_and_later_records_are_an_error(tmp_path: Path) -> None:
     sink = JsonLinesWriter(tmp_path / "trace.jsonl")
     sink.close()
     sink.close()

@@ -76,7 +76,7 @@ def test_one_altered_byte_costs_at_most_one_frame(at: int, change: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_harmless(data: bytes) -> None:
+def test_no_bytes_after_the_first_four_of_a_frame_cause_an_error(data: bytes) -> None:
     read(b"\x28\xb5\x2f\xfd" + data)
 
 

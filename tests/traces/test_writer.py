@@ -1,4 +1,4 @@
-"""The writer never loses a record without counting it, whatever happens to the disk, the queue or the process."""
+"""The writer of trace files: the order and the files of its records, and the records that it drops and counts."""
 
 import errno
 import os

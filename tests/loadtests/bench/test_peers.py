@@ -1,4 +1,5 @@
-"""The comparison with other tunnels: the meaning of "survived", the weather, and a small run between real processes."""
+"""The comparison with other tunnels: the meaning of "survived", the weather (that is, which faults occur on the path),
+and small runs between real processes."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A transfer through nginx survives five kills of its relay; and the report about it."""
+"""Transfers through nginx survive kills of their relay; and the report about them."""
 
 import json
 import sys
