@@ -26,9 +26,9 @@ from tunnel.traces.record import TraceSink
 __all__ = ["CARRIERS", "attach", "memory_attach"]
 
 CARRIERS = ("auto", "poll", "link", "stream", "websocket")
-ROADS = ("link", "websocket")  # the ladder of "auto", the best first
+ROADS = ("link", "websocket")  # the roads that "auto" tries, the best first
 _SECOND_US = 1_000_000
-_EXIT_SEND_BUFFER_BYTES = 512 * 1024  # an exit has many users; more comes from the share of each in the budget
+_EXIT_SEND_BUFFER_BYTES = 512 * 1024  # small, since an exit has many users; the core's budget lets a buffer grow
 
 
 def attach(
@@ -73,25 +73,25 @@ def attach(
     where the path lets them pass. "auto" does the same, and also tries a link, and else a WebSocket, which more proxies
     pass. "link" and "websocket" try only the one that they name, wait for the first try, and repeat it more often.
     `links`: the number of links to keep open, 1 to 4; one carries everything, the others are spares.
-    `pull_interval`: the seconds between pulls while there is no link, which the relay may change; 0: the relay holds
-    pulls until data comes. `road_memory`: a file that remembers for "auto" what worked on this path.
+    `pull_interval`: the seconds between pulls while neither a link nor a WebSocket is open; the relay may change it. 0:
+    the relay holds pulls until data comes. `road_memory`: a file that remembers for "auto" what worked on this path.
 
     `insecure_http`: send the token even to an http:// relay on another machine, or through another machine, where
     everybody on the way can read it. It allows the same for `headers`. `headers`, `hostname`, `sni`: what a gateway
     before the relay asks for. The headers are added to every request; `hostname` replaces the URL's host in the Host
     header. In TLS, the server is asked for the name `sni`, else `hostname`, else the URL's host, and its certificate
-    must be for this name. Nothing of it is sent to a proxy that opens connections for us, or to another origin.
+    must be for this name. None of these is sent to a proxy that opens connections for us, or to another origin.
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
     seconds without an answer after which a connection is lost. `rate`: the bytes per second, such as "20 MiB/s", that
     all connections together may move in each direction; they share it fairly, and bytes that exceed it wait.
     `await_login`: if a login page of the network answers before a relay ever has, keep trying for `attach_timeout`
     seconds (True) or raise UnreachableError at once (False). By default, only a redirect raises it at once.
 
-    `encryption`: "auto" encrypts the streams to exits and services that can, "require" opens and accepts no others,
-    "off" encrypts none. `peer_key`: the fingerprint of the key that the other end must have, or several of them; it
-    implies "require". `known_peers`: the file of the keys that were seen before, to which the first key of a new peer
-    is added; without it, and without a peer key, any key is accepted. `key`: the file of this endpoint's own key, for
-    streams that it accepts (as a service or an exit); it is made if it does not exist.
+    `encryption`: "auto" encrypts a stream if the exit or service supports it, "require" opens and accepts only
+    encrypted streams, "off" encrypts none. `peer_key`: the fingerprint of the key that the other end must have, or
+    several of them; it implies "require". `known_peers`: the file of the keys that were seen before, to which the first
+    key of a new peer is added; without it, and without a peer key, any key is accepted. `key`: the file of this
+    endpoint's own key, for streams that it accepts (as a service or an exit); it is made if it does not exist.
     """
     urls = _require_known(carrier, links, url)
     settings = _encryption(encryption, urls[0], peer_key, known_peers, key)
@@ -103,7 +103,7 @@ def attach(
 
 
 def _rest(name: str, attach_timeout: float | None, linger: float, trace: TraceSink | None, rate: str) -> dict[str, Any]:
-    """Return the arguments that an Attachment takes as they are, with the rate as a limit."""
+    """Return the arguments that an Attachment takes as they are, and the rate as a RateLimit."""
     kept: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
     return {**kept, "rate_limit": RateLimit.parsed(rate)}
 
@@ -128,9 +128,9 @@ def _maker(
     links: int,
     road_memory: str | Path | None,
 ) -> tuple[Callable[[bytes, Random], Carrier], Renew]:
-    """Return a function that makes the carrier, and one that gives it other secrets.
+    """Return a function that makes the carrier, and one that gives the carrier other secrets.
 
-    `how` holds the settings of its connections.
+    `how` holds the settings of the carrier's connections.
     """
     from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
     from tunnel.carriers.exchanging import ExchangingCarrier
@@ -209,7 +209,7 @@ def memory_attach(
     key: str | Path | None = None,
     rate: str = "",
 ) -> Attachment:
-    """Return an attachment to a relay in this process and event loop. With an `exit_handler` it is the relay's exit.
+    """Return an attachment to a relay in this process and event loop. With an `exit_handler` it is an inline exit.
 
     `identity` is the attachment id (16 bytes); by default a random secret determines it. `encryption`, `key` and `rate`
     are as in `attach`; encryption is off by default, since the relay's process holds the bytes of such an
@@ -247,7 +247,8 @@ def _attachment(
 def _with_windows_for(rate: int, config: EndpointConfig) -> EndpointConfig:
     """Return the settings with receive windows for a rate, since a peer sends a whole window at its own speed.
 
-    The first window is at most 100 ms of the rate, no window is more than a second of it; both are at least 16 KiB.
+    The first window is at most what the rate moves in 100 ms, and the largest at most what it moves in a second; but
+    neither of these limits is below 16 KiB.
     """
     start = max(config.window_bytes_min, min(config.window_bytes_start, rate // 10))
     return replace(config, window_bytes_start=start, window_bytes_max=max(start, min(config.window_bytes_max, rate)))

@@ -95,7 +95,7 @@ class Attachment(RenewableSecrets):
         await self.close()
 
     async def start(self) -> None:
-        """Attach, and return when the relay has answered.
+        """Attach, and return when the relay has answered; with the carrier link or websocket, after its first try.
 
         Raise UnreachableError when no relay answers, NotAuthenticatedError or DeniedError when it refuses.
         """
@@ -212,7 +212,7 @@ class Attachment(RenewableSecrets):
         offer: Offer | None = None,
         slot: HandshakeSlot | None = None,
     ) -> Transport:
-        """Return the transport of a connection. `offer`: of encryption, by us; `slot`: to answer the peer's offer."""
+        """Return a connection's new transport. `offer`: our offer to encrypt; `slot`: for the answer to the peer's."""
 
         def forget(transport: Transport) -> None:
             self._transports.pop(transport, None)
@@ -257,7 +257,7 @@ class Attachment(RenewableSecrets):
         Of a burst of connections, at most `backlog` are opened at once. The others wait at the relay, where users take
         turns; one that has waited for 75 s is refused.
 
-        At `public`, people without the tunnel reach the service, too. Their user is called `relay:public`.
+        At `public`, strangers, who do not use the tunnel, reach the service, too. Their user is called `relay:public`.
 
         Raise DeniedError if the relay does not allow the name or the public place. Without an answer from the relay,
         return after 2 s; the service is announced again until the relay answers.
@@ -338,7 +338,7 @@ class Attachment(RenewableSecrets):
         return self.stats().pull_interval
 
     def add_connection_listener(self, listener: ConnectionListener) -> None:
-        """Notify `listener` when the relay becomes unreachable, and when it is reachable again."""
+        """Notify `listener` when the relay is lost to this attachment, and when it is there again."""
         self._listeners.connection.append(listener)
 
     def add_error_listener(self, listener: ErrorListener) -> None:
@@ -417,7 +417,7 @@ class Attachment(RenewableSecrets):
         )
 
     def _accepted(self, event: ConnectRequested, slot: HandshakeSlot | None) -> Connection:
-        """Return the connection. With a slot, its transport accepts it, when the handshake has its turn."""
+        """Accept the connection and return it. With a slot, its transport accepts it later, when it is its turn."""
         driver = self._ready()
         if slot is None or event.connection_id not in driver.endpoint.connections:
             driver.endpoint.accept(event.connection_id, driver.now())

@@ -13,7 +13,8 @@ def check_links(links: int) -> None:
 
 
 def pull_interval_us(seconds: float) -> int:
-    """Return an interval between pulls in microseconds, of whole milliseconds. Raise ValueError if it is wrong."""
+    """Return an interval between pulls in microseconds, rounded to milliseconds. Raise ValueError if it is too short or
+    too long."""
     if seconds and not _LEAST_S <= seconds <= _MOST_S:
         raise ValueError(f"the pull interval must be 0, or from {_LEAST_S} to {_MOST_S:.0f} seconds, not {seconds:g}")
     return round(seconds * 1000) * 1000

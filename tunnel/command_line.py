@@ -52,7 +52,7 @@ def allows_insecure_http(option: bool) -> bool:
 
 
 def configure_log(level: str, stream: TextIO | None = None) -> None:
-    """Write one log line for each event to `stream`, by default standard error: JSON, unless it is a terminal."""
+    """Write one log line for each event to `stream` (default: standard error), as JSON unless it is a terminal."""
     from tunnel.logs.setup import configure  # here: commands that log nothing start sooner without structlog
 
     file = sys.stderr if stream is None else stream
@@ -64,8 +64,8 @@ def queued_log(
 ) -> AbstractContextManager[None]:
     """Do as `configure_log`, but let a thread write the log to standard error while the context lasts.
 
-    So the process goes on when its log is not read; lines beyond a limit are then dropped and counted. Lines that
-    wait at the end are written within 2 s. `source_of` returns the source to which an address belongs, such as its
+    So the process goes on when its log is not read; lines beyond a limit are then dropped and counted. At the end, the
+    lines that still wait get 2 s to be written. `source_of` returns the source to which an address belongs, such as its
     network. `is_events`: write the log to standard output, each line a JSON object, for a program that reads it.
     """
     from tunnel.logs.setup import queued
@@ -99,7 +99,7 @@ def writes_events() -> bool:
 
 
 def tell(text: str) -> None:
-    """Write a line for people to standard error. Within `queued_log` it never waits for the reader.
+    """Write a line for people to standard error. Within `queued_log` it goes to the log, and never waits for a reader.
 
     Control characters become question marks: other machines may have written a part of the text.
     """
@@ -184,7 +184,7 @@ class CommandParser(argparse.ArgumentParser):
                 action.help = text
 
     def owner_of(self, option: str) -> str:
-        """Return the words of the command that has the option: of this one, or of one around it; empty for none."""
+        """Return the words of the command that has the option, this one or one around it; empty if none has it."""
         if option in self._option_string_actions:
             return self.prog
         return "" if self._outer is None else self._outer.owner_of(option)

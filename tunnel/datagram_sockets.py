@@ -19,7 +19,8 @@ async def open_datagrams(host: str, port: int, *, idle_seconds: float = IDLE_S) 
 
 
 class _Socket(asyncio.DatagramProtocol):
-    """The socket of one side; each closes the other. Empty datagrams are lost, because asyncio does not send them."""
+    """The socket of one side; each closes the other. Empty datagrams are lost, because uvloop, and asyncio before
+    Python 3.13, do not send them."""
 
     def __init__(self, idle_seconds: float) -> None:
         self._transport: asyncio.DatagramTransport
@@ -33,7 +34,7 @@ class _Socket(asyncio.DatagramProtocol):
         self.side.offer(data)
 
     def error_received(self, exc: Exception) -> None:
-        """Ignore the error, for example an unreachable port or a datagram that is too large: UDP reports no loss."""
+        """Ignore the error, such as an unreachable port or a datagram that is too large: as UDP, we report no loss."""
 
     def pause_writing(self) -> None:
         self._is_full = True

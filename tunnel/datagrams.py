@@ -53,7 +53,7 @@ class Deframer:
 class DatagramSide(Side):
     """The datagram side of a pair of spliced connections. `deliver` is called with each datagram from the tunnel.
 
-    The pair ends when no datagram has passed for `idle_seconds`.
+    The pair ends when no datagram has been offered or delivered for `idle_seconds`.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ _TRACED: dict[type, str] = {Detached: "detached", Troubled: "troubled", AttachRe
 
 
 class Application(Protocol):
-    """Receives the events that belong to no registered connection."""
+    """Receives the events that belong to no registered connection, and the counts of bytes."""
 
     def incoming(self, event: Incoming) -> None:
         """Handle a new connection to a service. Register a handler before returning: later events without one are

@@ -10,7 +10,7 @@ TunnelError
 ├── DeniedError                   the user is known, but no rule allows it        (5)
 ├── RefusedError                  the target or the service refused               (6)
 ├── LostError                     a connection ended without a clean end          (6)
-│   └── ResetError                for any reason but the user timeout
+│   └── ResetError                and the user timeout was not the reason
 └── IntegrityError                received bytes differ from the bytes written    (7)
 
 All but TunnelError, LocalProtocolError and PeerClosedError are also built-in errors that socket code expects:
@@ -62,9 +62,8 @@ class ProxyPasswordError(NotAuthenticatedError):
 
 
 class PeerKeyError(TunnelError, ConnectionError):
-    """The other end of the stream did not prove that it holds a key that is known for it, or is not encrypted at all.
-
-    The text names the relay, the keys, and the place where they are configured.
+    """The other end of the stream has another key than the known ones, or does not encrypt, although it has to; or the
+    file of known peers cannot be used. The text says which, and what to do.
     """
 
     exit_code = NOT_AUTHENTICATED
@@ -100,7 +99,7 @@ class LostError(TunnelError, ConnectionError):
 
 
 class ResetError(LostError, ConnectionResetError):
-    """The connection ended for any reason but the user timeout; for example, the peer closed early or was lost."""
+    """The connection ended, and not by the user timeout; for example, the peer closed early or was lost."""
 
     def __init__(self, text: str, reason: LostReason = LostReason.RESET) -> None:
         super().__init__(text, reason)
@@ -108,7 +107,8 @@ class ResetError(LostError, ConnectionResetError):
 
 
 class IntegrityError(TunnelError, ConnectionError):
-    """The length or the digest of the stream did not match: do not use the received data."""
+    """The received bytes may not be those that the peer wrote, by the stream's length or digest or by its encryption:
+    do not use them."""
 
     exit_code = INTEGRITY
     reason = LostReason.INTEGRITY
@@ -119,7 +119,7 @@ _ERRNO = {
     RejectReason.TIMED_OUT: errno.ETIMEDOUT,
 }
 
-# Each says what happened and what to do about it. The text that came with the refusal is printed before it.
+# Each says what to do; most say first what happened. The text that came with the refusal is printed before it.
 _REFUSALS = {
     RejectReason.DENIED: "ask the operator of the relay for a rule that allows this target",
     RejectReason.REFUSED: "the target refused the connection: check that it listens there",
@@ -146,7 +146,7 @@ _LOSSES = {
 
 
 def _is_special(target: str) -> bool:
-    """Whether the text of a target stands for something else than a service."""
+    """Whether the text of a target stands for something other than a service."""
     return ":" in target or target.startswith(SRV_SHOWN)
 
 

@@ -17,7 +17,7 @@ class FileWatch:
     """Checks the files twice a second and calls `changed` when one was changed or was replaced by a rename.
 
     A file that is written in place is taken for whole when it is the same in two checks. `changed` returns whether it
-    could use the files; until it could, `again` (by default `changed`) is called every 5 s.
+    could use the files. If it could not, `again` (by default `changed`) is called every 5 s until it returns True.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class Server(asyncio.AbstractServer):
 
 
 class ExitRequest:
-    """A request to connect to a TCP target. Answer it once: with `accept`, `accept_streams` or `refuse`."""
+    """A request to an exit to dial a target. Answer it once: with `accept`, `accept_streams` or `refuse`."""
 
     def __init__(
         self,

@@ -41,8 +41,8 @@ def _directory(variable: str, name: str) -> Path:
 def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = _FILE_BYTES_MAX) -> bytes:
     """Return the content of a file that holds a secret. `if_seen` says what to do if another user has seen it.
 
-    Raise FileNotFoundError if the file does not exist. Raise ValueError, with advice, if other users can read it, if it
-    belongs to another user (except root), if it is longer than `bytes_max`, or if it cannot be read.
+    Raise FileNotFoundError if the file does not exist. Raise ValueError, with advice, if its mode opens it to other
+    users, if it belongs to another user (except root), if it is longer than `bytes_max`, or if it cannot be read.
     """
     try:
         with path.open("rb") as file:

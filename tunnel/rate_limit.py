@@ -33,15 +33,15 @@ class RateLimit:
 
     @classmethod
     def parsed(cls, text: str, within: RateLimit | None = None) -> RateLimit | None:
-        """Return the limit for a rate such as 20 MiB/s; `within` if the text is empty. Raise ValueError for any other.
+        """Return the limit for a rate such as 20 MiB/s, inside the wider limit `within`.
 
-        `within` is also a part of the limit that is returned.
+        Return `within` itself if the text is empty. Raise ValueError if the text is no rate.
         """
         return cls(parse_rate(text), within) if text else within
 
 
 class Turns:
-    """The turns of one direction of a connection at one limit. `take` is called when it is its turn."""
+    """The turns of one direction of a connection at one limit. `take` is called at each turn."""
 
     def __init__(self, line: _Line, take: Take) -> None:
         self._line = line

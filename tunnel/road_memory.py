@@ -1,4 +1,4 @@
-"""Remembers for a day which road carried on which path, so that the next attachment there tries it first."""
+"""Remembers for a day which road worked on which path, so that the next attachment there tries it first."""
 
 import contextlib
 import logging
@@ -28,7 +28,7 @@ _ELSEWHERE = ((socket.AF_INET, "192.0.2.1", 24), (socket.AF_INET6, "2001:db8::1"
 
 
 class RememberedPath(msgspec.Struct):
-    """A path, and the road that carried there. `road` is the name of a road, or "poll" if none worked."""
+    """The road that worked on a path. `road` is the name of that road, or "poll" if none worked."""
 
     road: str
     at_s: float  # since the epoch
@@ -62,7 +62,7 @@ class RoadMemory:
         self._write(_File(_VERSION, dict(newest)))
 
     def forget(self) -> int:
-        """Remove the file; return the number of paths that it held. Raise OSError if it cannot be removed."""
+        """Remove the file; return the number of paths of the last day in it. Raise OSError if it cannot be removed."""
         count = len(self._read())
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()

@@ -12,7 +12,11 @@ __all__ = ["AttachmentStats", "ConnectionListener", "ErrorListener", "Listeners"
 
 
 class ConnectionListener(Protocol):
-    """Is notified when the relay becomes unreachable, and when it is reachable again. Streams survive in between."""
+    """Is notified when the relay does not answer or does not know the attachment, and when both are well again.
+
+    Streams survive in between, until the user timeout. `disconnected` is also called when the relay has refused the
+    attachment for good, which ends all streams.
+    """
 
     def disconnected(self, reason: str) -> None: ...
 
@@ -28,7 +32,8 @@ class ErrorListener(Protocol):
 class StatisticsCollector(Protocol):
     """Counts the bytes of batches: first when a batch is filled, then when it is written to a connection.
 
-    Writes include repeats and headers. Bytes that were counted as out but not as written have not left the process.
+    Writes include repeats and headers. A batch that was counted as filled but not yet as written is still in the
+    process.
     """
 
     def increment_out_bytes(self, size_bytes: int) -> None: ...
@@ -66,7 +71,7 @@ class Listeners:
         self._report = report
 
     def present(self) -> None:
-        """Record that the relay knows the attachment; notify the connection listeners if it was absent."""
+        """Record that the relay knows the attachment; notify the connection listeners, except for the first time."""
         if self.is_connected:
             return
         self.is_connected = True

@@ -9,7 +9,7 @@ from tunnel.transport import Transport
 
 __all__ = ["LIMIT_BYTES", "StreamReader", "StreamWriter", "open_streams"]
 
-LIMIT_BYTES = 256 * 1024  # the default size of the reader's buffer: the largest payload of a packet
+LIMIT_BYTES = 256 * 1024  # the default `limit` of the reader: the largest payload of a packet that we send
 
 StreamReader = asyncio.StreamReader
 

@@ -152,8 +152,8 @@ class Transport(FlowControlled):
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
         """Attach the connection to its protocol.
 
-        Data that arrived before is delivered at once, unless the protocol pauses reading or the connection is over.
-        An end that came before is reported after that data.
+        Data that arrived before is delivered in the next round of the event loop, unless the protocol pauses reading,
+        the connection is over, or a rate limit lets it wait. An end that came before is reported after that data.
         """
         self._protocol = protocol
         protocol.connection_made(self)
@@ -309,7 +309,8 @@ class Transport(FlowControlled):
         return self._low_bytes, self._high_bytes
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of written bytes that the endpoint has not taken: its buffer is full, or a rate limits."""
+        """Return the number of written bytes that the endpoint has not taken, since its buffer is full or a rate limit
+        lets them wait."""
         return self._backlog_bytes
 
     def _maybe_pause_protocol(self) -> None:

@@ -36,9 +36,9 @@ from tunnel.wire import AbortReason, Buffer
 __all__ = ["STREAM_BYTES_MAX", "EncryptedConnection", "JudgeKey"]
 
 STREAM_BYTES_MAX = 256 * 1024**3
-"""Ciphertext in one direction. AES-GCM must not protect more than 2**24.5 whole records with one key (RFC 8446, 5.5),
-and `ssl` cannot change the key."""
-_CHUNK_BYTES = PACKET_PAYLOAD_MAX  # this much plaintext is encrypted at once, so that packets are full
+"""The most ciphertext in one direction. AES-GCM must not protect more than 2**24.5 whole records with one key
+(RFC 8446, 5.5), and `ssl` cannot change the key."""
+_CHUNK_BYTES = PACKET_PAYLOAD_MAX  # at most this much plaintext is encrypted at once, so that packets are full
 _ENDED = (State.PEER_CLOSED, State.DRAIN, State.CLOSED)
 _TRUNCATED = "the encrypted stream was cut before its end"
 
@@ -86,7 +86,7 @@ class EncryptedConnection:
         return self.is_ready and not self._awaited
 
     def give_up(self, text: str, now: int) -> None:
-        """End the connection because the handshake takes too long. No effect once the stream is in use."""
+        """End the connection because the handshake takes too long. No effect once `is_ready` is true."""
         if not self.is_ready and self.failure is None:
             self._fail(LostError(f"{self._label}: {text}", LostReason.TIMEOUT), now, AbortReason.USER_TIMEOUT, text)
 
@@ -181,7 +181,7 @@ class EncryptedConnection:
     # events
 
     def translate(self, event: Event, now: int) -> list[Event]:
-        """Process an event of the connection; return the events that its owner has to process in its place."""
+        """Process an event of the connection; return the events that the owner has to process instead."""
         match event:
             case Connected():
                 return []
@@ -239,7 +239,7 @@ class EncryptedConnection:
         return self.released()
 
     def _junked_bytes(self) -> int:
-        """Return how much of what the application wrote the peer has not acknowledged.
+        """Return how many bytes the application has written and the peer has not acknowledged, as ciphertext.
 
         The verdict and the close_notify do not count: a peer that has closed does not miss them.
         """
@@ -318,7 +318,7 @@ class EncryptedConnection:
         self._pending = b"".join((self._pending, made)) if len(self._pending) else made
 
     def _push(self, now: int) -> bool:
-        """Write the ciphertext that waits. Return whether the connection has taken it all."""
+        """Write the ciphertext that waits. Return whether none waits any more."""
         self._collect()
         if self._end_passed:
             self._pending = b""  # an answer to a key update; no reader waits for it

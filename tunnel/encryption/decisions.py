@@ -1,4 +1,4 @@
-"""When a stream is encrypted, as data. Other code decides only for an acceptor without a key (`Encryption.take_up`)."""
+"""Tables that say when a stream is encrypted. For an acceptor without a key, code decides (`Encryption.take_up`)."""
 
 import enum
 

@@ -18,7 +18,7 @@ _BEFORE_KEY = (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)  # serial, 
 
 
 def is_fingerprint(text: str) -> bool:
-    """Return whether this is the fingerprint of a key."""
+    """Return whether the text has the form of a fingerprint."""
     return _FINGERPRINT.fullmatch(text) is not None
 
 

@@ -1,8 +1,9 @@
 """The key file of an acceptor: one PEM file with a private key and a self-signed certificate, which carries it.
 
-The file is made at the first start (extra `encryption`), and its permissions are checked whenever it is read. Without a
-path, commands use a file in the user's directory if it exists. They make it only when they are asked for a key: two
-exits of a relay that each made a key of their own would be two peers with one name, and clients refuse the second.
+The file is made at the first start, which needs the extra `encryption` of the package. Its permissions are checked
+whenever it is read. Without a path, commands use a file in the user's directory if it exists. They make it only when
+they are asked for a key: two exits of a relay that each made a key of their own would be two peers with one name, and
+clients would refuse the second.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)  # so that clocks do not matter
 class KeyFile:
     """The key with which an endpoint accepts encrypted streams. A changed file takes effect for the next stream.
 
-    Raise ValueError, with advice, if the file cannot be used. With `make`, a missing file is made.
+    The constructor raises ValueError, with advice, if the file cannot be used. With `make`, it makes a missing file.
     """
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
@@ -70,10 +71,10 @@ class KeyFile:
 
 
 def own_key(file: str, default: str, *, make: bool) -> KeyFile | None:
-    """Return the key in `file`, which is made if it is missing, or else the user's default key, or None.
+    """Return the key in `file`, which is made if it is missing. If `file` is empty, return the user's default key.
 
-    `default` is the name of the default file. With `make`, it is made if it is missing. Raise ValueError, with advice,
-    if the key cannot be used.
+    `default` is the name of the default file. If it is missing, it is made with `make`; otherwise the key is None.
+    Raise ValueError, with advice, if the key cannot be used.
     """
     if file:
         return KeyFile(Path(file), make=True)

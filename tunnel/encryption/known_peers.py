@@ -42,7 +42,8 @@ class KnownPeer:
 
 
 def relay_name(url: str) -> str:
-    """Return the form of a relay's URL in the file. URLs that lead to the same place have the same form."""
+    """Return the form of a relay's URL in the file. The case of the host, a default port and slashes at the end make no
+    difference."""
     found = urlsplit(url.rstrip("/"))
     scheme, host = found.scheme, found.netloc.lower().removesuffix(f":{_PORTS.get(found.scheme, '')}")
     rest = url.rstrip("/")[len(found.scheme) + 3 + len(found.netloc) :]
@@ -51,19 +52,20 @@ def relay_name(url: str) -> str:
 
 
 def peer_name(target: Target) -> str:
-    """Return which peer accepts connections to this target."""
+    """Return the file's name for the peer that accepts connections to this target."""
     return EXIT if target.kind == TargetKind.TCP else service_peer(target.host)
 
 
 def service_peer(name: str) -> str:
-    """Return the peer that offers a service."""
+    """Return the file's name for the peer that offers a service."""
     return _SERVICE + name
 
 
 class KnownPeers:
     """The file, which several processes may use at once. Every change replaces it atomically.
 
-    All methods raise ValueError, with advice, if the file is malformed, readable by other users, or cannot be written.
+    The methods raise ValueError, with advice, if they cannot use the file: for example, it is malformed, other users
+    can read it, or it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +91,7 @@ class KnownPeers:
         return list(found.values())
 
     def remember(self, relay: str, peer: str, key: str) -> KnownPeer:
-        """Add the first key of a peer, unless another process has added one. Return what is known then."""
+        """Add the first key of a peer, unless the file has one meanwhile. Return what is known then."""
         with self._locked():
             known = self.find(relay, peer)
             if known is None:
@@ -98,7 +100,7 @@ class KnownPeers:
             return known
 
     def trust(self, relay: str, peer: str, key: str) -> None:
-        """Add a key to those of a peer, at the end of its line."""
+        """Add a key to those of a peer, at the end of the peer's line. A new peer gets a line."""
         with self._locked():
             known, lines = self.find(relay, peer), self._lines()
             if known is None:
@@ -140,7 +142,7 @@ class KnownPeers:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from changing the file. The lock is a file of its own, since this one is replaced."""
+        """Keep other processes from changing the file. The lock is another file, since changes replace this one."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = self.path.with_name(f".{self.path.name}.lock")
@@ -154,7 +156,7 @@ class KnownPeers:
             os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
-        """Take the lock, or raise ValueError soon: the caller may be an event loop, which must not stand still."""
+        """Take the lock, or raise ValueError after a second: the caller may hold up an event loop meanwhile."""
         deadline = time.monotonic() + _LOCK_S
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What an attachment encrypts: the streams that it opens, by its trust, and those that it accepts, by its key."""
+"""The encryption of an attachment: `trust` decides on the streams that it opens, `key` serves those that it accepts."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -25,7 +25,8 @@ class Offer:
 
 @dataclass(slots=True)
 class Encryption:
-    """The settings of one attachment. Without a `key`, it accepts streams in clear; none, if encryption is required."""
+    """The settings of one attachment. Without a `key`, it accepts all streams in clear, or none if encryption is
+    required."""
 
     trust: TrustSettings = TrustSettings(Mode.OFF, "")
     key: KeyFile | None = None
@@ -39,7 +40,7 @@ class Encryption:
 
     @property
     def asks_services(self) -> bool:
-        """Whether each CONNECT to a service has to be decided on."""
+        """Whether the core must ask the attachment about each CONNECT to a service, in place of accepting it."""
         return self.mode is Mode.REQUIRE or (self.mode is Mode.AUTO and self.key is not None)
 
     def offer(self, target: Target) -> Offer | None:
@@ -79,7 +80,7 @@ class Encryption:
         return slot
 
     def session(self) -> TlsSession:
-        """Return the acceptor's session of a connection. A changed key file takes effect here."""
+        """Return a new TLS session for the acceptor of a connection. A changed key file takes effect here."""
         if self.key is None:
             raise RuntimeError("an attachment without a key cannot accept encrypted streams")
         return TlsSession(self.key.context, server_side=True)

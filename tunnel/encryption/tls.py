@@ -25,10 +25,10 @@ FEED_BYTES_MAX = 48 * 1024
 plaintext: three whole records, and one of which the first part was fed before."""
 RECORD_BYTES = 16 * 1024  # the largest plaintext of a record (RFC 8446, 5.1)
 _HEADER_BYTES = 5
-_GROUP_RECORDS = 16  # decrypted before those without data are counted
+_GROUP_RECORDS = 16  # at most 16 records are decrypted before those of them without data are counted
 _WITHOUT_DATA_MAX = 16
 """Largest number of records after the handshake that carry no data, such as KeyUpdate, which `ssl` never sends. Each
-costs 0.1 ms and may make an answer; a peer that reads none of them could keep us busy and fill our memory."""
+costs 0.1 ms and may cause an answer; a peer that reads no answers could keep us busy and fill our memory."""
 
 
 class TlsFault(Exception):
@@ -46,8 +46,8 @@ def offering_context() -> ssl.SSLContext:
 def accepting_context(file: Path) -> ssl.SSLContext:
     """Return the context of acceptors, with the key and the certificate in a PEM file.
 
-    Raise ssl.SSLError, OSError or ValueError if the file has none, if they do not belong together, or if the key is
-    encrypted itself.
+    Raise ssl.SSLError, OSError or ValueError if one of the two is missing, if they do not belong together, or if the
+    key is itself encrypted.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file, password=_no_password)
@@ -68,7 +68,7 @@ def _restricted(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 class TlsSession:
-    """One side of a TLS session. `take` returns the bytes for the peer, after every call that may have made some."""
+    """One side of a TLS session. After each call that may have made bytes for the peer, `take` returns them."""
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
         self.is_established = False

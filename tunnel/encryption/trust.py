@@ -44,7 +44,7 @@ def trust_settings(
 
 
 class PeerTrust:
-    """The judgement of one connection. `is_verified`: its key was known before, and not just taken on trust."""
+    """The judgement of one connection. `is_verified`: the peer's key was known before, and not just taken on trust."""
 
     def __init__(self, settings: TrustSettings, target: Target) -> None:
         self._settings = settings

@@ -34,7 +34,7 @@ LINES_PER_SECOND = {
 
 
 class Source(NamedTuple):
-    """The originator of a line. `name`: of the user, the address or the library."""
+    """The subject of a line. `name`: of the user, the address or the library."""
 
     kind: SourceKind
     name: str = ""

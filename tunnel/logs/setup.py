@@ -36,7 +36,8 @@ class LogCounts(msgspec.Struct, frozen=True):
 class Limiting:
     """A structlog processor that drops the lines beyond the limits. `say` writes a line about them.
 
-    It is called for the next line, or by `say_suppressed`; `began` is called when there is something to say later.
+    `say` is called when another line comes, or when the owner calls `say_suppressed`. `began` is called with the first
+    dropped line, since there is something to say later.
 
     A line is about the user in its field `user`, else about the address in its field `address`, else about the process.
     `source_of` returns the source to which an address belongs, such as its network.
@@ -200,10 +201,10 @@ def configure(
     is_queued: bool = False,
     is_events: bool = False,
 ) -> None:
-    """Write one line for each event to `stream`: JSON, unless it is a terminal.
+    """Write one line for each event to `stream`: JSON, unless the stream is a terminal.
 
-    `is_queued`: in a thread of its own; `queued` ends that. `is_events`: a program reads the stream, so every line is
-    JSON, also on a terminal, and also the lines of `tell`.
+    `is_queued`: a thread writes the lines; call `queued`, which also ends the thread. `is_events`: a program reads the
+    stream, so every line is JSON, also on a terminal, and also the lines of `tell`.
     """
     global _current
     log = _current = _Log(stream, colors=colors, source_of=source_of, is_queued=is_queued, is_events=is_events)
@@ -218,7 +219,7 @@ def configure(
 def queued(
     level: int, stream: TextIO, *, colors: bool = False, source_of: SourceOf = str, is_events: bool = False
 ) -> Iterator[None]:
-    """Let a thread write the log during the block. At its end, lines that still wait are written within 2 s."""
+    """Let a thread write the log during the block. At its end, the lines that still wait get 2 s to be written."""
     configure(level, stream, colors=colors, source_of=source_of, is_queued=True, is_events=is_events)
     log = _current
     assert log is not None
@@ -236,7 +237,7 @@ def queued(
 
 
 def tell(text: str) -> None:
-    """Write a line for people to standard error. It takes its turn in the queue, if there is one."""
+    """Write a line for people to standard error; while a thread writes the log, put the line in turn into the log."""
     if _current is not None and _current.is_queued:
         _current.tell(text)
     else:

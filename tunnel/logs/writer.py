@@ -50,8 +50,8 @@ def write_to(stream: TextIO) -> Write:
 class LineWriter:
     """Writes lines in their order. `put` never waits; it drops lines if too many bytes wait, and counts them.
 
-    Each payer may hold as many bytes as leave the same number free, so that lines about one user leave room for those
-    about others. The process itself, the payer "", may use all of them.
+    A payer may hold no more bytes than are free at that time, so that lines about one user leave room for those about
+    others. The process itself, the payer "", may use all bytes.
 
     `lost(count)` returns the line to write when lines were dropped; it is written after those that waited then.
     `due()` is called by the thread, at the latest after the number of seconds that it returned last, and after `look`.

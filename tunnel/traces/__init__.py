@@ -1,6 +1,6 @@
-"""Traces: one record for each event. The simulator, the tests and Spark read the same record format, defined here.
+"""Traces: one record for each event. The simulator, the tests and Spark use the same record format, defined here.
 
-This package exports only the record, which the sans-I/O parts use. Import a writer from its own module.
+This package exports only the record and its parts, which the sans-I/O code uses. Import a writer from its own module.
 """
 
 from tunnel.traces.record import (

@@ -96,7 +96,8 @@ class TraceLevel(enum.IntEnum):
 
 
 class TraceCause(enum.StrEnum):
-    """Why a packet was sent, declared lost or moved: the values of `TraceRecord.cause`, except for faults."""
+    """The values of `TraceRecord.cause`, except for faults: why a packet was sent or declared lost, why an exchange was
+    repeated, what happened to a timer, and in which direction data moved."""
 
     # qlog: the trigger of packet_sent
     RETRANSMIT_REORDERED = "retransmit_reordered"  # fast retransmit, by time (4.8)
@@ -231,7 +232,7 @@ TraceSink = Callable[[TraceRecord], None]
 
 
 class TraceSource:
-    """Creates the records of one node and passes them to the sink. The transport creates every record here."""
+    """Creates the records of one node and passes them to the sink. Only TraceWriter also creates records by itself."""
 
     __slots__ = ("_node", "_sink")
 

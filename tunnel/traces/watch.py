@@ -62,7 +62,7 @@ class DriverWatch(LoopWatch):
         self._source.tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
 
     def detached(self, why: str, now: int) -> None:
-        """Record that the relay no longer knows this endpoint, or cannot be reached."""
+        """Record that the relay no longer knows this endpoint, cannot be reached, or has refused it."""
         self._source.tell(TraceEvent.DETACHED, now, text=why)
 
     def carrier_changed(self, carrier: str, lanes: int, now: int) -> None:

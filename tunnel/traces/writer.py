@@ -1,8 +1,8 @@
-"""The writer of trace files. It writes in its own thread, because the transport that creates records must not wait.
+"""The writer of trace files. It writes in its own thread, because the code that creates records must not wait.
 
-Files hold JSON lines, with one zstd frame for each flush, so a truncated file loses only its last frame. A file is
-called `_name` while it is written, and readers of the directory skip it. It loses the `_` when it is complete and on
-disk. The writer counts the records that it could not take and adds the count to the trace.
+Files hold JSON lines. Each flush adds one zstd frame, or several if many records wait, so a truncated file loses only
+its last frame. A file is called `_name` while it is written, and readers of the directory skip it. It loses the `_`
+when it is complete and on disk. The writer counts the records that it could not take and adds the count to the trace.
 """
 
 import errno
@@ -30,7 +30,7 @@ FLUSH_RECORDS = 4096
 FLUSH_S = 0.25
 FILE_BYTES = 64 * 1024 * 1024  # of JSON lines, before compression
 FILE_S = 60.0
-_FILES_MIN = 8  # a file ends at 1/8 of the folder: its removal takes only a small part of the trace with it
+_FILES_MIN = 8  # a file ends at 1/8 of the folder's limit: its removal takes only a small part of the trace with it
 _CLOSE_S = 10.0  # how long `close` waits for the last records to be written, if the disk hangs
 QUEUE_RECORDS = 64 * FLUSH_RECORDS  # about one second of the fastest transport; further records are dropped
 _LEVEL = 1  # zstd level: a tenth of the size, at more than 1 GB/s
@@ -41,7 +41,8 @@ class TraceWriter:
 
     A call never blocks and never raises. When the disk is slow or full, records are dropped, and `dropped` counts them.
     When the trace files of the directory, of whichever process, reach `bytes_max`, the oldest are removed. `tell` is
-    called in another thread with a sentence for the log: the first time that files are removed or writing fails.
+    called in another thread with a sentence for the log, once when files are first removed, and once when writing first
+    fails.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class TraceWriter:
             _close_quietly(file)
             written = self._directory / f"_{self._file_name()}"
             with suppress(OSError):
-                if not written.stat().st_size:  # on a full disk: each attempt would leave one
+                if not written.stat().st_size:  # on a full disk, each attempt would leave an empty file
                     written.unlink()
 
     def _open(self) -> None:
