@@ -25,7 +25,7 @@ class Watcher:
         self.written_bytes = 0
 
     def disconnected(self, reason: str) -> None:
-        """The relay does not answer, or has forgotten this attachment. Streams wait; they do not end."""
+        """The relay does not answer, or has forgotten this attachment. Streams wait, up to the user timeout."""
         print("disconnected:", reason, flush=True)
 
     def reconnected(self) -> None:

@@ -27,7 +27,7 @@ class Outcome(msgspec.Struct):
     """The result of a run.
 
     `received` is the sum over all groups: a message that three groups took in counts three times.
-    `kills` counts only processes that were running; one that had ended by itself is started again, no more."""
+    `kills` counts only processes that were running; one that had ended by itself is only started again."""
 
     messages: int
     received: int = 0

@@ -1,7 +1,7 @@
 """A producer with a queue: callers only put items into it, and one task encodes and sends them in batches.
 
 Items that cannot be sent are always reported: the callback handler gets them with the error, and `flush` and `close`
-raise it.
+raise a MessageError.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AsyncProducerConfig(msgspec.Struct, frozen=True, kw_only=True):
     batch_max: int = 200
     """The largest number of items in a batch."""
     linger_s: float = 0.1
-    """How long the first item of a batch waits for more items."""
+    """How long the sender waits for more items if they do not fill a batch yet."""
     enqueue_timeout_ms: int = 0
     """When the queue is full: 0 refuses at once, a negative value waits, a positive one waits that time at most."""
 
@@ -270,7 +270,7 @@ class AsyncProducer(Startable):
             pass
 
     async def _linger(self) -> None:
-        """Wait until the batch is full, its first item has waited `linger_s`, or `flush` is called."""
+        """Wait until the batch is full, `linger_s` has passed, or `flush` or `close` is called."""
         if self._config.linger_s:
             await self._woken(self._config.linger_s)
 

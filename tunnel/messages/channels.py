@@ -120,8 +120,8 @@ class ChannelTable:
     ) -> Response:
         """Send a request to an address and return its response, as CallChannel.call does.
 
-        The time to connect does not count towards `timeout`. If `timeout` passes, at least SILENT_S long, and the peer
-        has sent nothing at all meanwhile, the channel is closed, so that the next call dials again: a tunnel keeps a
+        The time to connect does not count towards `timeout`. If a `timeout` of at least SILENT_S passes in which the
+        peer has sent nothing at all, the channel is closed, so that the next call dials again: a tunnel keeps a
         connection open until its user timeout, even if the other end has gone.
         """
         channel = await self.channel(address)

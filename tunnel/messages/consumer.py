@@ -73,7 +73,8 @@ class Consumer:
         """Return the next messages; none if none came within `wait_ms` milliseconds.
 
         Raises OffsetOutOfRangeError if the log no longer has the next message, and CorruptMessageError if the next
-        message is damaged; those before it are returned first. A fetch that fails does not move `offset`: call again.
+        message is damaged; those before it are returned first. A fetch that fails moves `offset` at most over messages
+        that the broker has discarded: call again.
         """
         data, base = await self._fetch_raw(wait_ms)
         messages: list[ConsumedMessage] = []

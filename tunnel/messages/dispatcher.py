@@ -14,7 +14,7 @@ Handler: TypeAlias = Callable[[Packet], Awaitable[None] | None]
 
 
 class Dispatcher:
-    """Runs the handler of a packet's target. A plain function is called at once if nothing waits for the executor id.
+    """Runs the handler of a packet's target. It calls a plain function at once, unless the executor id is busy.
 
     Coroutine functions run in tasks. The packets of one executor id are handled one at a time, in the order in which
     they were completed.
@@ -39,7 +39,7 @@ class Dispatcher:
         self._handlers.pop(target, None)
 
     def dispatch(self, packet: Packet) -> bool:
-        """Start the handler of a packet; return False if there is none. The body is closed when the handler returns."""
+        """Call or queue the handler of a packet; return False if there is none. The body is closed after the call."""
         found = self._handlers.get(packet.target)
         if found is None:
             _close(packet)

@@ -1,4 +1,4 @@
-"""The errors of the message layer, and who caused each of them.
+"""The errors of the message layer, and the meaning of each.
 
 MessageError
 ├── MessageTooLargeError        the caller's message is over a limit; nothing was written

@@ -180,7 +180,7 @@ class FileMessageSet(MessageSet):
             return 0
 
     def load(self, offset: int = 0, size_max: int | None = None) -> bytes:
-        """Read a part of the set into memory. It has fewer bytes than asked for only if the file is shorter."""
+        """Read a part of the set into memory. It has fewer bytes than asked for only if the set or file ends before."""
         start, end = bounds(self.size_bytes, offset, size_max)
         data = os.pread(self.descriptor, end - start, self._start + start)
         while len(data) < end - start:
@@ -209,7 +209,7 @@ class FileMessageSet(MessageSet):
         return memoryview(mapped)[position - first :]
 
     def truncate(self) -> int:
-        """Cut the file off before its first invalid or incomplete message, for good; return the bytes removed.
+        """Cut the file off before its first invalid or incomplete message, for good; return the number of bytes cut.
 
         Call it for recovery, before anything else uses the file.
         """

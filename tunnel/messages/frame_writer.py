@@ -41,7 +41,7 @@ class FrameWriter:
     async def room(self, size_max: int) -> None:
         """Wait until the stream takes data, and at most about `size_max` bytes wait for the peer.
 
-        Returns also when the connection has ended.
+        Returns also after `close`. Raises OSError if the connection is lost.
         """
         while not self._closed:
             await self._writer.drain()

@@ -27,7 +27,7 @@ __all__ = ["Inbox", "InboxRecord"]
 _HEADER = struct.Struct(">B16sQQ")  # kind, outbox, epoch, number
 _MESSAGE, _EPOCH = 0, 1  # kinds of records: a message, or the start of an epoch, with the number of its first message
 _LOG_CONFIG = LogConfig(flush_messages=1, flush_s=0.0)
-_CHECKPOINT_RECORDS = 200_000  # between checkpoints: opening reads at most this many records, in half a second
+_CHECKPOINT_RECORDS = 200_000  # between checkpoints: opening reads at most about this many records, in half a second
 _SCAN_BYTES = 1024 * 1024
 
 

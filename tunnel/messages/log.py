@@ -31,8 +31,8 @@ from tunnel.messages.segments import INDEX_BYTES, Segment, SegmentSet, make_dire
 __all__ = ["Log", "LogConfig"]
 
 _WRITEV_MAX = 512
-_WRITE_BYTES = 256 * 1024  # the writer writes as soon as more appended bytes than this wait, and fewer bytes
-_WRITE_S = 0.02  # after this time; until then, bytes are lost if the process is killed: they are not flushed yet
+_WRITE_BYTES = 256 * 1024  # the writer writes as soon as more appended bytes than this wait
+_WRITE_S = 0.02  # fewer bytes are written after this time; until then, they are lost if the process is killed
 _log = structlog.get_logger("tunnel.messages.log")
 
 

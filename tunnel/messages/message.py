@@ -140,7 +140,7 @@ def scan(
     """Yield every whole message. A truncated tail ends the iteration silently; any other damage raises.
 
     `base` is added to the offsets. With `deep`, compressed sets are unpacked; otherwise each one comes as one message.
-    A compressed set may be as long as its messages may be when unpacked.
+    The compressed form of a set may be as long as `unpacked_bytes_max` allows its messages to be.
     """
     length_max = max(message_bytes_max, unpacked_bytes_max) + _FIXED_BYTES
     unpack = _HEADER.unpack_from

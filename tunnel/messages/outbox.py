@@ -1,8 +1,8 @@
 """An outbox: accepted messages survive the end of this process and days without a network, and are sent in order.
 
-Each message has a number, and each opening of the outbox an epoch. For each outbox, the receiver stores the epoch and
-the next expected number in the same record as the message. A message that is sent twice therefore takes effect once. If
-two processes send from copies of one outbox, the receiver accepts only the newer one.
+Each message has a number, and each opening of the outbox an epoch. The receiver stores the outbox's epoch and the
+message's number together with the message. A message that is sent twice therefore takes effect once. If two processes
+send from copies of one outbox, the receiver refuses the one with the lower epoch.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ def encode_part_header(part: Part, size: int) -> bytes:
 
 
 class PartDecoder:
-    """Cuts a stream of bytes into parts. It keeps pieces as they were read, and allocates nothing from a length."""
+    """Cuts a stream of bytes into parts. It keeps pieces as they were read, and allocates no memory because of a length
+    that a header states."""
 
     def __init__(self, part_bytes_max: int = PART_BYTES_MAX) -> None:
         self._part_bytes_max = part_bytes_max

@@ -247,7 +247,7 @@ class Segment:
         return self.messages(0, self.size).search(start, wanted - self._offsets[entry])
 
     def read(self, offset: int, size_max: int) -> SegmentSet:
-        """Return messages from this offset on: about `size_max` bytes, which may end within any but the first.
+        """Return about `size_max` bytes of messages from this offset on. They may end within any message but the first.
 
         If the end of the segment or an entry of the index lies within `size_max`, the set ends there, and `next_offset`
         is known.

@@ -228,7 +228,7 @@ class MessageSession(Startable):
             self._end(error)
 
     def _collect(self) -> tuple[list[bytes | memoryview], list[_Sending]]:
-        """Return the buffers to write next, highest priority first, and the packets that end with them."""
+        """Return the buffers to write next, highest priority first, and the packets of one part that they contain."""
         buffers: list[bytes | memoryview] = []
         written: list[_Sending] = []
         size = 0

@@ -35,7 +35,7 @@ class Host:
 
 
 class Spool:
-    """Writes large bodies to disk; the body of this program is small."""
+    """Stands in for the writer of large bodies to disk; the body of this program is small."""
 
     def write(self, body: SpooledBody, pieces: Sequence[memoryview], done: Done) -> None: ...
 

@@ -38,7 +38,7 @@ async def broker_cases(
 ) -> AsyncIterator[Row]:
     """Measure some of BROKER_PARTS of a broker that is a service at the relay, and the processor time of the processes.
 
-    The messages are made before the time begins.
+    The messages that are stored and fetched are made before the time begins.
     """
 
     async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -38,7 +38,7 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
-    """Return the start of the tunnel. Its exit is on the open side and has a direct link to the relay."""
+    """Return the function that starts the tunnel. The exit is on the open side and has a direct link to the relay."""
 
     def start(stack: ExitStack, target: int, front: Front) -> Started:
         relay = stack.enter_context(RelayProcess())

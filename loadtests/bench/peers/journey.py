@@ -12,7 +12,7 @@ from loadtests.harness.transfer import Flow
 __all__ = ["PACE_BYTES_S", "End", "Journey", "Outcome"]
 
 CHUNK_BYTES = 256 * 1024
-PACE_BYTES_S = 16 * 1024 * 1024  # slow enough that a fault of every half second occurs several times
+PACE_BYTES_S = 16 * 1024 * 1024  # slow enough that a fault which comes every half second occurs several times
 STAND_S = 10.0  # after this time without a byte the connection counts as standing still
 _LOOK_S = 0.1
 

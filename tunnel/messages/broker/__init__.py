@@ -1,6 +1,7 @@
 """Brokers: one log that is served by calls (`log_broker`), and the broker with topics, groups and replicas.
 
-`server` has the class `Broker`. This module has the names of `log_broker`, which consumers share with every broker.
+`server` has the class `Broker`. This module exports the names of `log_broker`: both kinds of brokers, and the consumers
+of both, use them.
 """
 
 from tunnel.messages.broker.log_broker import (

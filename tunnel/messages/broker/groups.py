@@ -23,7 +23,8 @@ class _Member(msgspec.Struct):
 
 
 class Group:
-    """The members of a group that read one topic. `generation` grows with each change of who has which partition."""
+    """The members of a group that read one topic. `generation` grows when a member joins or leaves, and when a caller
+    has forced a position: all members then ask again for their partitions and positions."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation

@@ -1,4 +1,5 @@
-"""The input of a broker's connections: it bounds the memory of incomplete requests, and tells calls from others.
+"""The input of a broker's connections: it bounds the memory of incomplete requests, and tells calls from produce
+requests.
 
 Each connection may hold a small part of a request. For more than that it needs one of a few slots: connections with
 large requests wait for each other, and all other connections go on. A connection whose request makes no progress is
@@ -32,7 +33,8 @@ def is_call(first: bytes) -> bool:
 
 
 class MeteredReader(asyncio.StreamReader):
-    """A reader on top of another, which returns `first` first. `held` returns the bytes of the incomplete request.
+    """A reader on top of another. It returns `first` before the bytes of the other. `held` returns the number of bytes
+    that have come of the incomplete request.
 
     `slots` are shared by all connections: a connection has one while it holds a large incomplete request.
     """

@@ -67,17 +67,17 @@ class ListenerConfig:
     """When messages are tried again, and how much a listener fetches."""
 
     retry_s: float = 1.0
-    """The delay before the second attempt; each further one doubles it,"""
+    """The delay before the second attempt. It doubles with each further attempt."""
     retry_max_s: float = 60.0
-    """up to this one."""
+    """The longest of these delays."""
     attempts_max: int = 16
     """After this number of attempts, a message goes to `dead_letter_topic`; without one, attempts go on forever."""
     dead_letter_topic: str = ""
     commit_s: float = 0.2
-    """The longest time for which progress is not stored at the broker."""
+    """How long a listener collects progress before it stores it at the broker."""
     fetch_bytes: int = 256 * 1024
     ahead_max: int = 1_000
-    """Messages are fetched while fewer than this number of a partition are open."""
+    """Messages of a partition are fetched while fewer than this number of them are fetched and not yet settled."""
     wait_ms: int = 20_000
     """How long the broker holds a fetch when there is no message."""
 
@@ -117,9 +117,9 @@ class GroupConsumer:
         """Return a listener that calls `handler` for each message. Use it in `async with`, or start and close it.
 
         concurrency=1 keeps the order: the messages of a partition are handled one after the other, and one that is
-        tried again later holds back those after it. With more, that number of messages is handled at once, in any
-        order. Either way the group's position advances only over messages that succeeded, were moved to the
-        dead-letter topic, or cannot be unpacked.
+        tried again later holds back those after it. With more, up to that number of messages are handled at once, in
+        any order. Either way the group's position advances only over messages that succeeded, were moved to the
+        dead-letter topic, cannot be unpacked, or were removed at the broker before they were fetched.
         """
         return MessageListener(self, handler, concurrency)
 
@@ -247,7 +247,7 @@ class MessageListener(Startable):
     # handling
 
     def begin(self, message: DeliveredMessage) -> Awaitable[RetryLater | None] | RetryLater | None:
-        """Call the handler. None if it has succeeded, as most handlers have when they return; else await `settle`."""
+        """Call the handler, and return None if it has succeeded by then. Pass any other outcome to `settle`."""
         try:
             outcome = self._handler(message)
         except Exception as error:
@@ -327,7 +327,7 @@ class MessageListener(Startable):
         return True
 
     def start_fetching(self, topic: str, number: int, offset: int) -> Consumer:
-        """Return a consumer of a partition that belongs to this member, which fetches from `offset` on."""
+        """Return a consumer that fetches a partition of this member from `offset` on."""
         return self.consumer.client.consumer(topic, number, offset, fetch_bytes=self.consumer.config.fetch_bytes)
 
     @property

@@ -39,7 +39,7 @@ class _Record(msgspec.Struct, array_like=True):
 
 
 class _Checkpoint(msgspec.Struct):
-    """All positions after the records before this offset of the log."""
+    """The positions that result from all records of the log before `offset`."""
 
     offset: int
     positions: list[_Record]

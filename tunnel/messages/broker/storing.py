@@ -17,7 +17,7 @@ from tunnel.messages.requests import ProduceRequest
 
 __all__ = ["Allowance", "Stored", "Storing", "check_set"]
 
-_SLICE_BYTES = 64 * 1024  # checked at once: about 5 ms for the smallest messages, for which other clients wait
+_SLICE_BYTES = 64 * 1024  # checked at once, while other clients wait: about 5 ms if the messages are the smallest
 
 
 @dataclass(slots=True)
@@ -69,8 +69,8 @@ class Storing:
     ) -> list[Stored]:
         """Append the sets of one request. RemoteCallError if any of them is refused; then none is stored.
 
-        The exception is a multi-produce request whose later set cannot be appended because the disk fails: the sets
-        before it are stored.
+        The exception is a multi-produce request whose later set cannot be appended because the disk is full or fails:
+        the sets before it are stored.
         """
         if self._settings.master:
             raise RemoteCallError(
