@@ -21,8 +21,8 @@ class Act:
     def __init__(self, name: str, size_bytes: int, random: Random) -> None:
         self.name = name
         self.flow = Flow(size_bytes, random.getrandbits(32))
-        # The relay is killed after this share has arrived. A little more may arrive until then: the report requires 30
-        # to 70 %.
+        # The relay is killed when this share has arrived. A little more may have arrived by then; the report requires
+        # that 30 to 70 % have.
         self.kill_at = random.uniform(0.4, 0.55)
 
     def way(self) -> Way:

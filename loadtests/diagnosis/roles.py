@@ -153,7 +153,7 @@ def _attachment(url: str, window_bytes: int, trace: TraceWriter | None) -> Attac
 
 
 def client(case: Case, directory: str, url: str, port: int) -> None:
-    """Write everything, wait until the service has read it, and exit."""
+    """Write for `writing_s` at most, wait until the service has read everything, and exit."""
     _prepare(directory, "client")
     asyncio.run(_client(case, directory, url, port))
 

@@ -199,7 +199,8 @@ def _goal(value: float, goal: float, unit: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if every digest was right, 1 if not. The times do not affect the exit code."""
+    """Return 0 if every digest was right, 1 if not, or if the run could not start. The times do not affect the exit
+    code."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.crowd",
         description=__doc__,

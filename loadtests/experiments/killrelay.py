@@ -164,7 +164,8 @@ def summary(report: Report) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if every byte arrived once and in order, 1 if not. The recovery times do not affect the exit code."""
+    """Return 0 if every byte arrived once and in order, 1 if not, or if the run could not start. The recovery times do
+    not affect the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.killrelay",
         description=__doc__,

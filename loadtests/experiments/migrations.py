@@ -201,7 +201,7 @@ def summary(report: Report) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if every byte arrived once and in order, 1 if not."""
+    """Return 0 if every byte arrived once and in order, 1 if not, or if the run could not start."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.migrations",
         description="One stream, both directions at once, while its carrier changes and link and relay are killed.",

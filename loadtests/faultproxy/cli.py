@@ -76,7 +76,8 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
 
 
 def trace_path(trace: Path) -> Path:
-    """Return the trace file to write. In a directory it is `TRACE_FILE`; a path without a suffix is created as one."""
+    """Return the trace file to write: `trace` itself, or `TRACE_FILE` in it if it is a directory. A path without a
+    suffix is taken for a directory, and created."""
     if trace.is_dir() or not trace.suffix:
         trace.mkdir(parents=True, exist_ok=True)
         return trace / TRACE_FILE

@@ -32,7 +32,7 @@ def close_frame(code: int, *, masked: bool) -> bytes:
 
 
 class CloseError(CutError):
-    """A close frame has left. Both connections end after each party has had time to end its own."""
+    """A close frame has left. Both connections end after each party has had time to end its own direction."""
 
 
 class FrameParser:

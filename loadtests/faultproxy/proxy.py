@@ -60,7 +60,7 @@ class FaultProxy:
         self._context.options = dataclasses.replace(self._context.options, no_upgrade=not allowed)
 
     def cut_tunnels(self) -> int:
-        """Reset every connection that CONNECT or Upgrade has opened. Return the number of these."""
+        """Reset both connections of every tunnel that CONNECT or Upgrade has opened. Return the number of tunnels."""
         assert self._context is not None, "the proxy is not running"
         tunnels = list(self._context.tunnels.items())
         for client, upstream in tunnels:

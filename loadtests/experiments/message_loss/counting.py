@@ -82,8 +82,8 @@ class TunnelCounting(Counting):
 
     A message is buffered when a batch has its last byte, and written when that batch has been written to a connection.
     `carried` returns how many bytes of the stream were in any batch. This number grows only when a byte is in a batch
-    for the first time, so a batch with repeats alone moves no message. A batch that is written again is no longer among
-    those unwritten.
+    for the first time, so a batch with repeats alone moves no message. A write is taken for that of the oldest
+    unwritten batch that fits into it, and counts nothing if there is none.
     """
 
     def __init__(self, statistics: PhaseStatistics, record: Recorder, carried: Callable[[], int]) -> None:

@@ -1,4 +1,4 @@
-"""The three signs of a broken connection, each with its own source; the sender leaves phase 1 at the first of them."""
+"""The three signs of a broken connection, noted separately; the sender leaves phase 1 at the first of them."""
 
 import asyncio
 import enum
@@ -44,7 +44,7 @@ class ErrorSign:
 class Signs:
     """When each sign was first seen, on the clock `time.monotonic`. `is_connected` asks for the status.
 
-    No sign follows from another: the status is asked for, and each listener hears from its own source.
+    No sign is derived from another: the status is asked for, and each listener is called for an event of its own.
     """
 
     def __init__(self, is_connected: Callable[[], bool]) -> None:
