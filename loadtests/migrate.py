@@ -122,7 +122,7 @@ class _Flow:
 
 
 class _Passage:
-    """One upgraded connection through the gate."""
+    """One connection through the gate. `road` is empty if the connection is not upgraded."""
 
     def __init__(self, road: str, *writers: asyncio.StreamWriter) -> None:
         self.road = road
@@ -344,7 +344,7 @@ def _too_long(report: Report) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if every byte arrived and no pause was too long, 1 if not."""
+    """Return 0 if every byte arrived and no pause was too long, 1 if not, or if the run could not start."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.migrate",
         description="One stream, both directions at once, whose client migrates among roads at random.",

@@ -39,7 +39,7 @@ class RelayProcess:
     """A relay that may be killed and started again at the same port. In its `with` block it is ready.
 
     It has four users: "client" may reach every port of this machine, and reach and offer every service; "exit" may
-    attach as an exit; "attacker" may reach every port, too; "nobody" has no rights.
+    attach as an exit; "attacker" may reach every port, too; `nobody` has no rights.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ async def tiny_packets(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def tiny_bodies(new: Callable[[int], RawEndpoint]) -> None:
-    """Send bodies of tiny packets that have no route, in exchanges on all lanes of two attachments."""
+    """Send bodies of tiny packets that have no route, in exchanges on four lanes of each of two attachments."""
     batch = b"".join(encode_packets([Packet(PacketType.PING, number, 1, 0, b"") for number in range(1, _PACKETS + 1)]))
 
     async def flood(endpoint: RawEndpoint, lane: int) -> None:

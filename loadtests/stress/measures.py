@@ -54,7 +54,8 @@ def object_population() -> dict[str, int]:
 
 
 def read_rows(directory: Path, name: str) -> list[Row]:
-    """Return the rows of all processes with this name, ordered by time, without a last line that was cut off."""
+    """Return the rows of all processes with this name, ordered by time. Lines that are not JSON, such as a last line
+    that was cut off, are left out."""
     rows = []
     for file in sorted(directory.glob(f"{name}-*.jsonl")):
         for line in file.read_bytes().splitlines():

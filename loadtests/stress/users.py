@@ -1,4 +1,4 @@
-"""The users: each repeats one kind of action on blocking tunnel sockets under gevent, and checks every byte.
+"""The users: each repeats actions of its kind on blocking tunnel sockets under gevent, and checks every byte.
 
 Importing this module needs Locust, which replaces threads and sockets by those of gevent.
 """
@@ -82,7 +82,7 @@ def take(sock: socket.socket, size: int) -> bytes:
 
 
 def check(found: bytes, expected: bytes) -> None:
-    """Raise WrongBytesError unless the bytes are equal; a single one fails the run."""
+    """Raise WrongBytesError unless the bytes are equal. A single such error fails the run."""
     if found != expected:
         raise WrongBytesError("the bytes received are not the bytes sent")
 

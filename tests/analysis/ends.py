@@ -56,7 +56,7 @@ class Ends:
     cut_sender: bool = False
     cut_receiver: bool = False
     reported: bool = False
-    """The writer reports the records that are cut, at the place where it would."""
+    """The writer reports the records that are cut, at the place where a TraceWriter would report them."""
     ends_at: int = PACKETS
     """The receiver's trace ends before this packet, and nothing is acknowledged from there on."""
     gives_up: bool = False

@@ -25,7 +25,7 @@ def main(base: Path) -> None:
         work = base / f"tables{step}"
         shutil.copytree(base / "earlier", work)
         ended = survives(lambda work=work: take_in(traces, work), step, work)  # type: ignore[misc]
-        seen = len(rows_of(work))  # what a reader sees now: all of it, or nothing
+        seen = len(rows_of(work))  # a reader now sees all of the new events, or none of them
         assert seen in ((14,) if ended else (5, 14)), (step, seen)
         rows = take_in(traces, work)[1]
         assert len(rows) == len(set(rows)) == 14, (step, rows)

@@ -78,7 +78,7 @@ def _sampled(time_us: int, count: int) -> Fields:
 
 
 def _lag(latency_us: int, late_us: int = 0, whose: str = "sender") -> Fields:
-    """The loop ran again at the end of the silence, or a little later."""
+    """Return the record of a loop that was late and ran again `late_us` after the end of the silence."""
     event = {"event": TraceEvent.LOOP_LAG, "time_us": END_US + late_us, "latency_us": latency_us}
     return event if whose == "sender" else event | {"node": whose}
 

@@ -65,7 +65,7 @@ def test_missing_java_is_one_line(
     )
 
 
-def test_a_temporary_directory_that_is_mounted_noexec_is_named(
+def test_a_temporary_directory_that_is_mounted_noexec_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Mounted:
@@ -110,7 +110,7 @@ def test_the_complaint_of_java_is_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["report", "compact"])
-def test_a_second_command_on_the_same_tables_is_refused_before_spark_starts(
+def test_a_second_command_on_the_same_tables_is_refused_in_one_line(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open_ledger(LocalFolder(tmp_path / "_tables")):

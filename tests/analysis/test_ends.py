@@ -70,7 +70,7 @@ def test_packets_after_the_end_of_the_receivers_trace_are_open(rows: dict[str, d
     assert row["payload_bytes"] == 1_000 * PAYLOAD
 
 
-def test_nothing_is_judged_of_one_end(rows: dict[str, dict[str, Any]]) -> None:
+def test_no_packet_is_judged_if_only_one_end_was_traced(rows: dict[str, dict[str, Any]]) -> None:
     for name in ("sender alone", "sender alone, with repeats", "receiver alone", "nothing acknowledged"):
         assert not rows[name]["judged"]
         assert not rows[name]["judged_repeats"]
