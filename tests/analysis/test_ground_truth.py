@@ -147,7 +147,7 @@ def test_nothing_is_missing_from_the_trace(found: Found) -> None:
     assert found.truth.problems == []
 
 
-def test_bytes_are_the_same_at_every_stage(found: Found) -> None:
+def test_every_byte_written_is_delivered_and_repeats_add_only_to_those_sent(found: Found) -> None:
     bytes_of = {row["cause"]: row["bytes"] for row in found.truth.moved}
     assert bytes_of["network_to_transport"] == bytes_of["transport_to_application"] == 12 * 600_000
     assert bytes_of["transport_to_network"] > bytes_of["application_to_transport"] == 12 * 600_000

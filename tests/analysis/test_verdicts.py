@@ -48,7 +48,7 @@ def test_one_end_alone_proves_no_loss(found: Found) -> None:
     assert not any("transmissions were lost (" in sentence for sentence in sentences)
 
 
-def test_the_verdict_ends_with_the_place_to_look_at(found: Found) -> None:
+def test_the_first_sentence_names_the_place_to_look_at_in_three_of_four_cases(found: Found) -> None:
     places = {
         "413 above 8 KiB": "client_max_body_size",
         "503 at 15 %": "Status 503",

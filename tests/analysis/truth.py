@@ -109,7 +109,8 @@ def simulate(
     delay_us: int = 20 * MILLISECOND,
     resets: float = 0.1,
 ) -> Run:
-    """A client sends data to a service, over a relay that loses packets and a path that loses exchanges."""
+    """Let a client send data to a service, over a relay that loses packets and a path that loses exchanges. Write the
+    trace to `directory`, and return the faults."""
     small = EndpointConfig(packet_bytes_max=PACKET_BYTES, window_bytes_start=64 * 1024)
     path = PathShape(delay_us, delay_us, 0, 2_000_000)
     near = PathShape(100, 100, 0, 100_000_000)

@@ -163,7 +163,7 @@ async def test_a_timeout_of_zero_refuses_at_once() -> None:
 
 
 @in_loop
-async def test_a_negative_timeout_waits_without_end() -> None:
+async def test_a_negative_timeout_waits_until_there_is_room() -> None:
     sink = Sink()
     async with producer(sink, queue_max=2, batch_max=2, enqueue_timeout_ms=-1) as made:
         await filled(made, sink)
@@ -196,7 +196,7 @@ async def test_a_sender_cancelled_at_its_turn_passes_the_turn_on() -> None:
 
 
 @in_loop
-async def test_a_positive_timeout_waits_that_many_milliseconds() -> None:
+async def test_a_positive_timeout_waits_for_room_but_no_longer_than_that() -> None:
     sink = Sink()
     async with producer(sink, queue_max=2, batch_max=2, enqueue_timeout_ms=5) as made:
         await filled(made, sink)

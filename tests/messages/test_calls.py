@@ -293,7 +293,7 @@ async def test_a_repeated_number_of_a_request_is_refused_and_the_first_one_stays
 
 
 @in_loop
-async def test_a_call_that_times_out_cancels_its_handler_before_the_next_request() -> None:
+async def test_a_call_that_times_out_cancels_its_handler_within_the_next_three_calls() -> None:
     gated = Gated()
     async with channels({1: gated, 2: echo}) as (caller, _):
         with pytest.raises(TimeoutError):

@@ -67,7 +67,7 @@ async def test_a_connection_that_ends_within_a_file_ends_the_sending(tmp_path: P
                 assert answering._frames._sending is None
 
 
-def test_a_file_is_warmed_as_a_whole(tmp_path: Path) -> None:
+def test_warming_a_file_ends_and_leaves_its_size(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(SIZE))
     with FileMessageSet.open(path) as file:

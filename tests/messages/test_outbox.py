@@ -93,7 +93,7 @@ async def test_messages_arrive_once_and_in_order(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_cuts_and_restarts_change_nothing(tmp_path: Path) -> None:
+async def test_cuts_and_restarts_lose_and_repeat_no_message(tmp_path: Path) -> None:
     sent = 0
     for life in range(4):
         with Outbox.open(tmp_path / "out") as outbox, Inbox.open(tmp_path / "in") as inbox:

@@ -105,7 +105,7 @@ def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
         recover_segments([segments[0], Segment(tmp_path, 11)])
 
 
-def test_files_are_replaced_atomically(tmp_path: Path) -> None:
+def test_a_replaced_file_has_the_new_content_and_leaves_no_other_file(tmp_path: Path) -> None:
     for data in (b"old", b"new"):
         write_atomically(tmp_path / "file", data)
         assert (tmp_path / "file").read_bytes() == data

@@ -75,7 +75,7 @@ async def test_packets_and_answers_travel_in_both_directions_at_once() -> None:
 
 
 @in_loop
-async def test_a_ping_never_waits_for_a_large_packet() -> None:
+async def test_pings_and_small_packets_overtake_a_large_packet() -> None:
     async with session_pair() as (near, far):
         inbox = Inbox()
         far.register(1, inbox)

@@ -105,7 +105,7 @@ async def test_memory_is_limited(tmp_path: Path) -> None:
             await client.table.call(client.address, 128, b'{"policy": "best"}', {"topic": "u"})
 
 
-def test_a_set_is_appended_only_at_the_end_offset() -> None:
+def test_a_set_that_names_its_offset_is_appended_only_at_the_end() -> None:
     partition = MemoryPartition(TopicSpec(storage="memory"))
     data = encode_payloads([b"a"])
     assert partition.append(data, 1, ProduceOptions(at=0)) == 0

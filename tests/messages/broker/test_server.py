@@ -179,7 +179,7 @@ async def test_the_number_of_topics_and_partitions_is_limited(tmp_path: Path) ->
 
 
 @in_loop
-async def test_a_fixed_set_of_topics(tmp_path: Path) -> None:
+async def test_clients_cannot_create_topics_where_the_set_of_topics_is_fixed(tmp_path: Path) -> None:
     settings = BrokerSettings(creates_topics=False)
     async with brokered(tmp_path, settings=settings, topics={"orders": TopicSpec()}) as (_, client):
         await client.producer().send("orders", b"a")

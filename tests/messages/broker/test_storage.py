@@ -200,7 +200,7 @@ async def test_a_topic_that_is_created_when_its_client_leaves_is_whole(tmp_path:
                 await BrokerClient(table, client.address).producer().send(f"t{number}", b"b")
 
 
-def test_the_room_is_looked_up_again(tmp_path: Path) -> None:
+def test_the_room_is_looked_up_again_when_it_seems_used_up_and_when_the_figure_is_old(tmp_path: Path) -> None:
     now, free = [0.0], [100]
     room = DiskRoom(tmp_path, 50, free=lambda _: free[0], clock=lambda: now[0])
     room.take(50)

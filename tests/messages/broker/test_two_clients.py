@@ -211,7 +211,7 @@ def test_calls_and_produce_requests_are_distinct() -> None:
 
 
 @in_loop
-async def test_two_clients_a_list_of_many_positions_is_made_in_parts(tmp_path: Path) -> None:
+async def test_a_list_of_many_positions_is_made_in_parts(tmp_path: Path) -> None:
     turns = 0
 
     async def count() -> None:
@@ -237,7 +237,7 @@ async def test_two_clients_a_list_of_many_positions_is_made_in_parts(tmp_path: P
 
 
 @in_loop
-async def test_two_clients_a_client_that_reads_no_list_does_not_hold_up_others(tmp_path: Path) -> None:
+async def test_a_client_that_reads_no_list_does_not_hold_up_others(tmp_path: Path) -> None:
     async with brokered(tmp_path, topics={"t": TopicSpec()}) as (broker, client):
         broker.positions._positions = {(f"g{number}", "t", 0): 0 for number in range(20_000)}
         _, writer = await connect(client)
