@@ -338,7 +338,7 @@ class Attachment(RenewableSecrets):
         return self.stats().pull_interval
 
     def add_connection_listener(self, listener: ConnectionListener) -> None:
-        """Notify `listener` when the relay is lost to this attachment, and when it is there again."""
+        """Notify `listener` when the attachment loses the relay, and when it has the relay again."""
         self._listeners.connection.append(listener)
 
     def add_error_listener(self, listener: ErrorListener) -> None:
@@ -399,7 +399,7 @@ class Attachment(RenewableSecrets):
         self._tasks.keep(asyncio.get_running_loop().create_task(self._dial(request, slot)))
 
     def _accept_service(self, event: ConnectRequested, server: Server, slot: HandshakeSlot | None) -> None:
-        """Accept a connection to a service, and surface it once it is open."""
+        """Accept a connection to a service, and give it to the server once it is open."""
 
         def surface(transport: Transport) -> None:
             if self._closed or not server.is_serving():

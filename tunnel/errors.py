@@ -11,7 +11,7 @@ TunnelError
 ├── RefusedError                  the target or the service refused               (6)
 ├── LostError                     a connection ended without a clean end          (6)
 │   └── ResetError                and the user timeout was not the reason
-└── IntegrityError                received bytes differ from the bytes written    (7)
+└── IntegrityError                received bytes may not be those written         (7)
 
 All but TunnelError, LocalProtocolError and PeerClosedError are also built-in errors that socket code expects:
 ConnectionError, one of its subclasses, or PermissionError.
@@ -107,8 +107,9 @@ class ResetError(LostError, ConnectionResetError):
 
 
 class IntegrityError(TunnelError, ConnectionError):
-    """The received bytes may not be those that the peer wrote, by the stream's length or digest or by its encryption:
-    do not use them."""
+    """The received bytes may not be those that the peer wrote: the stream's length, its digest or its encryption does
+    not fit them. Do not use them.
+    """
 
     exit_code = INTEGRITY
     reason = LostReason.INTEGRITY

@@ -1,4 +1,4 @@
-"""Reads files that hold a secret, and says where a user's own are. Only their owner may be able to read them."""
+"""Reads files that hold a secret, which only their owner may be able to read, and says where a user's own files are."""
 
 import os
 import stat
@@ -65,7 +65,7 @@ def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = 
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file. Raise ValueError, with advice, if there is none or if other users can read it."""
+    """Return the token in a file. Raise ValueError, with advice, if there is none, or as `read_private` does."""
     try:
         token = read_private(path).decode("ascii").strip()
     except FileNotFoundError:

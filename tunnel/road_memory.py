@@ -23,7 +23,8 @@ _FILE_BYTES_MAX = 1 << 20
 _WHY_CHARACTERS_MAX = 200
 _log = logging.getLogger("tunnel.roads")
 
-# Addresses for documentation (RFC 5737, RFC 3849). Nothing is sent there: the system only says from which address.
+# Addresses for documentation (RFC 5737, RFC 3849). Nothing is sent there: the system only says from which of its own
+# addresses it would send.
 _ELSEWHERE = ((socket.AF_INET, "192.0.2.1", 24), (socket.AF_INET6, "2001:db8::1", 64))
 
 

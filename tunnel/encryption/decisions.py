@@ -11,7 +11,7 @@ class Mode(enum.Enum):
     OFF = "off"
     """In clear, always."""
     AUTO = "auto"
-    """Encrypted if the other side can, and always with a peer whose key is known."""
+    """Encrypted if the other side can. With a peer whose key is known: encrypted, or not at all."""
     REQUIRE = "require"
     """Encrypted, or not at all."""
 

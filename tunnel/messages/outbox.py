@@ -92,7 +92,7 @@ class Outbox(Closeable):
                     raise LogError(f"{path} is missing beside a log: restore it, or start with an empty directory")
                 known = _Identity(secrets.token_hex(_ID_BYTES), 0)
             known.epoch += 1
-            # The epoch is on disk before the first message is sent, so that no two openings share an epoch.
+            # The epoch is on disk before the first message is sent, so that each opening of this directory has its own.
             write_atomically(path, msgspec.json.encode(known))
         except (msgspec.DecodeError, OSError) as error:
             log.close()

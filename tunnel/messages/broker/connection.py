@@ -91,7 +91,7 @@ class Shared:
 
 
 async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, source: str) -> None:
-    """Store the produce requests of a connection until it ends, then confirm by closing it that all are on disk.
+    """Store the produce requests of a connection until it ends. Then close it, which confirms that all are stored.
 
     These requests have no answers. A connection with a refused request is reset, so that the producer gets an error.
     """

@@ -18,7 +18,7 @@ _MEMBERS_MAX = 1_000  # in one group: each change wakes all of them
 
 
 class _Member(msgspec.Struct):
-    owner: object  # the connection: an older one of the same member that ends later does not remove it
+    owner: object  # the connection that joined last: when an older one of the same member ends, the member stays
     ends: float  # when its session ends
 
 

@@ -2,7 +2,7 @@
 requests.
 
 Each connection may hold a small part of a request. For more than that it needs one of a few slots: connections with
-large requests wait for each other, and all other connections go on. A connection whose request makes no progress is
+large requests wait for each other, and all other connections go on. A connection whose request arrives too slowly is
 closed, so that it cannot keep its slot.
 """
 

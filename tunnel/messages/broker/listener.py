@@ -1,7 +1,7 @@
 """Listeners: a broker gives a group's members the partitions of its topics, and a handler is called for each message.
 
-A listener asks before there is anything: the broker holds the fetch, and answers it when a message comes. A message
-thus arrives at once, and a slow listener costs the broker no memory.
+A listener asks before there is a message: the broker holds the fetch, and answers it when one comes. A message thus
+arrives at once, and those that a slow listener has not fetched yet cost the broker no memory.
 """
 
 from __future__ import annotations
