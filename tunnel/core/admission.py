@@ -43,7 +43,7 @@ class AdmittingOwner(ConnectionOwner):
 
 
 class Admission:
-    """Answers CONNECTs. Repeats of one, recognised by user and route key, open no second connection (3.3)."""
+    """Answers CONNECTs. A repeated CONNECT, recognised by user and route key, opens no second connection (3.3)."""
 
     def __init__(self, owner: AdmittingOwner, services: Services, tombstones: Tombstones) -> None:
         self._owner = owner
@@ -52,7 +52,7 @@ class Admission:
         self._routes: dict[RouteName, Connection] = {}
 
     def receive_connect(self, packet: Packet, now: int) -> bool:
-        """Open, repeat the answer, resume or refuse. Return False if the packet is malformed."""
+        """Open a connection for a CONNECT, repeat an answer, resume or refuse. Return False if the packet is malformed."""
         connect = decode_connect(packet.payload)
         if connect is None or not packet.source:
             return False
@@ -75,7 +75,7 @@ class Admission:
         self._owner.send(Packet(PacketType.REJECTED, packet.source, 0, 0, answer))
 
     def _repeat(self, known: Connection, packet: Packet, connect: Connect, now: int) -> None:
-        """Answer a repeated CONNECT again. With `resume`, bind its route again (6.6)."""
+        """Answer a repeated CONNECT, or a resume, of a known connection. Refuse it if an id does not match (6.6)."""
         identity = known.identity
         if packet.source != identity.peer_id or (connect.resume and packet.destination != identity.own_id):
             self._refuse(packet, encode_rejected(Rejected(connect.route_key, RejectReason.GONE)))

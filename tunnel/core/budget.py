@@ -1,7 +1,7 @@
 """The budget from which a process grants windows and buffers, so that many connections cannot use up its memory.
 
-An endpoint that accepts connections of several users gives each of them a share, which is never larger than the part
-that is still free: one user gets at most half of the budget, two users get a third each, and so on.
+An endpoint that accepts connections of several users gives each of them a share. No grant makes a user's share larger
+than half of what the others leave, so one user alone gets at most half of the budget.
 """
 
 __all__ = ["BudgetShares", "WindowBudget"]
@@ -47,7 +47,7 @@ class UserShare(WindowBudget):
 
 
 class BudgetShares:
-    """The shares of all users whose connections this endpoint has accepted."""
+    """The shares of all users who have opened connections to this endpoint."""
 
     def __init__(self, pool: WindowBudget) -> None:
         self._pool = pool

@@ -1,4 +1,4 @@
-"""The protocol state of a process: its connections, its services and the packets for the relay.
+"""The protocol state of an endpoint: its connections, its services and the packets for the relay.
 
 How to drive it: after every call that may have changed something, take events (`poll_event`) and, while the carrier has
 room, batches (`next_batch`). Report the result of each batch (`batch_done`), and call `handle_timeout` at
@@ -56,7 +56,7 @@ _UNANSWERED = frozenset(
         PacketType.PONG,
     )
 )  # 3.9
-STALE_TIMERS = 4  # the heap is swept when it holds more deadlines than this times the connections
+STALE_TIMERS = 4  # the heap is swept when it holds more than this many deadlines per connection plus STALE_TIMERS_MIN
 STALE_TIMERS_MIN = 64
 _CONNECT = int(PacketType.CONNECT)
 _LISTEN_STATE = int(PacketType.LISTEN_STATE)
@@ -64,7 +64,7 @@ _OPTION = int(PacketType.OPTION)
 
 
 class Endpoint(AdmittingOwner):
-    """All connections of a process, with one timer and one queue of events.
+    """All connections of an endpoint, with one timer and one queue of events.
 
     Idle connections, even 10,000, add nothing to the cost of a step.
     """
@@ -125,7 +125,7 @@ class Endpoint(AdmittingOwner):
     # commands
 
     def connect(self, target: Target, now: int, offer: bytes = b"") -> Connection:
-        """Open a connection. Connected, Refused or Lost follows; up to 64 KiB of data leaves before that.
+        """Open a connection. Connected, Refused or Lost follows; up to 64 KiB of data may leave before that.
 
         With `offer`, a ClientHello, it offers encryption (3.13), and nothing may be written before Connected.
         """
@@ -156,7 +156,7 @@ class Endpoint(AdmittingOwner):
         self._requested(connection_id).accept(now, encrypted=encrypted)
 
     def refuse(self, connection_id: int, reason: RejectReason, text: str, now: int) -> None:
-        """Answer a ConnectRequested whose target was not reached."""
+        """Answer a ConnectRequested with a refusal."""
         self._requested(connection_id).refuse(reason, text, now)
 
     def receive_packets(self, packets: list[Packet], now: int) -> None:
@@ -229,7 +229,7 @@ class Endpoint(AdmittingOwner):
         self.carrier.absent_since_us = min(self.carrier.absent_since_us, now)
 
     def carrier_changed(self, lanes: int, pull_interval_us: int, now: int) -> None:
-        """Record how many exchanges the carrier runs at once, and the interval of its pulls."""
+        """Record the number of lanes in use (1 on a link), and the interval of pulls."""
         self.carrier.lanes = lanes
         if pull_interval_us == self.carrier.pull_interval_us:
             return
@@ -263,7 +263,7 @@ class Endpoint(AdmittingOwner):
         self._events.append(event)
 
     def touch(self, connection: Connection) -> None:
-        """Queue and schedule a connection that may have something to send, or another deadline."""
+        """Queue and schedule a connection that may have something to send, or whose next deadline may have changed."""
         if connection.state is State.CLOSED:
             return
         self._scheduler.touch(connection)

@@ -1,4 +1,4 @@
-"""Errors that the caller caused. Faults of the peer or the path are events, never exceptions.
+"""The errors with which the core refuses a call. Faults of the peer or the path are events, never exceptions.
 
 TunnelError
 ├── LocalProtocolError   the state of the connection does not allow the call
@@ -9,7 +9,7 @@ __all__ = ["LocalProtocolError", "PeerClosedError", "TunnelError"]
 
 
 class TunnelError(Exception):
-    """The base class of all errors that the transport raises."""
+    """The base class of the tunnel's own errors."""
 
 
 class LocalProtocolError(TunnelError):

@@ -10,10 +10,10 @@ __all__ = ["CarrierView"]
 
 
 class CarrierView(msgspec.Struct):
-    """State of the carrier and the relay. The endpoint sets it; connections and their parts read it."""
+    """State of the carrier and the relay. The endpoint and its driver set it; connections and their parts read it."""
 
     lanes: int = 1
-    """Number of exchanges at once. With several, packets overtake each other (4.8)."""
+    """Number of lanes in use; 1 on a link. On several lanes, packets overtake each other (4.8)."""
     pull_interval_us: int = 0
     """Interval of pulls; 0: pulls are held (4.6)."""
     initial_edge_bytes: int = NO_EDGE
@@ -23,4 +23,4 @@ class CarrierView(msgspec.Struct):
     round_trip_us: int = 0
     """Smoothed time of an exchange with the relay; 0: unknown."""
     absent_since_us: int = NEVER_US
-    """Since when the endpoint has not been attached (4.15); NEVER_US while it is attached."""
+    """When the attachment was lost, or the relay became unreachable (4.15); else NEVER_US."""

@@ -33,7 +33,7 @@ class PullRate:
         return self._packet is None
 
     def ask(self, wanted_ms: int, now: int) -> None:
-        """Ask the relay for this interval between pulls; 0: no interval. Raise ValueError if it does not fit."""
+        """Ask the relay for this interval between pulls; 0: pulls are held. Raise ValueError if it fits no packet."""
         payload = encode_option(Option(self._version + 1, Options(pull_interval_ms=wanted_ms)))
         self._version += 1
         self._wanted_ms = wanted_ms

@@ -14,10 +14,10 @@ __all__ = ["Batch", "Scheduler"]
 
 SHARE = 8  # 4.13: a payload takes at most 1/SHARE of its batch
 UNOWNED_ANSWERS_MAX = 64  # 3.9
-STRAYS_MAX = 1024  # beyond this, packets that the peer will ask for again (REJECTED, SHUTDOWN) are not queued
+STRAYS_MAX = 1024  # beyond this, only packets of _REPEATED are queued: the peer asks again for REJECTED and SHUTDOWN
 CONTROL_ROOM = 1024  # bytes: room for all control packets of one connection, without the ClientHello in CONNECT
-CONTROL_PACKETS = 16  # the most control packets of one connection, which leave together
-ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further packet is added
+CONTROL_PACKETS = 16  # more than the control packets of one connection, which leave together
+ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further segment is added
 
 _ABORT = int(PacketType.ABORT)
 _REPEATED = frozenset({int(PacketType.LISTEN_STATE), int(PacketType.OPTION)})  # repeated until the relay answers
@@ -42,14 +42,14 @@ class _Carried(msgspec.Struct):
 
 
 class Scheduler:
-    """Three queues, emptied in this order: control packets, connections with little to send, all others in turn.
+    """Fills batches in this order: control packets, connections with little to send, all others in turn.
 
-    `touch` puts a connection into the queues where it belongs. The cost of a batch depends only on the connections in
-    it.
+    `touch` puts a connection into the queues where it belongs. The cost of a batch depends only on the connections that
+    have something to send or to acknowledge.
     """
 
     def __init__(self) -> None:
-        self.strays: deque[Packet] = deque()
+        self.strays: deque[Packet] = deque()  # packets that no connection keeps
         self.packets_max = BATCH_PACKETS_MAX
         """The most packets of one batch (4.13)."""
         self._unowned_answers = 0

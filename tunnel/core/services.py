@@ -102,7 +102,7 @@ class _Service(msgspec.Struct):
 
 
 class Services:
-    """The services that are up. The relay enforces their backlogs."""
+    """The services that the application offers, refused ones included. The relay enforces their backlogs."""
 
     def __init__(self, send: Callable[[Packet], None]) -> None:
         self._services: dict[str, _Service] = {}
@@ -110,7 +110,7 @@ class Services:
         self.announcements = Announcements(send)
 
     def listen(self, name: str, backlog: int, now: int, public: PublicPlace | None = None) -> None:
-        """Offer a service, also to people without the tunnel if `public`; a second call changes its backlog.
+        """Offer a service, also to people without the tunnel if `public`; a second call changes backlog and place.
 
         Raise ValueError if the name, the backlog or the place cannot be announced (2.8).
         """

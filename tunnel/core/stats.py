@@ -16,7 +16,7 @@ class ConnectionStats(msgspec.Struct):
     bytes_receipted: int = 0
     """The part of these bytes that has a receipt: they were queued at the relay."""
     bytes_acknowledged: int = 0
-    """Bytes in the peer's buffer: cumulatively acknowledged."""
+    """Bytes that the peer has, by its cumulative acknowledgement."""
     bytes_received: int = 0
     """Bytes that arrived in order."""
     bytes_delivered: int = 0
@@ -25,7 +25,7 @@ class ConnectionStats(msgspec.Struct):
     packets_received: int = 0
     packets_duplicate: int = 0
     packets_discarded: int = 0
-    """Packets that were malformed, came from an unknown peer id, or lay beyond the window."""
+    """Packets that were malformed, had the id of another peer, or exceeded the window or another limit."""
     packets_resent: int = 0
     packets_spurious: int = 0
     """Retransmissions proven needless (4.9)."""

@@ -96,7 +96,7 @@ class Tracer:
         self._packet(TraceEvent.PACKET_RECEIVED, packet, connection, now)
 
     def received(self, packet: Packet, connection: Connection, now: int) -> None:
-        """Record that a packet was dropped or must wait for a gap. Call this after the connection has processed it."""
+        """Record that a packet was dropped, or waits behind a gap. Call this after the connection has processed it."""
         if not self._packets:
             return
         duplicates, discarded = self._before

@@ -12,9 +12,8 @@ _GROW_EXTRA_US = 100 * MILLISECOND_US  # a body limit may double if an exchange 
 _SHRINK_EXTRA_US = 500 * MILLISECOND_US  # a body limit halves if an exchange exceeds the round trip by more than this
 _REFUSED_US_MIN = 30 * SECOND_US  # wait before a size that was refused is tried again; doubles if that fails
 _REFUSED_US_MAX = 600 * SECOND_US
-_REFUSED_BYTES_MIN = (
-    4 * KIB
-)  # 7.16: refusals can lower the limit as far as this; slowness only to the configured minimum
+# 7.16: refusals can lower the limit as far as this; slowness only to the configured minimum.
+_REFUSED_BYTES_MIN = 4 * KIB
 # A larger body is first tried this long after an extra time from _GROW_EXTRA_US to _SHRINK_EXTRA_US was seen first.
 _TRIAL_DELAY_US = 2 * SECOND_US
 _TRIAL_ANSWERS = 3  # number of full bodies whose mean time is compared

@@ -1,4 +1,4 @@
-"""Encoding and decoding of every format in docs/PROTOCOL.md.
+"""Encoding and decoding of packets, envelopes, link headers and forms (docs/PROTOCOL.md).
 
 This package has no state, no clock and no I/O. No decoder raises an exception on input from a peer.
 """

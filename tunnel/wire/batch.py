@@ -83,7 +83,7 @@ def parse_frames(data: Buffer) -> tuple[list[Frame], Discarded | None]:
 def batch_end(data: Buffer, offset: int, packets_max: int) -> int:
     """Return the end of the first `packets_max` packets from `offset` on, for a caller that parses a batch in parts.
 
-    Return the end of the data if no more packets follow, or if a size makes no sense.
+    Return the end of the data if fewer packets follow, or if a size is invalid or runs past the end.
     """
     unpack, end = _unpack_header, len(data)
     last = end - HEADER_SIZE

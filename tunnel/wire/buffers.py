@@ -4,5 +4,5 @@ from typing import TypeAlias
 
 __all__ = ["Buffer"]
 
-# Every memoryview in the project is contiguous and has single bytes as items (format "B"), as slices of bodies have.
+# Every memoryview in the project is contiguous and has single bytes as items (format "B"), like a slice of a body.
 Buffer: TypeAlias = bytes | bytearray | memoryview

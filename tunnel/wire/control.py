@@ -119,7 +119,7 @@ class Dropped(msgspec.Struct, frozen=True):
     reason: int  # a DropReason, or a plain number that this version does not know
     first: int
     last: int
-    limit: int  # bytes
+    limit: int  # bytes: with TOO_LARGE the relay's largest packet, else 0
 
 
 class Edge(msgspec.Struct, frozen=True):

@@ -18,9 +18,9 @@ _HEADERS_BYTES_MAX = 512  # of the form's only part
 
 
 def wrap_form(body: list[Buffer], random_hex: Callable[[int], str]) -> tuple[str, bytes]:
-    """Return the Content-Type of the form and its bytes. `random_hex(n)` returns that many random bytes as digits.
+    """Return the Content-Type of the form and its bytes. `random_hex(n)` returns n random bytes as hex digits.
 
-    The body is not searched for the boundary: at any one place, it equals the boundary with a probability of 2**-128.
+    The body is not searched for the boundary: the probability that it contains it at a given place is 2**-128.
     """
     boundary = random_hex(16)
     head = (

@@ -44,7 +44,11 @@ class TargetKind(enum.IntEnum):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A TCP address that the exit dials, or the name of a service (`port` 0). Raise ValueError if it is invalid."""
+    """A target (2.1). Raise ValueError if it is invalid.
+
+    It is a host and a port for the exit, where a prefix of the host may name another kind of target than TCP, or the
+    name of a service with `port` 0.
+    """
 
     kind: TargetKind
     host: str
@@ -60,7 +64,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """CONNECT: a request to open a connection, or to resume the one that it opened (6.5)."""
+    """CONNECT: a request to open a connection, or to resume one that an earlier CONNECT opened (6.5)."""
 
     route_key: bytes
     resume: bool
@@ -93,7 +97,7 @@ class RejectReason(enum.IntEnum):
     ID_IN_USE = 10
     SHUTTING_DOWN = 11
     MALFORMED = 12
-    FINISHED = 13  # the connection ended after each side had received everything
+    FINISHED = 13  # both halves of the connection have ended (section 5)
 
 
 class Rejected(msgspec.Struct, frozen=True):

@@ -122,9 +122,8 @@ class GrantTable:
 
     def rules_of(self, user: str) -> Ruleset:
         """Return the rules for the targets of a user."""
-        name = (
-            user if user in self._users else ""
-        )  # users without a grant share one ruleset, so that they cost no memory
+        # Users without a grant share one ruleset, so that they cost no memory.
+        name = user if user in self._users else ""
         found = self._rulesets.get(name)
         if found is None:
             rules = [rule for grant in self._grants(user) for rule in grant.connect]

@@ -20,9 +20,8 @@ class ProcessorShares:
     """
 
     def __init__(self) -> None:
-        self._debts: OrderedDict[str, tuple[int, int]] = (
-            OrderedDict()
-        )  # debt and its time, least recently charged first
+        # By user: the debt, and when it was counted; the user who was charged least recently is first.
+        self._debts: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def charge(self, user: str, spent_us: int, now: int) -> int:
         """Charge processor time. Return for how long to read nothing from this user, in microseconds."""

@@ -59,7 +59,7 @@ class Owner:
     carrier: CarrierView
 
     def enter_budget(self, user: str) -> WindowBudget:
-        """Return the budget of a new connection that this user has opened; empty: our own."""
+        """Return the budget of a new connection. `user` has opened it; empty: this endpoint opens it."""
         raise NotImplementedError
 
     def emit(self, event: Event) -> None:
@@ -122,5 +122,5 @@ class ConnectionBase:
         raise NotImplementedError
 
     def route_resumed(self, now: int) -> None:
-        """React to a route that is bound again; what may have been lost with the old one is resent (6.6)."""
+        """React to a route that is bound again: start a running drain again (5.7), and write a trace record."""
         raise NotImplementedError

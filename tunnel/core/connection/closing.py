@@ -1,7 +1,7 @@
-"""The end of a connection: CLOSE, sent and received; SHUTDOWN until it is answered; and the drain (section 5).
+"""The end of a connection: FINISH and CLOSE; SHUTDOWN until it is answered; and the drain (section 5).
 
-The state table (`state.py`) determines when these methods are called. `answer_shutdown` answers the peer of a
-connection that is already forgotten.
+The actions of the state table (`state.py`) call `discard_received`, `queue_close`, `report_closed`, `release` and
+`start_drain`. `answer_shutdown` answers the peer of a connection that is already forgotten.
 """
 
 from tunnel.core.connection.base import ConnectionBase, Owner
@@ -31,7 +31,7 @@ class Closing:
         self._owner = owner
         self.finished_writing = False  # finish() or close() was called
         self.loss: tuple[LostReason, str] | None = None  # why the connection ended, if that was an error
-        self._shutdowns_sent = 0  # number of SHUTDOWNs sent (5.7)
+        self._shutdowns_sent = 0  # attempt of the next repeat of SHUTDOWN; 0: none was sent (5.7)
         self._peer_released = False  # the peer sent SHUTDOWN
 
     # requests of the application
@@ -94,9 +94,10 @@ class Closing:
     def fail(self, reason: LostReason, tell: AbortReason | None, now: int, text: str) -> None:
         """End the connection with an error.
 
-        The application gets `reason`, and the peer gets ABORT with `tell` if that is given. When everything has been
-        received (`complete`), only an abort by our own application ends the connection; any other error only stops
-        the open, keepalive and user-timeout timers.
+        The application gets `reason`, except during the drain, when it has had its last event. The peer gets ABORT with
+        `tell`, if that is given and the peer's id is known. When everything has been received (`complete`), only an
+        abort by our own application ends the connection; any other error only stops the open, keepalive and
+        user-timeout timers.
         """
         connection = self._connection
         if connection.state is State.CLOSED:
@@ -114,7 +115,10 @@ class Closing:
     # SHUTDOWN
 
     def release(self, now: int) -> None:
-        """Release the route: send SHUTDOWN, and repeat it until the peer answers. Without the peer's id, do nothing."""
+        """Release the route: send SHUTDOWN, and repeat it until the peer answers or the drain ends.
+
+        Without the peer's id, do nothing.
+        """
         if self._connection.identity.peer_id:
             self._send_shutdown(0, now)
 
@@ -142,7 +146,7 @@ class Closing:
     # the drain
 
     def start_drain(self, now: int) -> None:
-        """Start the drain after both halves have ended cleanly. The tombstone will answer REJECTED(finished)."""
+        """Start the drain, because both halves have ended. The acceptor's tombstone will answer REJECTED(finished)."""
         connection = self._connection
         self._handshake.refuse(RejectReason.FINISHED, "")
         connection.sender.stop()

@@ -153,7 +153,8 @@ class Connection(ConnectionBase):
         self._owner.touch(self)
 
     def close(self, now: int) -> None:
-        """Deliver everything written, and read nothing more (5.2). Closed, Lost or Refused follows.
+        """Deliver everything written, unless the peer has closed, and read nothing more (5.2). Closed, Lost or Refused
+        follows.
 
         It has no effect on a connection that is closing or has ended.
         """
@@ -248,7 +249,7 @@ class Connection(ConnectionBase):
         self._send_granted = 0
 
     def _peer_closing(self, end: End, now: int) -> None:
-        """Process the peer's CLOSE, in order or not. The peer keeps no data that it had not received by then (5.4)."""
+        """Process the peer's CLOSE, in order or not. The peer discards data that had not come when it closed (5.4)."""
         window = self.sender.window
         if end.received is not None:
             received = unwrap(end.received, window.oldest)

@@ -83,7 +83,7 @@ class Handshake:
         self._connection = connection
         self._owner = owner
         self.opened_us = now
-        self.suspended_since_us = NEVER_US  # when the relay lost the route (6.5); NEVER_US while it is bound
+        self.suspended_since_us = NEVER_US  # when this endpoint learned that the route is lost (6.5); else NEVER_US
         self.unseen = not connection.identity.initiator  # the connection was not shown to the application yet
         self.is_asked = False  # the acceptor's application decides, so it knows the connection from the start
         self.is_encrypted = False  # the acceptor takes up the offer to encrypt (3.13)
@@ -251,7 +251,11 @@ class Handshake:
         self.open_now(now)
 
     def route_lost(self, now: int) -> None:
-        """React to the loss of the route at the relay: nothing flows until it is resumed (6.5)."""
+        """React to the loss of the route at the relay.
+
+        An unanswered CONNECT is sent again (3.1). On an accepted connection, nothing else is sent until it is resumed
+        (6.5).
+        """
         connection = self._connection
         if connection.state in (State.CONNECTING, State.CLOSED_EARLY):
             # Restart the backoff, since the silence came from the lost route. The acceptor may not be back (3.1, 6.5).

@@ -1,4 +1,4 @@
-"""The handlers of incoming packets: one small function per packet type, and the table that finds it."""
+"""The handlers of incoming packets: small functions, and two tables with the handler of each packet type."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ _LOST_REASONS = {
 
 
 def receive(connection: Connection, packet: Packet, now: int) -> None:
-    """Process a packet according to its type. Malformed packets and those of another peer id are discarded (3.8)."""
+    """Process a packet by its type. Malformed packets, and those with the id of another peer, are discarded (3.8)."""
     connection.stats.packets_received += 1
     handler = _FROM_PEER.get(packet.type)
     if handler is not None:

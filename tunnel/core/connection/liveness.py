@@ -11,8 +11,9 @@ PONGS_MAX = 4  # largest number of PONGs that wait to leave
 class Liveness:
     """Keepalive and user timeout of one connection.
 
-    Both timers are lazy: they check the state only when they fire. The user timeout runs from the creation of the
-    connection, so no wait has to start it. It never fires later than a wait can expire, and is set again when it fires.
+    Both timers are lazy: they check the state only when they fire. The timer of the user timeout is set from the
+    creation of the connection on, so no wait has to start it. It fires before a wait can have expired, or just then,
+    and is set again if none has.
     """
 
     __slots__ = (
@@ -49,7 +50,7 @@ class Liveness:
             self.packet_due = bool(self._pongs)
 
     def begin(self, now: int) -> None:
-        """Start the keepalive: the connection is open."""
+        """Start the keepalive, because the stream begins."""
         self.heard_us = now
         if self._keepalive_us:
             self._timers.set(Timer.KEEPALIVE, now + self._keepalive_us)

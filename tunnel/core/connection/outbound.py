@@ -34,7 +34,8 @@ class Outbound:
     def take_control(self, now: int) -> list[Packet]:
         """Return the control packets that are due, and a pending ACK if it may leave.
 
-        Nothing is due afterwards, except that without a route only CONNECT and ACCEPTED leave.
+        None is due afterwards. But while the route is lost, or the application has not accepted the connection, only
+        CONNECT and ACCEPTED leave, and the others stay due.
         """
         connection, handshake = self._connection, self._handshake
         if connection.state is State.CLOSED:
@@ -65,7 +66,7 @@ class Outbound:
         limit = min(payload_max, PACKET_PAYLOAD_MAX, self._handshake.peer_packet_bytes_max - HEADER_SIZE)
         limit = min(limit, self._owner.carrier.packet_bytes_max - HEADER_SIZE)
         if not identity.peer_id:
-            limit = min(limit, PACKET_PAYLOAD_MIN)  # early data: the peer's largest packet is not known yet (4.13)
+            limit = min(limit, PACKET_PAYLOAD_MIN)  # early data: the peer has not announced its largest packet (3.6)
         segment = self._connection.sender.take(limit, now)
         if segment is None:
             return None

@@ -21,7 +21,7 @@ class State(enum.Enum):
     REQUESTED = "requested"
     """CONNECT came; the application has not decided."""
     ACCEPTED = "accepted"
-    """ACCEPTED was sent; no packet of the initiator has come since."""
+    """ACCEPTED was sent; the packet of the initiator for which 3.5 waits has not come."""
     OPEN = "open"
     """Both sides know each other."""
     CLOSING = "closing"

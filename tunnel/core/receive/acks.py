@@ -12,7 +12,7 @@ __all__ = ["Receiver"]
 
 _DATA = int(PacketType.DATA)
 # If a window's worth of bytes comes sooner than this, the window may be too small for the round trip. On a long path
-# a window cannot come sooner than in one round trip, so the time grows with it.
+# a window cannot come sooner than in one round trip, so the time grows with the round trip.
 _EPOCH_US_MIN = 2 * SECOND_US
 _EPOCH_US_MAX = 60 * SECOND_US
 _EPOCH_TRIPS = 4
@@ -51,7 +51,7 @@ class Receiver:
         self._round_trip = round_trip
         self._timers = timers
         self._stats = stats
-        self._cause = (0, 0)  # sequence and attempt of the packet that arrived last
+        self._cause = (0, 0)  # sequence and attempt of the kept packet that arrived last (4.3)
         self._waiting_since_us = 0
         self._newest_us = 0  # arrival of the packet that caused the next ACK, so that its reported delay is exact (4.5)
         self._last_ack_us = -ACK_SPACING_US_MAX

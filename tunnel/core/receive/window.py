@@ -21,7 +21,7 @@ COPY_BYTES = 64 * 1024  # slices below this are copied out of their body, so tha
 PINNED_SHARE = 4  # a slice below 1/4 of its body is copied, too, if the pinned bytes would exceed half of the window
 JOIN_BYTES = 4 * 1024  # in-order slices below this are gathered into one chunk
 CHUNK_BYTES = 64 * 1024  # largest size of such a chunk
-UPDATE_SHARE = 4  # 4.12: a window update leaves when a quarter of the window, or twice the largest packet, is free
+UPDATE_SHARE = 4  # 4.12: an ACK leaves when a quarter of the window, or twice the largest packet if less, became free
 RECENT_MAX = 64  # number of out-of-order arrivals that are remembered for SACK, newest first
 
 

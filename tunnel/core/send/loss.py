@@ -60,7 +60,7 @@ class LossDetector:
         return lost, NEVER_US
 
     def clear(self) -> None:
-        """Remove all segments: no attempt counts as in flight any more."""
+        """Remove all segments, because their attempts are lost or no longer matter."""
         for segment in self._receipted.values():
             segment.order = -1
         self._receipted.clear()

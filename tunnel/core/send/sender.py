@@ -170,7 +170,7 @@ class Sender:
         return True
 
     def dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
-        """Declare packets lost, because the relay has dropped them. They are resent when it has room (2.9, 4.10)."""
+        """Declare packets lost, because the relay has dropped them. They are resent after the pause of 4.10."""
         window = self.window
         first, last = unwrap(first, window.oldest), unwrap(last, window.oldest)
         for sequence in range(max(first, window.oldest), min(last, window.next_sequence - 1) + 1):
@@ -284,7 +284,7 @@ class Sender:
                 self._arm_in_flight(head)
 
     def arm(self, now: int) -> None:
-        """Set every timer according to the state."""
+        """Set the timers according to the state; while packets are in flight, `_detect_losses` sets REORDER."""
         timers = self._timers
         if self.suspended:
             return
@@ -332,7 +332,7 @@ class Sender:
 
     def _detect_losses(self, now: int) -> None:
         if self.suspended or not self.rtt.srtt_us:
-            return  # without an RTT sample only RTO detects losses
+            return  # without an RTT sample no loss is detected by time (4.8)
         patience_us = self.rtt.latest_us + self.rtt.reorder_window_us(self._carrier.lanes)
         lost, due = self._loss.lost(now, patience_us)
         for segment in lost:

@@ -1,7 +1,7 @@
 """The send window: it cuts written bytes into numbered segments and remembers which of them the peer has.
 
-Sequence numbers here are unbounded; the wire carries them mod 2**32. The window knows no time: `loss.py` decides when a
-segment is lost, and `sender.py` decides when it is sent.
+Sequence numbers here are unbounded; the wire carries them mod 2**32. The window knows no time: `sender.py`, with
+`loss.py`, decides when a segment counts as lost, and when it is sent.
 """
 
 import enum
@@ -17,14 +17,14 @@ __all__ = ["NO_EDGE", "Segment", "SegmentState", "SendWindow"]
 
 NO_EDGE = 1 << 62  # bytes: the edge before any relay has announced one
 JOIN_BYTES = 64 * 1024  # chunks below this are joined into one segment; larger ones are passed on without a copy
-TRICKLE_BYTES = 1024  # RFC 9293 3.8.6.2.1 (silly windows): no smaller piece is cut while others are in flight
+TRICKLE_BYTES = 1024  # RFC 9293 3.8.6.2.1 (silly windows): no smaller part of what waits is sent during a flight
 
 
 class SegmentState(enum.IntEnum):
     """The state of a segment's latest attempt."""
 
     CARRIED = 0
-    """In a batch whose exchange is not finished."""
+    """In a batch that has no receipt yet."""
     RECEIPTED = 1
     """Queued at the relay."""
     LOST = 2
@@ -80,7 +80,7 @@ class Segment:
         self.earlier[attempt] = receipt_us
 
     def void_receipts(self) -> None:
-        """Forget all receipts: the relay has lost the attempts, so they give no RTT samples any more (4.5)."""
+        """Forget all receipts: the route is lost, and the time without it must not count as a round trip (4.5)."""
         self.receipt_us = -1
         self.earlier = None
 
@@ -108,7 +108,7 @@ class SendWindow:
         self.acknowledged_offset = 0
         self.edge_sequence = first_sequence - 1  # S of 2.10
         self.edge_bytes = NO_EDGE  # B of 2.10
-        self.edge_used = 0
+        self.edge_used = 0  # the load of 4.11, in bytes
         self.lost_bytes = 0  # bytes to be sent again
         self.ends_held = False  # FINISH and CLOSE must wait: before ACCEPTED only DATA may leave (3.6)
         self.close_sequence = NO_EDGE  # number of our CLOSE, once it has one
@@ -312,12 +312,12 @@ class SendWindow:
         return True
 
     def reset_edge(self, room_bytes: int) -> None:
-        """Restart the edge for a new route: the initial edge counts from the last acknowledged packet (6.6, 7.12)."""
+        """Restart the edge for a new route: the initial edge counts from the cumulative acknowledgement (6.6, 7.12)."""
         self.edge_sequence = self.oldest - 1
         self.edge_bytes = room_bytes
 
     def junk(self) -> int:
-        """Drop everything unsent and unacknowledged (5.3, 5.4). Return how many bytes of the stream were dropped."""
+        """Drop everything unsent or unacknowledged (5.3, 5.4). Return how many bytes of the stream were dropped."""
         junked = self.unacknowledged_bytes
         self.written_bytes = self.sent_offset = self.acknowledged_offset
         self._pending.clear()
