@@ -73,13 +73,15 @@ def login_for(url: str, *, has_token: bool) -> Login:
     """Return the stored login if it is for this relay or if `url` is empty; otherwise return an empty login.
 
     The stored settings (token, proxy, headers, certificates) are never used with another relay. If `url` names a relay
-    and `has_token` is set, the file is not read, and the login is empty: a damaged file must not stop a command that
-    does not need it.
+    and `has_token` is set, a file that cannot be read counts as none: it must not stop a command that does not need it.
     """
     nothing = Login("")
-    if url and has_token:
-        return nothing
-    login = read_login()
+    try:
+        login = read_login()
+    except UsageError:
+        if url and has_token:
+            return nothing
+        raise
     if login is None or (url and url.rstrip("/") != login.relay.rstrip("/")):
         return nothing
     return login

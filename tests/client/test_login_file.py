@@ -9,6 +9,7 @@ import pytest
 from tunnel.private_files import read_private
 from tunnel_client.errors import UsageError
 from tunnel_client.login_file import Login, login_for, login_path, read_login, remove_login, write_login
+from tunnel_client.settings import find_settings
 
 
 def test_a_written_login_is_read_back(home: Path) -> None:
@@ -127,6 +128,26 @@ def test_a_login_is_for_one_relay_with_or_without_a_slash_at_its_end(home: Path)
             assert login_for(url, has_token=False) == Login("")
     write_login(Login("https://relay.example/X", "secret"))
     assert login_for("https://relay.example", has_token=False) == Login("")
+
+
+def test_a_given_token_leaves_the_other_stored_settings_of_the_same_relay(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_login(Login("https://relay.example", "stored", proxy="http://proxy.example:3128", ca="/etc/company.pem"))
+    monkeypatch.setenv("TUNNEL_TOKEN", "given")
+    settings = find_settings(relay="https://relay.example/")
+    assert (settings.token, settings.proxy, settings.ca) == ("given", "http://proxy.example:3128", "/etc/company.pem")
+    other = find_settings(relay="https://other.example")
+    assert (other.token, other.proxy, other.ca) == ("given", "env", None)
+
+
+def test_a_damaged_file_stops_only_a_command_that_needs_it(home: Path) -> None:
+    path = write_login(Login("https://relay.example", "secret"))
+    path.write_text("{")
+    assert login_for("https://relay.example", has_token=True) == Login("")
+    for url, has_token in (("https://relay.example", False), ("", True)):
+        with pytest.raises(UsageError, match="damaged"):
+            login_for(url, has_token=has_token)
 
 
 def test_the_file_can_be_read_by_a_person(home: Path) -> None:
