@@ -235,6 +235,87 @@ async def test_a_request_that_is_refused_on_a_further_connection_waits_for_one_t
         await exchanger.close()
 
 
+class Squid(FewConnections):
+    """Refuses as soon as it has read the head of a request, and then reads on, but at most 512 KiB of the body.
+
+    Squid does so by default (client_request_buffer_max_size). After that it no longer looks at the connection, which
+    counts as open for 15 minutes, even if the client has reset it.
+    """
+
+    READS_BYTES = 512 << 10
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most, REFUSALS["403"])
+        self.stuck = 0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                size = int(head.split("content-length: ")[1].split()[0])
+                is_refused = self.open > self._most
+                if is_refused:
+                    self.refused += 1
+                    writer.write(self._refusal)
+                    await reader.readexactly(min(size, self.READS_BYTES))
+                    if size > self.READS_BYTES:
+                        self.stuck += 1
+                        return
+                    continue
+                await reader.readexactly(size)
+                writer.write(answer("200 OK", b"TUNL"))
+        self.open -= 1
+        writer.close()
+
+
+@in_loop
+async def test_no_large_body_goes_out_before_a_further_connection_is_known_to_work() -> None:
+    told = Recorded()
+    large = bytes(1 << 20)
+    async with Squid(2) as front:
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger.start(told)
+        exchanger.send(request(1))
+        assert await told.outcomes.get() == b"TUNL"
+        for turn in range(3):
+            for number in range(6):  # on six connections
+                exchanger.send(request(10 * (turn + 1) + number, large))
+            assert [await told.outcomes.get() for _ in range(6)] == [b"TUNL"] * 6
+        assert front.refused > 0
+        assert front.stuck == 0
+        await exchanger.close()
+
+
+@in_loop
+async def test_a_large_body_waits_only_while_more_connections_are_open_than_have_worked() -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    first = connections.take(0)
+    assert first is not None
+    assert not connections.is_unproven(0)
+    second, third = connections.take(0), connections.take(0)
+    assert second is not None
+    assert third is not None
+    assert connections.is_unproven(0.9)
+    assert not connections.is_unproven(1)  # nothing was refused
+    connections.answered(second, 0, by_relay=True)
+    assert connections.is_unproven(0)
+    connections.answered(third, 0, by_relay=True)
+    assert not connections.is_unproven(0)
+    connections.answered(first, 0, by_relay=True)
+    assert connections.may_be_one_too_many(third, 0) is False  # it has worked
+    fourth = connections.take(0)
+    assert fourth is not None
+    connections.answered(fourth, 0, by_relay=False)  # of the proxy itself
+    assert connections.is_unproven(0)
+    assert connections.may_be_one_too_many(fourth, 0)
+    connections.give_back(fourth)
+    assert not connections.is_unproven(0)
+    for used in (first, second, third):
+        connections.give_back(used)
+    await connections.close()
+
+
 @in_loop
 async def test_a_request_that_is_refused_on_every_connection_is_reported() -> None:
     told = Recorded()

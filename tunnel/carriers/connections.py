@@ -2,7 +2,8 @@
 
 Some paths carry only a few TCP connections at once. The proxy's operating system accepts a further one, but the proxy
 does not read from it until another one is closed. So a new connection that stays silent while others bring answers is
-one too many. Requests then wait here for a connection that works.
+one too many. Other proxies refuse all requests, on every connection, while too many are open. In both cases, requests
+wait here for a connection that works.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
 _DOUBT_S = 5.0  # after a refusal by which one connection may be too many, no additional one is opened for this long
+_REFUSED_S = 1.0  # a connection too many is refused sooner: then even a pull that is held shows that it works
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
 PAUSE_S = 0.2  # after such a refusal, the path needs this long to notice that the connection was closed
 
@@ -40,7 +42,7 @@ def reset_on_close(sockets: Iterable[socket.socket]) -> None:
 class Connection:
     """A place for one TCP connection, and for one request at a time. aiohttp opens it when a request needs it."""
 
-    def __init__(self, dialing: Dialing, *, reuse: bool, answers_before: int) -> None:
+    def __init__(self, dialing: Dialing, *, reuse: bool, answers_before: int, place: int) -> None:
         self.session: aiohttp.ClientSession = dialing.session(reuse=reuse, make_socket=self._make_socket)
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self.reuse = reuse
@@ -48,6 +50,7 @@ class Connection:
         self.works = False  # the relay has answered on it
         self.is_retired = False
         self.answers_before = answers_before  # number of answers on all connections when this one was made
+        self.place = place  # number of connections when this one had been made
 
     def reset_on_close(self) -> None:
         """Close with a reset, which takes effect even if the other side does not read the rest of a request.
@@ -73,6 +76,8 @@ class Connections:
         self._busy: dict[Connection, None] = {}
         self._closing = KeptTasks()
         self._answers = 0
+        self._carried = 1  # so many connections were open when the last of them worked
+        self._made_s = 0.0  # when the newest connection was made
         self._most: int | None = None
         self._limit_s = _LIMIT_S_MIN
         self._limited_until_s = 0.0
@@ -91,7 +96,8 @@ class Connections:
         if not self._idle:
             if self._most is not None and now_s < self._limited_until_s and len(self._busy) >= self._most:
                 return None
-            self._idle.append(Connection(self._dialing, reuse=reuse, answers_before=self._answers))
+            place, self._made_s = 1 + len(self._busy), now_s
+            self._idle.append(Connection(self._dialing, reuse=reuse, answers_before=self._answers, place=place))
         connection = self._idle.pop()
         self._busy[connection] = None
         return connection
@@ -111,6 +117,14 @@ class Connections:
         for busy in self._busy:
             busy.is_retired = True
 
+    def is_unproven(self, now_s: float) -> bool:
+        """Return whether more connections are open than the path is known to carry, and the newest has just been made.
+
+        A proxy that allows fewer then refuses all requests. If it has the body of one that it refuses, it may go on
+        counting that connection as open when it is reset: Squid does so for 15 minutes.
+        """
+        return len(self._busy) + len(self._idle) > self._carried and now_s - self._made_s < _REFUSED_S
+
     async def close(self) -> None:
         """Close all connections. None may be in use."""
         self.retire()
@@ -127,6 +141,7 @@ class Connections:
         if by_relay and not connection.works:
             connection.works = True
             self._refusals = 0
+            self._carried = max(self._carried, min(connection.place, len(self._busy) + len(self._idle)))
 
     def may_be_one_too_many(self, connection: Connection, now_s: float) -> bool:
         """Return whether a request was refused, perhaps because too many connections are open.
@@ -141,6 +156,7 @@ class Connections:
         self._refusals += not connection.works
         connection.is_retired = True
         self._most, self._doubted = others, True
+        self._carried = others
         self._limited_until_s = max(self._limited_until_s, now_s + _DOUBT_S)
         self._pause_until_s = now_s + PAUSE_S
         return True
@@ -174,7 +190,7 @@ class Connections:
         working = sum(other.has_answer and not other.is_retired for other in (*self._busy, *self._idle))
         if not working:
             return False
-        self._most = working
+        self._most = self._carried = working
         self._limit(now_s)
         return True
 

@@ -22,6 +22,8 @@ __all__ = ["HttpExchanger"]
 _MOVES_MAX = 4  # how often one request may wait for another connection
 _REFUSED = (403, 429, 503)  # statuses with which intermediaries answer on one connection too many
 _TAIL_S = 2.0  # longest time from the last envelope of a streamed answer to the end of its body
+_FIRST_BYTES = 256 * 1024  # of a large body, where a refusal is likely; Squid reads 512 KiB of a body that it refuses
+_REFUSED_S = 0.1  # a proxy that refuses a request because of its head has answered by then
 _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the answer limit
 
 
@@ -167,7 +169,7 @@ class HttpExchanger:
         response = await connection.session.post(
             self._url,
             headers=sent.secrets.headers,
-            data=_Body(request, self._outcomes),
+            data=_Body(request, self._outcomes, self._connections),
             allow_redirects=False,
             proxy=self._dialing.proxy,
             proxy_headers=self._dialing.proxy_headers or None,
@@ -245,16 +247,26 @@ def _is_same(request: Request, other: Request) -> bool:
 
 
 class _Body(aiohttp.BytesPayload):
-    """A request body that reports its size once it has been handed to the connection."""
+    """A request body that reports its size once it has been handed to the connection.
 
-    def __init__(self, request: Request, outcomes: Outcomes) -> None:
+    While more connections are open than the path is known to carry, a large body waits for a refusal before it goes on.
+    """
+
+    def __init__(self, request: Request, outcomes: Outcomes, connections: Connections) -> None:
         if request.as_form:
             kind, data = wrap_form(request.body, token_hex)
         else:
             kind, data = "application/octet-stream", b"".join(request.body)
         super().__init__(data, content_type=kind)
         self._outcomes = outcomes
+        self._connections = connections
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        await super().write_with_length(writer, content_length)
+        if len(self._value) > _FIRST_BYTES and self._connections.is_unproven(asyncio.get_running_loop().time()):
+            body = memoryview(self._value)
+            await writer.write(body[:_FIRST_BYTES])
+            await asyncio.sleep(_REFUSED_S)
+            await writer.write(body[_FIRST_BYTES:])
+        else:
+            await super().write_with_length(writer, content_length)
         self._outcomes.sent(len(self._value))
