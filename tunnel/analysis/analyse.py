@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import msgspec
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tunnel.analysis import alignment, clocks, counts, flow, graphs, holes, limits, network, stalls, tables, timing
+from tunnel.analysis.kept import kept
 from tunnel.analysis.ledger import Intake
 
 __all__ = ["Analysis", "analyse"]
@@ -82,7 +82,7 @@ def analyse(
     progress("joining both ends of the streams")
     with ThreadPoolExecutor(1) as beside:  # one query is planned, on one core, while another one runs
         counted = beside.submit(_counts, result, session, events)
-        _streams(result, events, missing, relay_dropped, progress)
+        _streams(result, events, missing, relay_dropped, beside, progress)
         counted.result()
     return result
 
@@ -124,17 +124,22 @@ def _holes(result: Analysis, session: SparkSession, events: DataFrame) -> DataFr
     return holes.table_of(session, result.files, inner)
 
 
-def _streams(result: Analysis, events: DataFrame, missing: DataFrame, relay_dropped: bool, progress: Progress) -> None:
-    steps = flow.flow_of(events).persist(StorageLevel.MEMORY_AND_DISK)
-    packets = flow.packets_of(steps, missing)
-    ordered = network.in_order(packets).persist(StorageLevel.MEMORY_AND_DISK)
-    streams = network.stream_table(ordered).persist(StorageLevel.MEMORY_AND_DISK)
-    _network(result, ordered, streams, events, relay_dropped)
-    progress("measuring round trips and stalls")
-    _timing(result, steps, ordered, streams, events, missing)
-    _name(result, steps)
-    for table in (streams, ordered, steps):
-        table.unpersist()
+def _streams(
+    result: Analysis, events: DataFrame, missing: DataFrame, relay_dropped: bool, beside: Executor, progress: Progress
+) -> None:
+    with (
+        kept(flow.flow_of(events)) as steps,
+        kept(network.in_order(flow.packets_of(steps, missing))) as ordered,
+        kept(network.stream_table(ordered)) as streams,
+    ):
+        _totals(result, streams)
+        found = beside.submit(_network, result, ordered, events, relay_dropped)
+        progress("measuring round trips and stalls")
+        with kept(timing.steps_of(steps, streams)) as timed:
+            _timing(result, timed, ordered, streams)
+            _stalls(result, timed, steps, ordered, streams, events, missing)
+        found.result()
+        _name(result, steps)
 
 
 def _rows(table: DataFrame) -> Rows:
@@ -193,10 +198,14 @@ def _relays(session: SparkSession, attached: list[tuple[str, str]]) -> DataFrame
     return session.sql(f"select inline(from_json(:rows, '{shape}'))", args={"rows": json.dumps(rows)})
 
 
-def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: DataFrame, relay_dropped: bool) -> None:
+def _totals(result: Analysis, streams: DataFrame) -> None:
     totals = _row(network.totals_of(streams))
     result.gilbert = tables.fitted({name: totals.pop(name) for name in network.TRANSITIONS})
     result.totals = totals
+
+
+def _network(result: Analysis, ordered: DataFrame, events: DataFrame, relay_dropped: bool) -> None:
+    totals = result.totals
     # Even an empty table costs a query, so skip those that are known to be empty.
     if totals["lost"]:
         result.bursts = _rows(network.burst_lengths(ordered))
@@ -209,34 +218,41 @@ def _network(result: Analysis, ordered: DataFrame, streams: DataFrame, events: D
         result.lost_ranges = _rows(network.lost_ranges(ordered))
 
 
-def _timing(
-    result: Analysis, table: DataFrame, ordered: DataFrame, streams: DataFrame, events: DataFrame, missing: DataFrame
-) -> None:
-    steps = timing.steps_of(table, streams).persist(StorageLevel.MEMORY_AND_DISK)
-    receipts = timing.receipts_by_stream(steps)
-    samples = timing.samples_of(steps, ordered)
+def _timing(result: Analysis, timed: DataFrame, ordered: DataFrame, streams: DataFrame) -> None:
+    samples = timing.samples_of(timed, ordered)
     times = _rows(timing.trips_over_time(samples, result.begin_us, result.bucket_us))
     result.trips, result.receipts = (tables.trips_of_all(times, of) for of in ("trip", "receipt"))
     result.trips_over_time = tables.trips_over_time(times)
     result.trip_values = tables.trip_values(_rows(timing.trip_classes(samples)))
-    result.totals["busy_us"] = _row(timing.busy_us(steps))["us"]
-    result.limits = _row(limits.limits_of(steps, streams, F.lit(result.totals["payload_most"])))
-    found = stalls.stalls_of(steps, table, ordered, streams, events, missing).persist(StorageLevel.MEMORY_AND_DISK)
-    result.stalls = _rows(stalls.stalls_by_cause(found))
-    result.longest_stalls = _rows(stalls.longest(found, STALLS_LISTED))
-    by_stream = found.groupBy("stream").agg(
-        F.count("*").alias("stalls"), F.sum("gap_us").alias("stalled_us"), F.mode("why").alias("stalled_by")
-    )
-    worst = streams.join(by_stream, "stream", "left").join(receipts, "stream", "left")
-    blame = F.coalesce("stalled_us", F.lit(0)) + 1000 * F.coalesce("lost", F.lit(0)) + F.coalesce("needless", F.lit(0))
-    result.worst = _rows(worst.orderBy(blame.desc(), "stream").limit(WORST_LISTED))
-    chosen = [row["stream"] for row in result.worst[:WORST]]
-    result.points = _points(table, chosen)
+    result.totals["busy_us"] = _row(timing.busy_us(timed))["us"]
+    result.limits = _row(limits.limits_of(timed, streams, F.lit(result.totals["payload_most"])))
+
+
+def _stalls(
+    result: Analysis,
+    timed: DataFrame,
+    steps: DataFrame,
+    ordered: DataFrame,
+    streams: DataFrame,
+    events: DataFrame,
+    missing: DataFrame,
+) -> None:
+    with kept(stalls.stalls_of(timed, steps, ordered, streams, events, missing)) as found:
+        result.stalls = _rows(stalls.stalls_by_cause(found))
+        result.longest_stalls = _rows(stalls.longest(found, STALLS_LISTED))
+        by_stream = found.groupBy("stream").agg(
+            F.count("*").alias("stalls"), F.sum("gap_us").alias("stalled_us"), F.mode("why").alias("stalled_by")
+        )
+        receipts = timing.receipts_by_stream(timed)
+        worst = streams.join(by_stream, "stream", "left").join(receipts, "stream", "left")
+        blame = (
+            F.coalesce("stalled_us", F.lit(0)) + 1000 * F.coalesce("lost", F.lit(0)) + F.coalesce("needless", F.lit(0))
+        )
+        result.worst = _rows(worst.orderBy(blame.desc(), "stream").limit(WORST_LISTED))
+    result.points = _points(steps, [row["stream"] for row in result.worst[:WORST]])
     for row in result.worst:
         for name in ("receipts", "backoff_max"):  # 0 if the stream sent packets, None if its sender was not traced
             row[name] = row[name] or (0 if row["packets"] else None)
-    found.unpersist()
-    steps.unpersist()
 
 
 def _name(result: Analysis, table: DataFrame) -> None:

@@ -19,6 +19,10 @@ _SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.compressed": "true",
     "spark.sql.autoBroadcastJoinThreshold": "64m",
     "spark.ui.showConsoleProgress": "false",
+    # To derive further filters from what the queries say costs more than such filters save: keys are hardly ever null.
+    "spark.sql.constraintPropagation.enabled": "false",
+    # Otherwise each expression that is built asks Java four more questions, to name its line in an error.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # The streaming state is only a list of file names.
     "spark.sql.streaming.minBatchesToRetain": "2",
 }
@@ -31,9 +35,14 @@ _LOCAL_SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
-# Java's second compiler makes code twice as fast, but takes thirty seconds of processor time. A million events took 87
-# CPU seconds with it and 75 without; at five million events it pays off.
-_BRIEF = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
+# A short report is over before Java has compiled Spark well: most of its time goes into loading classes and into code
+# that runs once. So Java does not check the bytecode of the jars that pip installed, and has no second compiler: that
+# one makes code twice as fast, but takes thirty seconds of processor time. Each task costs 10 ms, even if it is empty.
+_BRIEF_SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions "
+    "-XX:-BytecodeVerificationRemote",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 def make_session(
@@ -57,7 +66,7 @@ def make_session(
         builder = builder.master(master or "local[*]")
     if not under_submit and (master or "local").startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # avoids a lookup of this machine's name
-        chosen |= {**_LOCAL_SETTINGS, **(_BRIEF if brief else {}), "spark.driver.memory": memory}
+        chosen |= {**_LOCAL_SETTINGS, **(_BRIEF_SETTINGS if brief else {}), "spark.driver.memory": memory}
     temporary = os.environ.get("TMPDIR")
     if temporary:  # Java does not look at it, but Spark's native libraries need a directory that is not noexec
         options = chosen.get("spark.driver.extraJavaOptions", "")
