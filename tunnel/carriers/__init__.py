@@ -1,4 +1,4 @@
-"""The carriers, which move batches between an endpoint and a relay: the half of each that dials the relay.
+"""The carriers, which move batches between an endpoint and a relay: the endpoint's half of each.
 
 The modules of poll and link need aiohttp, so they are not imported here.
 """

@@ -48,7 +48,7 @@ class Conversation(Protocol):
 
 
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:
-    """Return the challenges in Proxy-Authenticate headers. Accept any text; skip the parts that make no sense."""
+    """Return the challenges in Proxy-Authenticate headers. Of each header, ignore what follows an invalid part."""
     found: list[Challenge] = []
     for raw in values:
         value = _UNPRINTABLE.sub("?", raw)

@@ -26,7 +26,7 @@ _LIMIT_S_MIN = 60.0  # time for which a limit is kept; doubles up to the maximum
 _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
-_DOUBT_S = 5.0  # after a refusal by which one connection may be too many, no additional one is opened for this long
+_DOUBT_S = 5.0  # after a refusal because of perhaps one connection too many, no additional one is opened for this long
 _REFUSED_S = 1.0  # a connection too many is refused sooner: then even a pull that is held shows that it works
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
 PAUSE_S = 0.2  # after such a refusal, the path needs this long to notice that the connection was closed
@@ -40,7 +40,7 @@ def reset_on_close(sockets: Iterable[socket.socket]) -> None:
 
 
 class Connection:
-    """A place for one TCP connection, and for one request at a time. aiohttp opens it when a request needs it."""
+    """A place for one TCP connection, which aiohttp opens when a request needs it. It carries one request at a time."""
 
     def __init__(self, dialing: Dialing, *, reuse: bool, answers_before: int, place: int) -> None:
         self.session: aiohttp.ClientSession = dialing.session(reuse=reuse, make_socket=self._make_socket)
@@ -53,7 +53,7 @@ class Connection:
         self.place = place  # number of connections when this one had been made
 
     def reset_on_close(self) -> None:
-        """Close with a reset, which takes effect even if the other side does not read the rest of a request.
+        """Let the close send a reset, which takes effect even if the other side does not read the rest of a request.
 
         A proxy that refuses a request without reading it may otherwise count the connection as open for minutes.
         """
@@ -144,9 +144,10 @@ class Connections:
             self._carried = max(self._carried, min(connection.place, len(self._busy) + len(self._idle)))
 
     def may_be_one_too_many(self, connection: Connection, now_s: float) -> bool:
-        """Return whether a request was refused, perhaps because too many connections are open.
+        """Return whether a request on this connection was refused, perhaps because too many connections are open.
 
-        Then the connection is closed, and soon the request may use another one. For a few seconds no new one is opened.
+        If so, the connection is closed after the request, which may soon use another one. For a few seconds, no
+        additional connection is opened.
         """
         others = sum(other.works for other in (*self._busy, *self._idle) if other is not connection)
         is_away = now_s - self._relay_answered_s > _RECENT_S

@@ -37,7 +37,7 @@ class SecretsInUse:
         self.now = secrets
         self._newest = secrets
         self._other: DialSecrets | None = None
-        self._is_other_refused = False  # the others were refused since `now` was last used with success
+        self._is_other_refused = False  # `_other` was refused since `now` was last used with success
         self._is_other_unknown = False  # the relay did not know the attachment of a request with the newest
         self._tell: Callable[[int], None] | None = None  # called when the newest are refused
 

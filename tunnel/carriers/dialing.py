@@ -107,8 +107,8 @@ class Dialing:
             "Cache-Control": "no-store, no-transform",
             "Accept-Encoding": "identity",
             "User-Agent": "tunnel/1",
-            # The relay refuses an endpoint that wrongly claims to be an exit. An exit's user that attaches without an
-            # exit handler is sent no targets.
+            # The relay refuses an endpoint that wrongly claims to be an exit. One that has no exit handler is sent no
+            # targets, even if its user may be an exit.
             ROLE_HEADER: "exit" if self._is_exit else "endpoint",
         }
         if token is not None:
@@ -148,7 +148,7 @@ class Dialing:
         """Return a new session, without connections. It ignores netrc and the environment, and decompresses nothing.
 
         Without `reuse` each request gets a connection of its own. `make_socket` makes their sockets, except those for
-        CONNECT through a proxy. `middlewares` see each response before aiohttp follows it.
+        CONNECT through a proxy. `middlewares` see each response before aiohttp follows a redirect.
         The session has no headers of its own: aiohttp would send them, and thus the token, to the proxy as well.
         """
         connector: aiohttp.BaseConnector

@@ -1,4 +1,4 @@
-"""A carrier that combines lanes with an exchanger, which sends single HTTP requests (section 7)."""
+"""A carrier that combines lanes with an exchanger, which sends single requests (section 7)."""
 
 import asyncio
 import socket

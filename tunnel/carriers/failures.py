@@ -35,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
 
     @property
     def is_about_certificate(self) -> bool:
-        """Whether the certificate of the relay was refused here."""
+        """Whether this side refused the certificate of the relay, or of the proxy."""
         return self.kind in _CERTIFICATES
 
     def __str__(self) -> str:

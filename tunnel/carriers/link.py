@@ -1,7 +1,7 @@
-"""The carrier that uses lanes until a road works, which carries everything while it does (section 8).
+"""The carrier that uses lanes until a road works, and then the road for everything, while it works (section 8).
 
 The lanes attach and carry the first packets. Where no link passes, they let the relay stream its answers (7.20). When a
-link is lost, the carrier gives up the batches that the link has not receipted; the core sends their packets again, and
+link is lost, the carrier gives up the batches without a receipt; the core sends their packets again, and
 the lanes take over at once. Connections survive this migration. The ladder decides which roads are tried, and when;
 this carrier opens the links and moves the batches.
 """
@@ -60,11 +60,11 @@ class LinkCarrier(ExchangingCarrier):
     `roads`: those that may be used, the best first. `remembered`: the road that carried here earlier, or "poll".
     `learned` is called when the road to remember changes, with its name and the state of each road.
 
-    `eager`: `prepared` waits for the first try of the best road, and tries follow every second even if none has ever
-    worked.
+    `eager`: `prepared` waits for the first try of the best road, and no road rests for more than a second between two
+    tries, even if none has ever worked.
 
-    `links`: the number of links to keep open, in turn to `dialing` and `others`, which lead to the same relay. One link
-    carries everything. The others are spares, and one takes over at once when that link is lost or silent.
+    `links`: the number of links to keep open, through `dialing` and `others` in turn, which lead to the same relay. One
+    link carries everything. The others are spares, and one takes over at once when that link is lost or silent.
 
     `exchanger` and `openers` stand in for HTTP: what sends the exchanges, and what opens a connection on each road.
     """
@@ -455,7 +455,8 @@ class LinkCarrier(ExchangingCarrier):
     def _take_proven(self) -> OpenLink | None:
         """Return the link that the ladder has not chosen yet, and keep it no longer.
 
-        It is a method because compiled code takes an attribute for what was assigned to it before, whatever was called.
+        It is a method because the compiler believes that an attribute still has the value assigned last, whatever was
+        called since.
         """
         proven, self._proven = self._proven, None
         return proven
@@ -477,7 +478,7 @@ class LinkCarrier(ExchangingCarrier):
         self._use_lanes(False)
 
     def _shut(self, line: OpenLink) -> None:
-        """Close a link, and give up what it has not receipted."""
+        """Close a link, and give up its batches without a receipt."""
         self._open_links.pop(line.link, None)
         self._draining.pop(line, None)
         line.link.abort()

@@ -1,4 +1,4 @@
-"""A link after the 101, until the relay has sent its greeting. Then the carrier decides how to use it."""
+"""A link after the 101, until the relay has answered its first message. Then the carrier decides how to use it."""
 
 import asyncio
 from typing import Protocol
@@ -24,7 +24,7 @@ class _Carrier(Protocol):
 
 
 class Greeting:
-    """Owns a link until the relay has sent its greeting, then hands the link to the carrier."""
+    """Owns a link until the relay has answered its first message, then hands the link to the carrier."""
 
     def __init__(self, carrier: _Carrier, road: str, dialing: Dialing, secrets: DialSecrets) -> None:
         self.timer: asyncio.TimerHandle
@@ -54,10 +54,10 @@ class Greeting:
         self._carrier.link_opened(link, self._road)
 
     def link_input(self, link: DialedLink, found: LinkInput) -> None:
-        """Do nothing: no input comes before the greeting."""
+        """Do nothing: no input comes before the relay's answer."""
 
     def link_writable(self, link: DialedLink) -> None:
-        """Do nothing: no batch is written before the greeting."""
+        """Do nothing: no batch is written before the relay's answer."""
 
     def link_lost(self, link: DialedLink, reason: str) -> None:
         self._carrier.not_opened(self._road, self._late or reason)

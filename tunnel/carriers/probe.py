@@ -213,7 +213,10 @@ class Prober:
         return await self._send(b"", lane, self._session, answer_bytes=answer_bytes)
 
     async def claim_exit(self) -> Reply:
-        """Send an exchange whose header claims that this is an exit. A relay refuses that if the header arrives."""
+        """Send an exchange whose header claims that this is an exit.
+
+        If the header arrives, the relay refuses the exchange, unless its rules allow this user to be an exit.
+        """
         self._numbers[0] = self._numbers.get(0, 0) + 1
         return await self._send(b"", 0, self._session, headers={"Tunnel-Role": "exit"})
 

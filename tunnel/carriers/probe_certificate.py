@@ -17,7 +17,7 @@ async def issuer_of(dialing: Dialing) -> str:
     trusting = _context()
     trusting.verify_mode = ssl.CERT_NONE
     raw = (await _shown(dialing, trusting)).getpeercert(binary_form=True) or b""
-    # OpenSSL decodes only a certificate that it trusts, so the second connection trusts this very certificate.
+    # Python decodes only a certificate that was verified, so the second connection trusts this very certificate.
     anchored = _context()
     anchored.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:

@@ -14,7 +14,7 @@ _MESSAGE_BYTES_MAX = PACKET_SIZE_MAX + LINK_HEADER_SIZE + 1  # aiohttp refuses a
 
 
 class OpenedWebSocket:
-    """A websocket that the relay, or something before it, has accepted. Before a frame comes, the path is unknown."""
+    """A websocket that the relay, or something before it, has accepted. Only a message shows that the path works."""
 
     early = b""  # aiohttp keeps what came with the 101
 

@@ -52,7 +52,7 @@ class Admission:
         self._routes: dict[RouteName, Connection] = {}
 
     def receive_connect(self, packet: Packet, now: int) -> bool:
-        """Open a connection for a CONNECT, repeat an answer, resume or refuse. Return False if the packet is malformed."""
+        """Open a connection for a CONNECT, repeat its answer, resume or refuse. Return False if it is malformed."""
         connect = decode_connect(packet.payload)
         if connect is None or not packet.source:
             return False

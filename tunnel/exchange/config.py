@@ -43,7 +43,7 @@ class LaneConfig:
     hold_us_min: int = 2 * SECOND_US
     """The longest hold never shrinks below this, however early the path cuts pulls."""
     stream_us: int = 55 * SECOND_US
-    """Longest age of a streamed answer. Its own heartbeats keep it from being idle, so proxies let it live longer."""
+    """Longest age of a streamed answer, also at first: its empty envelopes keep proxies from cutting it as idle."""
     stream_after_us: int = 2 * SECOND_US
     """Age of an attachment at which streamed answers are tried. One that moves much tries at once; a short one never
     pays for the try."""

@@ -55,7 +55,7 @@ class Flight:
 
     `wait_us` is the time from the first attempt to its deadline. `repeat_us` is the longest time between repeats while
     no answer comes. It doubles with each repeat after the first, up to `repeat_us_max` or what the size of the body
-    allows, whichever is larger. After a reported failure the repeat leaves sooner.
+    allows, whichever is larger. A repeat after a reported failure leaves sooner, and doubles nothing.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class Flight:
         self.hold_us = message.hold_ms * 1000 if isinstance(message, Exchange) and not message.stream else 0
         self.answer_bytes_max = message.answer_bytes_max if isinstance(message, Exchange) else message.body_bytes_max
         self.next_us = now
-        """When the next attempt leaves unless an answer comes: now, then at the deadline, then at each repeat."""
+        """When the next attempt leaves unless an answer comes: the first at once, each other one by the newest
+        attempt's deadline."""
         self.sent = 0
         self.failures = 0
         self.last = ""  # the latest failure, in words
@@ -88,7 +89,7 @@ class Flight:
         self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
         self.foreign = 0  # attempts that an intermediary refused
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
-        self.passed_between = 0  # unexplained failures after a smaller body had passed
+        self.passed_between = 0  # unexplained failures before which a smaller body passed, after the failure before
         self.smaller_passed = False  # a smaller body has passed since the last unexplained failure
         self.first_sent_us = now
         self.answer_bytes_full = self.answer_bytes_max  # the limit that the first attempt asks for
@@ -134,7 +135,7 @@ class Flight:
         return request, evicted
 
     def fail(self, request_id: int, text: str, retry_after_us: int, now: int, *, explained: bool = False) -> None:
-        """Record that an open attempt was reported as failed. `explained`: its size cannot be the reason.
+        """Record that an open attempt was reported as failed. `explained`: the size of the body cannot be the reason.
 
         The repeat leaves at once after the first such failure, and soon after later ones (7.8).
         """

@@ -118,7 +118,7 @@ class IncomingStream:
 
     @property
     def unheard(self) -> bool:
-        """Whether the relay has not heard of all packets that came. Requests say so until one of them is answered."""
+        """Whether the relay has not heard of all packets that came. Requests confirm them until one is answered."""
         return self._packets_serial > self.known_serial
 
     def said(self) -> int:

@@ -1,7 +1,7 @@
 """Chooses the road of an attachment: which to try and when, which carries, and when to doubt it. Without I/O.
 
-The roads form a ladder: the first one is the best. Poll is below all of them, always works, and carries whatever no
-road carries. The caller tries roads, moves the batches, and reports what happens; `poll_decision` says what to do.
+The roads form a ladder: the first one is the best. Poll is below all of them: it needs no upgrade, and carries whatever
+no road carries. The caller tries roads, moves the batches, and reports what happens; `poll_decision` says what to do.
 """
 
 import enum
@@ -19,9 +19,9 @@ __all__ = ["POLL", "Decision", "Ladder", "Step"]
 POLL = "poll"  # remembered in place of a road where none works
 
 _SECOND_US = 1_000 * MILLISECOND_US
-_AGE_US = 2 * _SECOND_US  # an attachment younger than this, with less data, tries one road only
+_AGE_US = 2 * _SECOND_US  # an attachment that is younger, and has moved less than _MOVED_BYTES, tries one road only
 _MOVED_BYTES = 256 * KIB
-_PROOF_US = 3 * _SECOND_US  # time for the first message to come back, at least
+_PROOF_US = 3 * _SECOND_US  # time for the answer to the first message, at least
 _DOUBT_US = _SECOND_US  # time without a receipt, at least; it doubles whenever a receipt comes after all
 _DOUBT_US_MAX = 8 * _SECOND_US
 _DEAD_US = 10 * _SECOND_US  # without a receipt for this long, a doubted road is closed
@@ -29,7 +29,7 @@ _PROBE_US = 15 * _SECOND_US  # after a receipt, if none is awaited; below the 20
 _PROBE_FIRST_US = _SECOND_US  # on a new connection: paths that pass a first message only are found soon
 _PROBATION_BYTES = 64 * KIB
 _REST_US = _SECOND_US
-_REST_US_WORKED = 100 * MILLISECOND_US  # for a road that has carried data: most often only a connection was lost
+_REST_US_WORKED = 100 * MILLISECOND_US  # for a road that has been in use: most often only a connection was lost
 _REST_US_MAX = 600 * _SECOND_US
 _REST_US_EAGER = _SECOND_US  # the longest rest of a road that the user has asked for
 _GOOD_US = 60 * _SECOND_US  # after this time in use, rests begin as at first
@@ -58,7 +58,7 @@ class Decision(msgspec.Struct):
 
 
 class _Rung:
-    """A road, and what was learned of it."""
+    """A road, and what was learned about it."""
 
     def __init__(self, road: Road, rest_us: int) -> None:
         self.road = road
@@ -79,7 +79,7 @@ class Ladder:
     """The roads of one attachment.
 
     `remembered`: the road that carried on this path earlier, POLL if none did, or empty. `eager`: try the best road at
-    once whatever is remembered, and let it never rest for more than a second.
+    once whatever is remembered, and let no road rest for more than a second.
     """
 
     def __init__(self, roads: Sequence[Road], random: Random, *, remembered: str = "", eager: bool = False) -> None:
@@ -123,12 +123,13 @@ class Ladder:
 
     @property
     def proof_us(self) -> int:
-        """The time in which the first message must come back on a road."""
+        """The time in which the relay must answer the first message on a road."""
         return max(_PROOF_US, 4 * self.round_trip_us)
 
     @property
     def learned(self) -> str:
-        """What to remember of this path: the road in use, POLL if every road has failed, or empty."""
+        """What to remember of this path: the road in use, else the one that was used last, else POLL if every road has
+        failed; empty: nothing yet."""
         if self._used is not None and not self.is_doubted:
             return self._used.road.name
         is_hopeless = all(rung.state is RungState.RESTING for rung in self._rungs)
@@ -173,7 +174,8 @@ class Ladder:
         self._moved_bytes += size
 
     def proven(self, name: str, now: int) -> None:
-        """The first message came back on the road that is tried, or on a renewed one that was lost in the meantime."""
+        """The relay has answered the first message on the road that is tried, or on the new connection of a road whose
+        old one was lost in the meantime."""
         rung = self._rung(name)
         if rung not in (self._trying, self._renewing):
             return
@@ -295,7 +297,7 @@ class Ladder:
             self._renewing = rung
             self._decide(Step.RENEW, rung)
         elif not self._unreceipted_bytes and self._probe_us is not None and now >= self._probe_us:
-            # Without data of ours, nothing else would show that the path passes nothing, and the relay's data is lost.
+            # If we send nothing, only a probe shows that the path passes nothing, and that the relay's data is lost.
             self._probe_us = now + _PROBE_US
             self._decide(Step.PROBE, rung)
 

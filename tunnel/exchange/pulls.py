@@ -2,10 +2,10 @@
 
 The path and the configuration choose one of three modes:
 
-holding   One pull is always in flight; the relay holds it until something waits. While packets flow, two pulls are in
-          flight if there are more than two lanes.
-polling   Used where a response cannot be held (one lane, or no hold): pull at once after packets, else with exponential
-          backoff.
+holding   One pull is kept in flight; the relay holds it until something waits or the hold ends. While packets flow, two
+          are in flight if there are more than two lanes and the path lets two be held.
+polling   Used where no response may be held, for example with one lane: pull at once after packets, else with
+          exponential backoff.
 interval  One pull at each interval, without a hold.
 
 In every mode, while answers are full or say that more waits, all lanes but one pull at once and without a hold. Such a
@@ -47,7 +47,7 @@ class Pulled(msgspec.Struct):
 class PullPolicy:
     """Decides when to pull and with which hold.
 
-    `hold_us_short` is the first hold after packets came: if that pull is lost, a stream stalls no longer than that.
+    `hold_us_short` is the first hold after packets came: if that pull is lost, packets wait for about that long.
     Holds double while nothing comes.
     """
 

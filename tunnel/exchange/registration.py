@@ -83,7 +83,7 @@ class Registration:
     def renew(self, *, outbid: bool) -> bool:
         """Move to a higher generation. Return False if there is none left.
 
-        With `outbid` the relay knows a higher generation than ours: then the generation doubles, to overtake it soon.
+        With `outbid` the relay knows a higher generation: ours is then more than doubled, to overtake it soon.
         """
         self.attached = None
         if self.generation == _GENERATION_MAX:

@@ -15,11 +15,11 @@ class Road(msgspec.Struct):
 
 
 class RungState(enum.Enum):
-    """The knowledge of a road on this path."""
+    """The state of a road on this path, as far as it is known."""
 
     UNKNOWN = "unknown"
     TRYING = "trying"
-    READY = "ready"  # a message has come back on it
+    READY = "ready"  # the relay has answered the first message on it
     USED = "used"
     DOUBTED = "doubted"  # in use, but silent: poll carries the data until it is heard again
     RESTING = "resting"  # it failed or died, and is tried again later

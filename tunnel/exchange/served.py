@@ -114,7 +114,7 @@ class ServedLane:
         self._limits = limits
         self._open: _Open | None = None  # between receive and answer
         self._parked: _Open | None = None
-        # All answers to one number hold the same packets, so any serial from the first one on confirms them.
+        # All complete answers to one number hold the same packets, so any serial from the first one on confirms them.
         self._ledger = Ledger()
         self._first_serial = 0
         self._pace = pace or StreamPace()
@@ -135,7 +135,7 @@ class ServedLane:
     def held_bytes(self) -> int:
         """The number of bytes that the lane keeps: unconfirmed frames, and packets that leave or come in pieces.
 
-        It is at most one answer or the window of a stream, plus two packets.
+        It is at most one answer, or the window and one envelope of a stream, plus two packets.
         """
         outgoing = self._outgoing.size if self._outgoing is not None else 0
         return self._ledger.held_bytes + outgoing + self._incoming.held_bytes
