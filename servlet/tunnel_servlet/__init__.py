@@ -1,3 +1,3 @@
-"""The relay: all code that runs on the open side of the firewall."""
+"""The relay and the exit: the code of the command `tunnel-relay`."""
 
 __all__: list[str] = []

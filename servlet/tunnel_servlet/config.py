@@ -1,6 +1,6 @@
 """The relay's configuration: parses the text of its files into checked values. It does not read the files itself.
 
-Every error names the file, the key, and what to do.
+An error in a file names the file, the key if there is one, and what to do.
 """
 
 import difflib

@@ -135,7 +135,7 @@ class Lanes:
         return max(began_us, since_us) + max(_WAITS_US_MIN, 4 * self._path.round_trip.least_us)
 
     def room(self, now: int) -> int:
-        """Return how many bytes of packets a push may carry now; 0 if none may start: no lane, or a gap (7.18)."""
+        """Return how many bytes of packets a push may carry now; 0 if no lane is free, or during a gap (7.18)."""
         if self._push_lane() is None or not self._path.pace.allows(now):
             return 0
         return self._path.room_bytes

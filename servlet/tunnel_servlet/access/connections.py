@@ -26,8 +26,8 @@ class Connections:
     The payer of a connection is its source address until a valid token has come, and then the user of the token.
 
     Connections on which no valid token has come yet take at most half of all, and one source takes at most half of
-    those. No payer may hold more bytes than remain free. So one payer alone can hold half of `bytes_max`, and each of
-    two a third.
+    those. A payer is charged for more bytes only if it then holds no more than remain free. So one payer alone can hold
+    half of `bytes_max`, and two that hold the same a third each.
     """
 
     def __init__(self, total_max: int, per_source_max: int, per_user_max: int, bytes_max: int) -> None:

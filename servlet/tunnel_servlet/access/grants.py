@@ -260,9 +260,9 @@ def _toml_text(text: str) -> str:
     return f'"{"".join(letters)}"'
 
 
-# An open relay listens on loopback, so its clients are on its own machine, and the relay may dial every target that
-# they can reach themselves. Unix sockets are not among them: their permission bits may keep out other users of the
-# machine, who can reach the relay.
+# An open relay listens on loopback, so its clients are on its own machine, and the relay may dial what they can reach
+# themselves, except link-local, metadata and reserved addresses. Unix sockets are excluded, too: their permission bits
+# may keep out other users of the machine, who can reach the relay.
 _EVERYTHING = tuple(
     parse_rule(protocol + text)
     for protocol in ("", UDP_RULE)

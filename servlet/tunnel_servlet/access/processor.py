@@ -16,7 +16,7 @@ class ProcessorShares:
     """Counts the processor time that users have spent beyond their shares.
 
     All users who are active have equal shares of the processor. A user who spends more is in debt, which the user's
-    share pays back as time passes. Until then the relay reads nothing from that user.
+    share pays back as time passes. While the debt is above _BURST_US, the relay reads nothing from that user.
     """
 
     def __init__(self) -> None:

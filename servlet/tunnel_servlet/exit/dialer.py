@@ -1,7 +1,7 @@
 """The dialer: connects an exit's connections to their targets, in the relay's process or in `tunnel-relay exit`.
 
 The dialer makes the final check: it resolves a name once, checks each address against the user's rules, and dials an
-address that passed as a literal. The hosts and ports in an SRV record are checked as if the user had asked for them. A
+allowed address, not the name. The hosts and ports in an SRV record are checked as if the user had asked for them. A
 Unix socket needs a rule with its path. The exit sends ACCEPTED only after the target has accepted.
 """
 
@@ -55,7 +55,7 @@ class _Refused(Exception):
 
 
 class Dialer:
-    """An exit handler for `tunnel.attach`. `rules_of(user)` returns the rules of the user that the relay put into
+    """An exit handler for `tunnel.attach`. `rules_of(user)` returns the rules of the user whom the relay named in
     CONNECT.
 
     One user may not have more connections than are still free: one user alone gets half of `connections_max`.

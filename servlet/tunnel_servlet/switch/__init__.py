@@ -1,3 +1,3 @@
-"""The switch: forwards packets between attachments and stores them until they have left. Sans-I/O."""
+"""The switch: forwards packets between attachments and stores them until their arrival is confirmed. Sans-I/O."""
 
 __all__: list[str] = []

@@ -15,8 +15,8 @@ _Turn: TypeAlias = tuple[str, str]  # the user, and the owner of the service if 
 
 
 class AcceptQueues:
-    """One queue for each service whose listeners have no room. In it users take turns; so do a user and the strangers
-    who come to that user's service.
+    """One queue for each service whose listeners have no room. Users take turns in it; the strangers who come to one
+    user's service have turns of their own.
 
     A burst of one user therefore delays a connection of another user by one place. The queues need no limits of their
     own, since each route in them counts as open for its user.

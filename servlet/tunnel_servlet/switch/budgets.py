@@ -19,8 +19,8 @@ class Budget:
     """The budget of one level. Bytes counted here are also counted at every level above.
 
     A budget has two accounts. `held` is real memory and never exceeds `hard_bytes`. `reserved`, `beyond` and
-    `outstanding` are promised bytes and bytes used beyond the promises; limits are set so that they stay within
-    `pool_bytes`.
+    `outstanding` count promised bytes, and bytes in use beyond the promises; limits are set so that their sum stays
+    within `pool_bytes`.
     """
 
     __slots__ = ("beyond", "hard_bytes", "held", "outstanding", "parent", "pool_bytes", "reserved")

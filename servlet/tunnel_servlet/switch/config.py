@@ -61,7 +61,7 @@ class SwitchConfig:
     longer than the longest pause between two CONNECTs of an initiator, so that at least one repeat comes within it
     (3.2)."""
     park_us: int = 5 * SECOND
-    """How long a resume waits for the endpoint that it names (6.5)."""
+    """How long after its newest repeat the relay keeps a resume whose endpoint is not attached (6.5)."""
     settle_us: int = 5 * SECOND
     """For this time after the first endpoint has attached, the relay does not refuse a CONNECT for lack of a service or
     exit: endpoints that were attached before the relay restarted may still be on the way back (6.5)."""

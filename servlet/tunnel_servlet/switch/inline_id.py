@@ -1,4 +1,4 @@
-"""The attachment ids of endpoints in the relay's own process: a marker, and the relay's epoch or a user's hash.
+"""The attachment ids of endpoints in the relay's own process: a marker, and the relay's epoch or a hash.
 
 Clause 6.1 of docs/PROTOCOL.md.
 
@@ -50,9 +50,9 @@ def is_public_endpoint(identity: bytes) -> bool:
 
 
 def strangers_of(owner: str) -> str:
-    """Return the name under which the rules are asked for strangers who come to a service of this user.
+    """Return the name with which the rules are asked about strangers who come to a service of this user.
 
-    They may reach what is public, and not what the user may reach.
+    Strangers may reach what is public, and not what the user may reach.
     """
     return f"{PUBLIC_USER}:{owner}"
 

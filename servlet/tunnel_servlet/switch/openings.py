@@ -103,7 +103,7 @@ class Openings:
     def accepted(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Handle ACCEPTED: bind the route if it comes from the attachment that the CONNECT was handed to (3.2).
 
-        A repeated ACCEPTED is forwarded.
+        An ACCEPTED of the route is forwarded, a repeated one, too.
         """
         accepted = decode_accepted(frame.payload)
         if accepted is None or not frame.destination:
@@ -140,7 +140,7 @@ class Openings:
 
     def _stamp(self, frame: Frame, connect: Connect, attachment: ServedAttachment) -> Frame:
         """Return the CONNECT with the authenticated user, which replaces any user that the sender named (2.1), and with
-        a packet size that the user's rates can pass on smoothly (9.8)."""
+        a largest packet that the user's rates can pass on smoothly (9.8)."""
         user, is_stranger = attachment.account.user, is_public_endpoint(attachment.identity)
         packet_bytes_max = self._context.pacing.packet_bytes_max(user, connect.target)
         name = PUBLIC_USER if is_stranger else user
@@ -148,7 +148,7 @@ class Openings:
         return _with_payload(frame, encode_connect(msgspec.structs.replace(connect, options=options)))
 
     def _with_small_packets(self, route: Route, frame: Frame, accepted: Accepted) -> Frame:
-        """Return ACCEPTED with a packet size that the rates of the route can pass on smoothly (9.8)."""
+        """Return ACCEPTED with a largest packet that the rates of the route can pass on smoothly (9.8)."""
         packet_bytes_max = route.acceptor.queue.paced_packet_bytes
         options = _lowered(accepted.options, packet_bytes_max)
         if options is accepted.options:

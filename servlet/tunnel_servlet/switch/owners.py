@@ -30,7 +30,7 @@ class NameOwners:
         return user
 
     def take(self, name: str, user: str) -> None:
-        """Give the name to a user of whom an endpoint listens under it now."""
+        """Give the name to a user, one of whose endpoints listens under it now."""
         before = self._owners.get(name)
         if before is not None:
             self._unkeep(before, name)

@@ -1,4 +1,4 @@
-"""The queue of one direction of a route: the stream in sequence order, and the control packets before it.
+"""The queue of one direction of a route: the stream in sequence order, and the control packets, which leave first.
 
 Clauses 9.2, 9.3 of docs/PROTOCOL.md.
 """
@@ -347,7 +347,7 @@ class RouteQueue(Payer):
         return size
 
     def _name_dropped(self, key: int) -> None:
-        """Queue DROPPED(full) to the sender, which then waits until an EDGE announces room."""
+        """Queue DROPPED(full) to the sender, which then pauses (4.10)."""
         self._counters.packets_dropped_full += 1
         self.ledger.named_dropped(self.data_bytes - self.ledger.late_bytes)
         self.back.note_dropped(DropReason.FULL, key, 0)

@@ -20,7 +20,7 @@ _TOO_MANY = "this endpoint listens under {} names already: give one up, or ask t
 class Services:
     """All listeners. Those of one name take turns. `changed` is called with a name whose listeners have changed.
 
-    The listeners of a name belong to one user, or to users of whom `may_share(user, name)` holds.
+    The listeners of a name belong to one user, or to users for whom `may_share(user, name)` is true.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Services:
         self._changed(name)
 
     def _why_elsewhere(self, attachment: ServedAttachment, name: str, place: PublicPlace) -> str:
-        """Return why the service cannot have this public place: it has another one, through another endpoint."""
+        """Return why the service cannot have this place, if another endpoint made it public elsewhere; else empty."""
         others = [one.public for one in self._up.get(name, ()) if one.attachment is not attachment]
         found = next((other for other in others if other not in (None, place)), None)
         advice = "already, through another endpoint: stop that one, or choose another name"

@@ -93,8 +93,8 @@ class PublicPorts(Publisher):
         self._sides: dict[PublicSide, None] = {}
         self._tasks = KeptTasks()
         self._attached = 0  # endpoints so far
-        # No stranger ever shows a token. Connections without a token get half of all places in `Connections`, so it is
-        # made with twice the number.
+        # No stranger ever shows a token. `Connections` admits half of its limit without a token, so it gets twice the
+        # number that the configuration allows.
         self._connections = Connections(
             2 * limits.public_connections_max, limits.public_connections_per_address_max, 1, limits.waiting_bytes_max
         )

@@ -36,7 +36,7 @@ class TokenBound(Protocol):
     identity: Identity
 
     def end(self, text: str) -> None:
-        """End at once. `text` is the reason, for the log."""
+        """End at once. `text` is the reason, for people."""
 
 
 class Relay:
@@ -83,7 +83,7 @@ class Relay:
         return self.config.is_open or self.tokens.is_live(identity)
 
     def rejected(self, authorization: str | None, address: str) -> int:
-        """Count a wrong token. Return the seconds for which to refuse the address, or 0 to answer it now."""
+        """Count a wrong token, if one came. Return the seconds for which to refuse the address; 0: answer it now."""
         if not read_bearer(authorization):
             return 0
         wait_s = self.limiter.failed(source_of(address), now_us())

@@ -226,7 +226,9 @@ def _tell(text: str) -> None:
 
 
 async def serve(config: RelayConfig, load: Callable[[], RelayConfig] | None, files: list[Path]) -> int:
-    """Serve until SIGTERM has drained the relay, or until SIGINT stops it at once. SIGHUP reads the files again.
+    """Serve until the relay has drained, or until SIGINT stops it at once. SIGHUP reads the files again.
+
+    SIGTERM and `tunnel-relay drain` start to drain it.
 
     Return the exit code: 130 after SIGINT, else 0.
     """

@@ -379,7 +379,7 @@ def allow_files(limits: ServiceLimits) -> None:
 
 
 def client_connections(limits: ServiceLimits) -> Connections:
-    """Return the count of client connections, within the number of files that this process may open."""
+    """Return the limits of client connections, lowered to what the files that this process may open suffice for."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     total_max = limits.connections_max
     if files != resource.RLIM_INFINITY:
@@ -389,7 +389,7 @@ def client_connections(limits: ServiceLimits) -> Connections:
 
 
 def admin_connections() -> Connections:
-    """Return the count of connections to the admin listener."""
+    """Return the limits of connections to the admin listener."""
     return Connections(4 * _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX, _ADMIN_BYTES_MAX)
 
 
