@@ -29,7 +29,7 @@ _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may m
 _DOUBT_S = 5.0  # after a refusal because of perhaps one connection too many, no additional one is opened for this long
 _REFUSED_S = 1.0  # a connection too many is refused sooner: then even a pull that is held shows that it works
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
-PAUSE_S = 0.2  # after such a refusal, the path needs this long to notice that the connection was closed
+PAUSE_S = 0.2  # time for the path to notice that the connection of a refused request was closed
 
 
 def reset_on_close(sockets: Iterable[socket.socket]) -> None:

@@ -38,11 +38,11 @@ class SecretsInUse:
         self._newest = secrets
         self._other: DialSecrets | None = None
         self._is_other_refused = False  # `_other` was refused since `now` was last used with success
-        self._is_other_unknown = False  # the relay did not know the attachment of a request with the newest
-        self._tell: Callable[[int], None] | None = None  # called when the newest are refused
+        self._is_other_unknown = False  # the relay did not know the attachment of a request with the newest secrets
+        self._tell: Callable[[int], None] | None = None  # called when the newest secrets are refused
 
     def renew(self, secrets: DialSecrets, refused: Callable[[int], None]) -> None:
-        """Use these from the next request on. If they are refused, `refused` is called, once, with the HTTP status."""
+        """Use these secrets from the next request on. If they are refused, call `refused` once with the HTTP status."""
         if self._other is None or self.now is not self._newest:
             self._other = self.now  # otherwise, `now` is untried: keep the older ones
         self.now = self._newest = secrets

@@ -52,7 +52,7 @@ class DialedLink(LinkProtocol):
         return () if found is None else (found,)
 
     def begin(self, transport: asyncio.Transport, greeting: bytes, early: bytes) -> None:
-        """Take the connection over and send the greeting. `early`: bytes that were already read from it."""
+        """Take the connection over and send `greeting`, the first message. `early`: bytes already read from it."""
         self.take_over(transport, _DEAD_PATH)
         transport.write(greeting)
         if early:
@@ -68,7 +68,7 @@ class DialedLink(LinkProtocol):
         self.write(self.state.send(packets, token))
 
     def handle_timeout(self, now: int) -> None:
-        """Write a lone receipt if it is due."""
+        """Write a receipt without a batch, if one is due."""
         if self.is_open:
             self.write(self.state.handle_timeout(now))
 

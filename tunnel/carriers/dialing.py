@@ -147,7 +147,7 @@ class Dialing:
     ) -> aiohttp.ClientSession:
         """Return a new session, without connections. It ignores netrc and the environment, and decompresses nothing.
 
-        Without `reuse` each request gets a connection of its own. `make_socket` makes their sockets, except those for
+        Without `reuse` each request gets a connection of its own. `make_socket` makes the sockets, except those for
         CONNECT through a proxy. `middlewares` see each response before aiohttp follows a redirect.
         The session has no headers of its own: aiohttp would send them, and thus the token, to the proxy as well.
         """

@@ -15,7 +15,7 @@ __all__ = ["Exchanger", "ExchangingCarrier", "Outcomes"]
 
 
 class Outcomes(Protocol):
-    """Is notified of the outcome of each request. A call after `abandon` changes no exchange."""
+    """The object that an exchanger tells the outcome of each request. A call after `abandon` changes no exchange."""
 
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
         """Handle a complete HTTP response. The caller must not change the body afterwards."""

@@ -28,7 +28,7 @@ _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the ans
 
 
 class HttpExchanger:
-    """Sends each request in a task of its own. Connections are reused where that is wise, except for a repeat."""
+    """Sends each request in a task of its own. Connections are reused while `Reuse` allows it, except for a repeat."""
 
     def __init__(self, dialing: Dialing, answer_bytes_max: int) -> None:
         self.description = f"poll {dialing.description}"

@@ -66,7 +66,7 @@ class LinkCarrier(ExchangingCarrier):
     `links`: the number of links to keep open, through `dialing` and `others` in turn, which lead to the same relay. One
     link carries everything. The others are spares, and one takes over at once when that link is lost or silent.
 
-    `exchanger` and `openers` stand in for HTTP: what sends the exchanges, and what opens a connection on each road.
+    `exchanger` and `openers` stand in for HTTP: one sends the exchanges, the others open a connection on each road.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class LinkCarrier(ExchangingCarrier):
         self._line: OpenLink | None = None  # the link in use
         self._proven: OpenLink | None = None  # the link that the ladder has not chosen yet
         self._spares: list[OpenLink] = []
-        self._draining: dict[OpenLink, int] = {}  # replaced links, and until when
+        self._draining: dict[OpenLink, int] = {}  # replaced links, and when to close them
         self._links_max = links
         self._dialings = itertools.cycle((dialing, *others))
         self._opening: asyncio.Task[None] | None = None
@@ -455,7 +455,7 @@ class LinkCarrier(ExchangingCarrier):
     def _take_proven(self) -> OpenLink | None:
         """Return the link that the ladder has not chosen yet, and keep it no longer.
 
-        It is a method because the compiler believes that an attribute still has the value assigned last, whatever was
+        It is a method because the compiler assumes that an attribute still has the value assigned last, whatever was
         called since.
         """
         proven, self._proven = self._proven, None

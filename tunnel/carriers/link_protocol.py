@@ -40,7 +40,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         self.is_over = False
         self._now = now
         self._transport: asyncio.Transport
-        self._greeting = memoryview(bytearray(_GREETING_BYTES))  # receives input before the first batch
+        self._greeting = memoryview(bytearray(_GREETING_BYTES))  # receives input until the link is open
         self._first = bytearray()
         self._first_bytes_max = first_bytes_max
 

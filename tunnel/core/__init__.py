@@ -7,7 +7,7 @@ bits. It takes out batches, events and the time of the next timer. Therefore eve
 Where things are
 ----------------
 
-    endpoint.py       all connections of an endpoint: finds that of each packet; has one timer and one queue of events
+    endpoint.py       all connections; finds the connection of each packet; one timer, one queue of events
     admission.py      decides about each CONNECT: open, repeat the answer, resume or refuse
     services.py       the services that this endpoint offers, and their announcements to the relay
     pull_rate.py      negotiates the interval between pulls with the relay
@@ -33,13 +33,14 @@ How a byte travels
 `Connection.write` puts it into the send window. The scheduler asks the connection for segments while it fills a batch
 (`Endpoint.next_batch`). Each segment is a numbered packet, and the batch remembers which attempts of which segments it
 carries. A *receipt* (`batch_done(ok=True)`) says that the batch is queued at the relay; from then on the retransmission
-timer runs. When a batch is given up (`ok=False`), its segments count as lost at once. Data is freed when the peer has
-acknowledged it, or when the send half ends.
+timer may run. When a batch is given up (`ok=False`), its segments count as lost at once. Data is freed when the peer
+has acknowledged it, or when the send half ends.
 
-At the peer, `receive_packets` finds the connection by its own id, `inbound` finds the handler for the packet type, and
-the receive window puts the segment in order. Bytes in order are readable. An ACK travels with a batch that leaves
-anyway, unless an ACK has just left; it leaves after 25 ms at the latest, and at once when something is missing. The end
-of a direction (FINISH or CLOSE) carries length and digest, which are compared before `cumulative` of an ACK reaches it.
+At the peer, `receive_packets` finds the connection by the id that the peer itself has given it, `inbound` finds the
+handler for the packet type, and the receive window puts the segment in order. Bytes in order are readable. An ACK
+travels with a batch that leaves anyway, unless an ACK has just left; it leaves after 25 ms at the latest, and at once
+when something is missing. The end of a direction (FINISH or CLOSE) carries length and digest. The receiver compares
+them before it acknowledges everything up to that end.
 
 Errors that the core handles
 ----------------------------
@@ -48,7 +49,7 @@ Errors that the core handles
   and the retransmission timer is the backstop. Packets of a batch that the carrier has given up, and packets that the
   relay names in DROPPED, count as lost at once.
 - The relay dies, or loses the attachment: `attached(fresh=True)`, or DROPPED(no route). Nothing flows until the
-  initiator has sent CONNECT with `resume`; its answer makes both sides resend what is unacknowledged.
+  initiator has sent CONNECT with `resume`; the answer to it makes both sides resend what is unacknowledged.
 - The peer is silent. Keepalive PINGs and window probes leave, and in the end the user timeout passes and both
   applications get an error.
 - CLOSE is lost, or crosses the peer's. It is retransmitted like DATA, and the state table has a row for CLOSEs that

@@ -1,4 +1,4 @@
-"""The budget from which a process grants windows and buffers, so that many connections cannot use up its memory.
+"""The budget from which an endpoint grants windows and buffers, so that many connections cannot use up the memory.
 
 An endpoint that accepts connections of several users gives each of them a share. No grant makes a user's share larger
 than half of what the others leave, so one user alone gets at most half of the budget.

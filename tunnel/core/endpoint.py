@@ -127,7 +127,7 @@ class Endpoint(AdmittingOwner):
     def connect(self, target: Target, now: int, offer: bytes = b"") -> Connection:
         """Open a connection. Connected, Refused or Lost follows; up to 64 KiB of data may leave before that.
 
-        With `offer`, a ClientHello, it offers encryption (3.13), and nothing may be written before Connected.
+        With `offer`, a ClientHello, it offers encryption (3.13), and the caller may write nothing before Connected.
         """
         identity = ConnectionIdentity(
             own_id=self.new_id(),
@@ -210,7 +210,7 @@ class Endpoint(AdmittingOwner):
     def attached(
         self, fresh: bool, packet_bytes_max: int, initial_edge_bytes: int, now: int, *, packets_max: int = 0
     ) -> None:
-        """Record that the endpoint is attached. If `fresh`, the relay has none of its routes: resume them (6.5).
+        """Record that the endpoint is attached. If `fresh`, resume all routes, and announce all services again (6.3).
 
         `packets_max` is the largest number of packets in a batch; 0: the relay has not announced it.
         """

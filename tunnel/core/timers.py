@@ -25,7 +25,7 @@ class Timer(enum.IntEnum):
     KEEPALIVE = 6
     """Send a PING after silence (4.16)."""
     USER_TIMEOUT = 7
-    """The user timeout has passed (4.15)."""
+    """Check whether the user timeout has passed (4.15)."""
     DRAIN = 8
     """End the drain: late repeats no longer come (5.7)."""
     FAREWELL = 9

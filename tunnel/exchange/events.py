@@ -44,7 +44,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class PacketsReceived(msgspec.Struct, frozen=True):
-    """A batch came from the relay; it is delivered once. Payloads are slices of the response body."""
+    """A batch came from the relay; it is delivered once. Payloads are slices of the buffer in which it came."""
 
     packets: list[Packet]
     discarded: Discarded | None
@@ -58,7 +58,8 @@ class BatchDone(msgspec.Struct, frozen=True):
 
 
 class AttachedEvent(msgspec.Struct, frozen=True):
-    """The relay has answered ATTACH. The event comes again after each `Detached`; the epoch may then be another."""
+    """The relay has answered ATTACH. The event comes again whenever the endpoint has attached again; the epoch may then
+    be another."""
 
     epoch: int
     fresh: bool  # a fresh attach (6.3): routes must be resumed and services announced again

@@ -135,7 +135,7 @@ class Flight:
         return request, evicted
 
     def fail(self, request_id: int, text: str, retry_after_us: int, now: int, *, explained: bool = False) -> None:
-        """Record that an open attempt was reported as failed. `explained`: the size of the body cannot be the reason.
+        """Record that an open attempt was reported as failed. `explained`: by the relay, or by a limit of requests.
 
         The repeat leaves at once after the first such failure, and soon after later ones (7.8).
         """
@@ -180,8 +180,8 @@ class Flight:
     def prove(self, repeat_us: int, *, is_answered: bool = False) -> None:
         """Send the first repeat at `repeat_us` instead of at the deadline.
 
-        The caller knows that the relay has answered (`is_answered`), or that the path has lost messages. Call it for
-        the first attempt; it has no effect on later ones.
+        The caller knows that the relay has answered (`is_answered`), or that the path may have lost messages. Call it
+        for the first attempt; it has no effect on later ones.
         """
         repeat_us = max(repeat_us, self._not_before_us)
         if self.sent == 1 and repeat_us < self.next_us:
@@ -219,7 +219,7 @@ class Flight:
             self.first_failure_us = now - attempt.sent_us
 
     def _wonder(self, now: int) -> None:
-        """Count a failure whose reason may be the size of the body."""
+        """Count a failure whose reason may be the size of the body, or of the answer."""
         self._failed_us = now
         self.unexplained += 1
         self.passed_between += self.smaller_passed

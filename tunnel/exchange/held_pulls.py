@@ -37,9 +37,9 @@ class HeldPulls:
         self._expired_us = now
 
     def answered(self, sent_us: int, least_us: int, lanes: int, now: int) -> bool:
-        """Learn from the answer to an exchange that the relay answers at once. Return whether the number changed.
+        """Learn from the answer to an exchange that the relay answers at once. Return whether `most` changed.
 
-        It was sent at `sent_us`; `least_us` is the round trip without queues, `lanes` the number of lanes.
+        The exchange was sent at `sent_us`; `least_us` is the round trip without queues, `lanes` the number of lanes.
         """
         if now - sent_us <= least_us + _BLOCKED_US:
             self._blocked = 0

@@ -152,7 +152,7 @@ class Ladder:
     # events
 
     def attached(self, now: int) -> None:
-        """The relay knows the endpoint. After a return, the last road comes first, at a random time."""
+        """The endpoint has attached. If it has attached again, the road used last is tried first, at a random time."""
         self._attached_us = self._first_us = now
         self._moved_bytes = 0
         if self._was_attached:
@@ -161,7 +161,7 @@ class Ladder:
         self._was_attached = True
 
     def detached(self) -> None:
-        """The relay has forgotten the endpoint: all connections belong to the past."""
+        """The attachment is lost, so that no connection of a road counts any more."""
         self._attached_us = None
         self._used = self._trying = self._renewing = None
         self._decisions.clear()

@@ -1,4 +1,4 @@
-"""The dialing half of one lane: its number, the serial received, the exchange in flight, and packets in pieces."""
+"""The endpoint's half of one lane: its number, the serial received, the exchange in flight, and packets in pieces."""
 
 from tunnel.exchange.flight import Flight
 from tunnel.exchange.pieces import PieceAssembler
@@ -10,7 +10,7 @@ _NUMBER_MAX = 2**32 - 2**16  # 7.2: numbers and serials have 32 bits; repeats ra
 
 
 class Lane:
-    """The dialing half of one lane, for one generation."""
+    """The endpoint's half of one lane, for one generation."""
 
     def __init__(self, index: int, packet_bytes_max: int, now: int) -> None:
         self.index = index

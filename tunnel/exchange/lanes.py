@@ -1,4 +1,4 @@
-"""The dialing half of an attachment's lanes: it attaches, pushes, pulls, repeats and learns (sections 6 and 7).
+"""The endpoint's half of an attachment's lanes: it attaches, pushes, pulls, repeats and learns (sections 6 and 7).
 
 After any call, the caller must drain in this order: `poll_request` until None, `poll_event` until None, then wait for
 `next_timeout`. Push before draining requests, so that batches get the idle lanes before pulls do. With

@@ -61,7 +61,7 @@ class LaneSet:
                 flight.prove(repeat_us)
 
     def hurry(self, sent_us: int, repeat_us: int) -> None:
-        """Repeat at `repeat_us` what waits longer than usual for its next repeat: an attempt that left at `sent_us` was
-        answered, so the path works again."""
+        """Repeat at `repeat_us` each flight that has missed a deadline: an attempt of another one, sent at
+        `sent_us`, was answered, so the path works again."""
         for flight in self.flights():
             flight.hurry(sent_us, repeat_us)

@@ -249,7 +249,7 @@ class HoldLimit:
         self._usual_us = max(self._hold_us_min, min(self._usual_us, self.hold_us))
 
     def endured(self, age_us: int) -> None:
-        """Learn from a pull whose first attempt was answered after `age_us`."""
+        """Learn from a response that came, or ended properly, at `age_us`."""
         if age_us * 4 >= self._cut_us * 3:
             self._cut_us = 0
         if age_us * 4 < self.hold_us * 3:
@@ -262,7 +262,7 @@ class HoldLimit:
             self._has_grown = True
 
     def cut(self, age_us: int) -> None:
-        """Learn from a pull that failed at `age_us` while the path was fine. Outside a trial, the second cut at a
+        """Learn from a response that was cut at `age_us` while the path was fine. Outside a trial, the second cut at a
         similar age halves the hold."""
         if age_us < self._hold_us_min:
             return

@@ -1,4 +1,4 @@
-"""The life of one road: its states, and what moves it from one to another. A road is a carrier that a path may pass."""
+"""The life of one road: its states, and what moves it from one to another. A road is a carrier for some paths only."""
 
 import enum
 

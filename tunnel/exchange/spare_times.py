@@ -1,4 +1,4 @@
-"""When the next spare link is tried: after each failure later, up to a minute."""
+"""When the next spare link is tried. The wait doubles with each failure, up to a minute."""
 
 from random import Random
 

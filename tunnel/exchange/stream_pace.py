@@ -1,7 +1,7 @@
 """How many bytes of streamed answers may be unconfirmed, learned from their confirmations (PROTOCOL 7.20).
 
 A window without an estimate of bandwidth: it doubles while it is the limit and confirmations come about as early as
-the path allows, and it halves when they come much later, since then a queue stands on the path.
+the path allows, and it halves when they come much later, which shows a queue on the path.
 """
 
 from tunnel.exchange.config import KIB, MIB, MILLISECOND_US, SECOND_US

@@ -1,4 +1,4 @@
-"""The payload of ACK: which packets arrived, how much more fits, and which packet caused the ACK.
+"""The payload of ACK: which packets arrived, how much more fits, and which packet the ACK names as its cause.
 
 Clauses 2.4, 4.3, 4.4 of docs/PROTOCOL.md.
 """
@@ -28,8 +28,8 @@ class Ack(msgspec.Struct, gc=False):
     cumulative: int
     window: int  # bytes beyond `cumulative`
     delay_us: int
-    echo_sequence: int  # of the packet that caused the ACK (4.3)
-    echo_attempt: int  # the attempt in which that packet came
+    echo_sequence: int  # of the cause (4.3)
+    echo_attempt: int  # in which the cause came
     ranges: list[tuple[int, int]] = []
 
 

@@ -65,7 +65,7 @@ class AbortReason(enum.IntEnum):
     PROTOCOL = 5
     GONE = 6
     SHUTTING_DOWN = 7
-    DENIED = 8  # the relay's rules were changed, or the user's tokens were revoked
+    DENIED = 8  # the relay's rules do not allow it any more, or the user has no token any more
 
 
 class Abort(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class DropReason(enum.IntEnum):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """DROPPED: the packets from `first` to `last` (inclusive) will not arrive.
+    """DROPPED: the relay has dropped the packets from `first` to `last` (inclusive).
 
     For NO_ROUTE and GONE, `first` and `last` have no meaning.
     """
@@ -123,7 +123,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """EDGE: beyond packet `sequence`, the relay has room for `bytes` more bytes of payload (2.10)."""
+    """EDGE: the relay can take `bytes` bytes of payload beyond packet `sequence`, with those that wait (2.10)."""
 
     sequence: int
     bytes: int

@@ -1,4 +1,4 @@
-"""The envelope of every request and response body, and the five messages it can hold.
+"""Envelopes, which frame the bodies of requests and their answers, and the five messages that they can hold.
 
 Clauses 6.1, 7.1, 7.2, 7.10, 7.11 of docs/PROTOCOL.md.
 """
@@ -118,7 +118,7 @@ class Exchange(msgspec.Struct):
 
     @property
     def data(self) -> Buffer:
-        """The payload as one buffer. It is copied only if it has several."""
+        """The payload as one buffer. It is copied only if it consists of several."""
         return b"".join(self.payload) if isinstance(self.payload, list) else self.payload
 
 
@@ -137,7 +137,7 @@ class Answer(msgspec.Struct):
 
     @property
     def data(self) -> Buffer:
-        """The payload as one buffer. It is copied only if it has several."""
+        """The payload as one buffer. It is copied only if it consists of several."""
         return b"".join(self.payload) if isinstance(self.payload, list) else self.payload
 
 

@@ -53,7 +53,8 @@ class ConnectionOwner(Owner):
 class Connection(ConnectionBase):
     """A byte stream in each direction between this endpoint and a peer.
 
-    An `Endpoint` creates it. After its end only a tombstone remains: its id, and the answer to a late CONNECT.
+    An `Endpoint` creates it. After its end only a tombstone remains: its id and, at the acceptor, the answer to a late
+    CONNECT.
     """
 
     def __init__(self, owner: ConnectionOwner, identity: ConnectionIdentity, now: int) -> None:
@@ -110,7 +111,8 @@ class Connection(ConnectionBase):
     def write(self, data: Buffer, now: int) -> int:
         """Write bytes to the stream. Return the number taken; if it is less than all, wait for Writable.
 
-        Raise PeerClosedError if the connection is closed, LocalProtocolError if writing is not allowed (any more).
+        Raise PeerClosedError if the peer has closed or the connection has ended, LocalProtocolError if writing is not
+        allowed yet, or not any more.
         """
         if self.state in (State.PEER_CLOSED, State.DRAIN, State.CLOSED):
             raise PeerClosedError("the connection is closed: the peer will not read further data")
@@ -128,7 +130,7 @@ class Connection(ConnectionBase):
     def flush(self, waiting_bytes: int = 0) -> None:
         """Speed up Flushed: ask for an ACK of everything written so far and of the next `waiting_bytes` (4.17).
 
-        The PROBE that asks leaves when all of it has been sent. The call has no effect before the peer has accepted.
+        The PROBE that asks leaves after all of these bytes. The call has no effect before the peer has accepted.
         """
         if self.identity.peer_id and self.unacknowledged_bytes + waiting_bytes:
             self.sender.flush(self.sender.window.written_bytes + waiting_bytes)

@@ -180,8 +180,8 @@ _FROM_PEER: dict[int, _Handler] = {
     PacketType.PROBE: _on_probe,
 }
 
-# ACCEPTED and REJECTED, whose connection is found by its initiator's id and which the route key authenticates; and
-# packets from the relay.
+# ACCEPTED and REJECTED: the initiator's id finds the connection, and the route key shows that they belong to it (3.8).
+# DROPPED and EDGE come from the relay.
 _FROM_OTHERS: dict[int, _Handler] = {
     PacketType.ACCEPTED: _on_accepted,
     PacketType.REJECTED: _on_rejected,

@@ -23,7 +23,7 @@ class State(enum.Enum):
     ACCEPTED = "accepted"
     """ACCEPTED was sent; the packet of the initiator for which 3.5 waits has not come."""
     OPEN = "open"
-    """Both sides know each other."""
+    """ACCEPTED has come; or, at the acceptor, the packet for which 3.5 waits."""
     CLOSING = "closing"
     """close() was called; our CLOSE is not acknowledged, and the peer's has not come."""
     PEER_CLOSED = "peer closed"

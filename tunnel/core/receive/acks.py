@@ -53,7 +53,7 @@ class Receiver:
         self._stats = stats
         self._cause = (0, 0)  # sequence and attempt of the kept packet that arrived last (4.3)
         self._waiting_since_us = 0
-        self._newest_us = 0  # arrival of the packet that caused the next ACK, so that its reported delay is exact (4.5)
+        self._newest_us = 0  # arrival of the cause, or a later request for an ACK: the ack delay counts from it (4.3)
         self._last_ack_us = -ACK_SPACING_US_MAX
         self._acknowledged_offset = 0  # bytes in order at the last ACK
         self._epoch_us = 0  # start of the present epoch, in which one window's worth of bytes comes

@@ -9,9 +9,9 @@ __all__ = ["LossDetector"]
 class LossDetector:
     """Finds lost attempts among those that have a receipt, kept in the order of their receipts.
 
-    An attempt is overtaken when one that was receipted later has been acknowledged. It is lost when RTT plus the
-    reordering window have passed since its own receipt (4.8). An attempt in an unfinished exchange has no receipt and
-    is therefore never lost here.
+    An attempt is overtaken when one that was receipted later has been acknowledged. An overtaken attempt is lost when
+    the latest RTT and the reordering window have passed since its own receipt (4.8). An attempt in an unfinished
+    exchange has no receipt and is therefore never lost here.
     """
 
     __slots__ = ("_next_order", "_overtaken_order", "_receipted")

@@ -36,7 +36,7 @@ class Sender:
         self._loss = LossDetector()
         self._tail_probed = False
         self._probes = 0
-        self._held_back = False  # the relay had no room: wait for EDGE, an ACK or RTO
+        self._held_back = False  # during the pause after DROPPED(full) (4.10)
 
     # getters
 

@@ -17,7 +17,8 @@ __all__ = ["NO_EDGE", "Segment", "SegmentState", "SendWindow"]
 
 NO_EDGE = 1 << 62  # bytes: the edge before any relay has announced one
 JOIN_BYTES = 64 * 1024  # chunks below this are joined into one segment; larger ones are passed on without a copy
-TRICKLE_BYTES = 1024  # RFC 9293 3.8.6.2.1 (silly windows): no smaller part of what waits is sent during a flight
+# RFC 9293 3.8.6.2.1 (silly windows): while bytes are in flight, no smaller part of the bytes that wait is sent.
+TRICKLE_BYTES = 1024
 
 
 class SegmentState(enum.IntEnum):
