@@ -32,7 +32,7 @@ class PublicAddress(msgspec.Struct, frozen=True):
 
 
 def parse_public_address(text: str) -> PublicAddress:
-    """Parse ADDRESS:PORT. Raise ValueError if it is not one: names could mean another address at each start."""
+    """Parse ADDRESS:PORT. Raise ValueError for anything else: a name could mean another address at each start."""
     host, _, port = text.rpartition(":")
     try:
         address = ip_address(host.removeprefix("[").removesuffix("]"))
@@ -53,7 +53,7 @@ class Grant(msgspec.Struct, frozen=True):
     listen: tuple[str, ...] = ()  # names under which the user may listen; * is any
     exit: bool = False  # the user's endpoints may be exits, which dial for every user
     public: tuple[PublicAddress, ...] = ()  # ports that the user may open to people without the tunnel
-    public_hosts: tuple[str, ...] = ()  # the same for host names at the ports for public HTTP
+    public_hosts: tuple[str, ...] = ()  # host names, at the ports for public HTTP, for people without the tunnel
     rate: int = 0  # bytes per second of all connections of the user, in each direction; 0: no limit
     rates: tuple[tuple[str, int], ...] = ()  # the same, by rule or service name: for the connections that it covers
 
@@ -96,9 +96,10 @@ class GrantTable:
         allows_services: bool = False,
         allows_all: bool = False,
     ) -> "GrantTable":
-        """Return a copy with more rules for every user, with all services (`allows_services`), or that allows all.
+        """Return a copy in which these rules hold for every user, too.
 
-        `is_open`: every client of the relay is the same user.
+        `allows_services`: every user may reach, and listen under, any service name. `allows_all`: the same, and every
+        user may reach the targets of `_EVERYTHING`. `is_open`: every client of the relay is the same user.
         """
         everyone = msgspec.structs.replace(self._everyone, connect=(*self._everyone.connect, *rules))
         if allows_services:

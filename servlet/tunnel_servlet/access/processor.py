@@ -5,7 +5,7 @@ from collections import OrderedDict
 __all__ = ["TURN_US", "ProcessorShares"]
 
 TURN_US = 5_000  # a user who spent more than this in one turn of the event loop waits for the next one
-_SHARED_TURN_US = 2_000  # the same while others spend something, too: a round trip takes several turns
+_SHARED_TURN_US = 2_000  # the same while other users are active, too: a round trip takes several turns
 _BURST_US = 20_000  # a debt up to this has no effect
 _WAIT_US_MAX = 250_000
 _ACTIVE_US = 1_000_000  # users who spent something within this time share the processor

@@ -280,7 +280,7 @@ class Ruleset:
         return Verdict(False, where if found is None else f"{where} ({found.kind.value}: a rule must name its range)")
 
     def _names_localhost(self, host: str, port: int) -> bool:
-        """Whether this host always means the machine itself (RFC 6761), and a rule names it. The host * names none."""
+        """Whether this host always means the machine itself (RFC 6761), and a rule names it; * does not."""
         name = read_host(host)
         if not isinstance(name, str) or not f".{name}".endswith(".localhost"):
             return False

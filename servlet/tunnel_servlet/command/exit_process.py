@@ -184,7 +184,7 @@ class _Patience:
         self._heard = asyncio.get_running_loop().time()
 
     def look(self, attachment: Attachment) -> None:
-        """Note whether the relay answers. Raise LostError if it has not for too long."""
+        """Note whether the relay answers. Raise LostError if it has not answered for too long."""
         now = asyncio.get_running_loop().time()
         if attachment.is_attached:
             self._heard = now
@@ -224,7 +224,7 @@ class _KeyWatch:
 
 
 def _key(arguments: argparse.Namespace) -> KeyFile | None:
-    """Return the key of the exit. None: its streams are in clear."""
+    """Return the key of the exit, or None if it has none: its streams are then in clear."""
     if arguments.encryption == "off" and not arguments.show_key:
         return None
     must_exist = arguments.show_key or arguments.encryption == "require"

@@ -63,7 +63,7 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     """Return the configuration from a file and the command line. Raise ConfigError if either is invalid.
 
     An empty `file` stands for the defaults. File names in the configuration are relative to its folder. An open relay
-    allows everything only if neither a file nor `--allow` says what it allows.
+    allows all targets that an open relay may allow, and all services, only if neither a file nor `--allow` is given.
     """
     overrides = overrides or Overrides()
     config = _load_file(file) if file else RelayConfig()
@@ -91,7 +91,8 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
 def reload_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     """Return the configuration for a relay that is running. Raise ConfigError if it must go on with the present one.
 
-    That is so if the files are damaged, or if `serve` would not start with them. But all tokens may be revoked.
+    It must do so if the files are damaged, or if `serve` would not start with them. But serve needs a token, and a
+    relay that is running may go on when all tokens are revoked.
     """
     config = load_config(file, overrides)
     require_users(config)

@@ -11,7 +11,7 @@ _PER_USER = 2
 
 
 class _Slots:
-    """The room for one user's lookups, and the number of callers whose lookups run or wait."""
+    """The free slots for one user's lookups, and the number of callers whose lookups run or wait."""
 
     def __init__(self) -> None:
         self.free = asyncio.Semaphore(_PER_USER)

@@ -86,12 +86,12 @@ class SwitchConfig:
     mailbox_bytes_max: int = 64 * MIB
     exit_mailbox_bytes_max: int = 256 * MIB
     user_bytes_max: int = 128 * MIB
-    """For all mailboxes of a user, except those of exits."""
+    """Packets stored in all mailboxes of a user, except those of exits."""
     process_bytes_max: int = 512 * MIB
     general_packets_max: int = 16_384
     """Packets in a mailbox that belong to no route, such as CONNECT and REJECTED."""
     notices_max: int = 1024
-    """Ids without a route for which a DROPPED waits in a mailbox."""
+    """DROPPED packets in a mailbox that name ids without a route."""
     unreceipted_bytes_max: int = 8 * MIB
     """Bytes sent on one link that were neither receipted nor taken back (8.2)."""
     unreceipted_packets_max: int = 4096

@@ -27,7 +27,7 @@ class LifecycleHost(Protocol):
     """The object that keeps the HTTP requests and links of attachments: the switch."""
 
     def send(self, reply: Reply | None) -> bool:
-        """Answer a request; return whether there was a reply."""
+        """Send a reply to the request that it answers. Return False, and do nothing, if it is None."""
 
     def end_links(self, attachment: ServedAttachment) -> None:
         """Close the attachment's links, and put their packets without a receipt back at the head of the mailbox."""
@@ -117,7 +117,7 @@ class Lifecycle:
 
     def _admit(self, identity: bytes, user: str, message: Attach, now: int, *, is_exit: bool) -> Attached | Status:
         if self._registry.was_replaced(identity, now):
-            # Otherwise it would take the name back, and the two would end each other's connections forever.
+            # Otherwise the older endpoint would take the name back, and each would end the other's connections forever.
             return Status(StatusCode.DENIED, text="a newer endpoint has this name")
         has_room = self._registry.has_room(user)
         holder = self._registry.named(user, message.name)

@@ -245,7 +245,7 @@ class Mailbox:
         self._wake()
 
     def _place(self, queue: RouteQueue) -> None:
-        """List the queue if its stream may leave now, and otherwise not. Let it ask its rates if it must."""
+        """List the queue if its stream may leave now, else unlist it. Let it ask for its turn if it waits for rates."""
         if queue.has_data:
             if not queue.listed:
                 self._list(queue)

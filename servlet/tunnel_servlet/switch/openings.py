@@ -103,7 +103,7 @@ class Openings:
     def accepted(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Handle ACCEPTED: bind the route if it comes from the attachment that the CONNECT was handed to (3.2).
 
-        An ACCEPTED of the route is forwarded, a repeated one, too.
+        ACCEPTED is forwarded if it belongs to the route, even when it is a repeat.
         """
         accepted = decode_accepted(frame.payload)
         if accepted is None or not frame.destination:
@@ -270,7 +270,10 @@ class Openings:
         return None
 
     def _hand_to(self, route: Route, candidates: list[Acceptor], refusal: Refusal, now: int) -> Refusal | None:
-        """Hand the route to the first of the candidates that takes it. Otherwise release it, and return the refusal."""
+        """Hand the route to the first of the candidates that takes it.
+
+        If none does, release the route. Return the refusal, or None if the initiator is not to be refused.
+        """
         for acceptor, listener in candidates:
             if listener is not None and not listener.has_room:
                 continue

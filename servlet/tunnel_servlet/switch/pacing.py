@@ -33,7 +33,7 @@ class Payer:
         self.cleared_bytes = 0
         self.is_asking = False
         self.asked_bytes = 0  # 0 until the first of the paces has been passed
-        self.paced_bytes_max = 0  # what may wait in the queue
+        self.paced_bytes_max = 0  # bytes that may wait in the queue, if there are rates
         self.paced_packet_bytes = 0  # the largest packet that the rates pass on smoothly; 0: any
 
     def next_bytes(self, turn_bytes: int) -> int:

@@ -15,7 +15,7 @@ __all__ = ["DENIED_TEXT", "RouteTable"]
 
 DENIED_TEXT = "the relay's rules no longer allow this connection"  # for acceptors, which must not learn the rules
 
-_SHARE = 8  # a user may have 8 routes to an acceptor for each further route for which the acceptor has room (9.2)
+_SHARE = 8  # a user may have 8 routes to an acceptor for each route for which it still has room, but always 8 (9.2)
 
 
 class RouteTable:
@@ -298,7 +298,7 @@ class RouteTable:
     def _has_share(self, user: str, acceptor: ServedAttachment) -> bool:
         """Whether the user may have another route to this acceptor.
 
-        However many routes a user has there, a ninth of the room is left to others.
+        One user thus leaves a ninth of the acceptor's room to the others.
         """
         free = acceptor.mailbox.budget.unreserved() // self._context.config.reserved_bytes
         return acceptor.accepted.get(user, 0) < _SHARE * max(1, free)

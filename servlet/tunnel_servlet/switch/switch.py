@@ -333,7 +333,7 @@ class Switch:
     # --- LifecycleHost
 
     def send(self, reply: Reply | None) -> bool:
-        """Answer a request; return whether there was a reply."""
+        """Send a reply to the request that it answers. Return False, and do nothing, if it is None."""
         if reply is None:
             return False
         attachment = self._held.pop(reply.handle, None)

@@ -96,13 +96,14 @@ class Acceptor:
         self._resume()
 
     def close(self) -> None:
-        """Stop accepting, and end the connections that their protocols have not got yet."""
+        """Stop accepting, and end the connections that no protocol serves yet."""
         if self._pause is not None:
             self._pause.cancel()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
-        if self._tls is not None:  # without TLS each ends in its next turn; uvloop goes on opening a cancelled one
+        # Without TLS each task ends in its next turn. If it were cancelled, uvloop would go on opening the connection.
+        if self._tls is not None:
             for task in self._opening:
                 task.cancel()
         while self._spares:
@@ -152,7 +153,7 @@ class Acceptor:
             transport.abort()
 
     def _has_opened(self, connection: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
-        """End the connection if its protocol did not get it. The task may have been cancelled before its first step."""
+        """End the connection if no protocol serves it. The task may have been cancelled before its first step."""
         self._opening.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None:

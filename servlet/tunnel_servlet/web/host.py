@@ -176,7 +176,7 @@ class SwitchHost:
     def link_opened(self, link: HostedLink, user: str, identity: bytes, epoch: int, generation: int) -> int:
         """Register a link and return its number, or 0 if the switch refuses it.
 
-        The caller must call `pump` when `fill` may be called.
+        The caller must call `pump` once the link is ready for `fill`.
         """
         self._count += 1
         opened = not self.is_closed and self.switch.link_opened(

@@ -42,7 +42,7 @@ def render_metrics(trace: TraceSink | None, reloads: Reloads, ended: Counters, r
 
 
 def _rates(rates: list[RateWait]) -> Iterator[str]:
-    """The wait of each user for each rate; nothing if there are no rates."""
+    """Render the time that each user has waited for each rate; nothing if there are no rates."""
     if rates:
         name = "tunnel_rate_waited_seconds_total"
         yield f"# HELP {name} Time for which connections of a user waited for a rate.\n# TYPE {name} counter\n"

@@ -47,7 +47,7 @@ class PublicRequest:
         return self._parser.trailing_data[0]
 
     def feed(self, data: bytes) -> bytes:
-        """Take more bytes, at least one. Raise BadRequest if they are no request that a service may get."""
+        """Take more bytes, at least one. Raise BadRequest if the request must not reach a service."""
         if self.is_complete:
             return b""
         self._fed += len(data)
@@ -68,7 +68,8 @@ class PublicRequest:
                 else:
                     return head + self._framed(body)
         except h11.RemoteProtocolError as error:
-            raise BadRequest(error.error_status_hint, str(error)[:_TEXT_LETTERS_MAX]) from None  # it quotes the input
+            # The text of the error quotes the input.
+            raise BadRequest(error.error_status_hint, str(error)[:_TEXT_LETTERS_MAX]) from None
 
     def _head(self, request: h11.Request) -> bytes:
         if request.method == _CONNECT:

@@ -1,4 +1,4 @@
-"""Stops the input of users who have spent more processor time than their share, until their debt is paid."""
+"""Stops the input of users who have spent more processor time than they may, until it is their turn again."""
 
 import asyncio
 import time
