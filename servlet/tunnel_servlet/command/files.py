@@ -63,7 +63,7 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     """Return the configuration from a file and the command line. Raise ConfigError if either is invalid.
 
     An empty `file` stands for the defaults. File names in the configuration are relative to its folder. An open relay
-    allows all targets that an open relay may allow, and all services, only if neither a file nor `--allow` is given.
+    without a file allows all services and, unless `--allow` lists targets, all targets that an open relay may allow.
     """
     overrides = overrides or Overrides()
     config = _load_file(file) if file else RelayConfig()
