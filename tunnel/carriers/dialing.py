@@ -81,7 +81,7 @@ class Dialing:
 
     @property
     def gateway_headers(self) -> dict[str, str]:
-        """Those headers that a gateway before the relay asks for."""
+        """Those of `headers` that a gateway before the relay asks for."""
         return self._secrets.now.gateway_headers
 
     def other_secrets(self, token: str | None, headers: Mapping[str, str], proxy: str | None) -> DialSecrets:

@@ -152,7 +152,7 @@ class Endpoint(AdmittingOwner):
         self.services.unlisten(name, now)
 
     def accept(self, connection_id: int, now: int, *, encrypted: bool = False) -> None:
-        """Answer a ConnectRequested whose target was reached; `encrypted`: take up the offer of its initiator."""
+        """Accept the connection of a ConnectRequested; `encrypted`: take up its initiator's offer to encrypt (3.13)."""
         self._requested(connection_id).accept(now, encrypted=encrypted)
 
     def refuse(self, connection_id: int, reason: RejectReason, text: str, now: int) -> None:

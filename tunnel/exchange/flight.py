@@ -89,7 +89,7 @@ class Flight:
         self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
         self.foreign = 0  # attempts that an intermediary refused
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
-        self.passed_between = 0  # unexplained failures before which a smaller body passed, after the failure before
+        self.passed_between = 0  # how many of these came after a smaller body had passed since the failure before
         self.smaller_passed = False  # a smaller body has passed since the last unexplained failure
         self.first_sent_us = now
         self.answer_bytes_full = self.answer_bytes_max  # the limit that the first attempt asks for

@@ -18,7 +18,7 @@ _AGAIN_US_MAX = 600 * SECOND_US
 
 
 class HeldPulls:
-    """How many pulls may be held at once. With 0, none may, since it would keep every push waiting."""
+    """How many pulls may be held at once. With 0, none may, since a held pull would keep every push waiting."""
 
     def __init__(self) -> None:
         self.most = _MOST

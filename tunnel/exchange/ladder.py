@@ -78,8 +78,8 @@ class _Rung:
 class Ladder:
     """The roads of one attachment.
 
-    `remembered`: the road that carried on this path earlier, POLL if none did, or empty. `eager`: try the best road at
-    once whatever is remembered, and let no road rest for more than a second.
+    `remembered`: the road that carried on this path earlier, POLL if none did; empty: unknown. `eager`: try the best
+    road at once whatever is remembered, and let no road rest for more than a second.
     """
 
     def __init__(self, roads: Sequence[Road], random: Random, *, remembered: str = "", eager: bool = False) -> None:

@@ -20,7 +20,7 @@ _HEADERS_BYTES_MAX = 512  # of the form's only part
 def wrap_form(body: list[Buffer], random_hex: Callable[[int], str]) -> tuple[str, bytes]:
     """Return the Content-Type of the form and its bytes. `random_hex(n)` returns n random bytes as hex digits.
 
-    The body is not searched for the boundary: the probability that it contains it at a given place is 2**-128.
+    The body is not searched for the boundary: at a given place, the body is equal to it with a probability of 2**-128.
     """
     boundary = random_hex(16)
     head = (
