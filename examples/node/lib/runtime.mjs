@@ -1,16 +1,18 @@
 // Joins the clock, the endpoint and a carrier. Everything with I/O starts here.
 
 import { Attachment } from './carrier/attachment.mjs';
+import { AutoCarrier } from './carrier/auto.mjs';
 import { HttpClient } from './carrier/http.mjs';
-import { LinkCarrier } from './carrier/link.mjs';
+import { LinkCarrier } from './carrier/link-only.mjs';
 import { PollCarrier } from './carrier/poll.mjs';
 import { ExchangeTime } from './carrier/smoothed.mjs';
+import { CLOCK } from './clock.mjs';
 import { Endpoint } from './endpoint/endpoint.mjs';
 
-const CARRIERS = { poll: PollCarrier, link: LinkCarrier };
+const CARRIERS = { auto: AutoCarrier, poll: PollCarrier, link: LinkCarrier };
 
 export class Runtime {
-  constructor({ relay, token, proxy, carrier = 'poll', name = '', settings = {} }) {
+  constructor({ relay, token, proxy, carrier = 'auto', name = '', settings = {} }) {
     this.client = new HttpClient({ relay, token, proxy });
     this.endpoint = new Endpoint({ settings });
     this.attached = false;
@@ -19,6 +21,7 @@ export class Runtime {
     const times = new ExchangeTime();
     this.attachment = new Attachment({
       client: this.client,
+      clock: CLOCK,
       identity: this.endpoint.identity,
       name,
       pullInterval: this.endpoint.settings.pullInterval,
@@ -29,6 +32,7 @@ export class Runtime {
     });
     this.carrier = new CARRIERS[carrier]({
       client: this.client,
+      clock: CLOCK,
       endpoint: this.endpoint,
       attachment: this.attachment,
       times,
@@ -45,11 +49,18 @@ export class Runtime {
   }
 
   get now() {
-    return performance.now();
+    return CLOCK.now();
   }
   start() {
     this.attachment.attach();
     return this.ready;
+  }
+
+  /** Ask the relay for another pull interval (2.7). Each later ATTACH asks for it, too. */
+  askPullInterval(pullInterval) {
+    this.attachment.pullInterval = pullInterval;
+    this.endpoint.interval.ask(pullInterval);
+    this.wake();
   }
 
   trouble(why) {

@@ -9,8 +9,9 @@ const LARGEST_BODY = 4 * 1024 * 1024;
 
 export class Attachment {
   /** `attached(info, fresh)` follows each attach, `trouble(why)` each failure, `fatal(why)` a final failure. */
-  constructor({ client, identity, name, pullInterval, times, attached, fatal, trouble }) {
-    Object.assign(this, { client, identity, name, pullInterval, times, onAttached: attached, onFatal: fatal, trouble });
+  constructor({ client, clock, identity, name, pullInterval, times, attached, fatal, trouble }) {
+    Object.assign(this, { client, clock, identity, name, pullInterval, times, trouble });
+    Object.assign(this, { onAttached: attached, onFatal: fatal });
     this.generation = 0;
     this.info = null;
     this.request = null;
@@ -29,23 +30,25 @@ export class Attachment {
     });
     this.request = new RepeatedRequest({
       client: this.client,
+      clock: this.clock,
+      times: this.times,
       body,
       maxOpen: MOST_OPEN,
       deadline: this.times.deadline,
-      smoothed: () => this.times.srtt,
+      attached: this.info !== null,
       isAnswer: (result) => result.of === KIND.ATTACHED && result.value.generation === this.generation,
       // 7.9: in answer to ATTACH, neither of these results is final
       isFailure: (result) => result.kind === RESULT.UNKNOWN || result.kind === RESULT.TOO_LARGE,
-      done: (result, request) => this.answered(result, request),
+      done: (result, request, attempt) => this.answered(result, attempt),
       failed: (why) => this.trouble(why),
     });
   }
 
-  answered(result, request) {
+  answered(result, attempt) {
     this.request = null;
     if (result.kind === RESULT.STALE) return this.attach(true);
     if (result.kind !== RESULT.ANSWER) return this.onFatal(result.why);
-    if (request.sent === 1) this.times.sample(performance.now() - request.startedAt);
+    this.times.sample(this.clock.now() - attempt.at);
     const before = this.info;
     this.info = result.value;
     const fresh = this.info.fresh || (before !== null && !before.epoch.equals(this.info.epoch)); // 6.3

@@ -67,12 +67,12 @@ export class HttpClient {
     let over = false;
     let current = null;
     const finish = (error, response) => {
-      if (!over) {
-        over = true;
-        done(error, response);
-      }
+      if (over) return response?.socket?.destroy();
+      over = true;
+      return done(error, response);
     };
     const open = (socket) => {
+      if (over) return void socket?.destroy();
       current = this.module.request({
         method: 'GET',
         host: this.base.hostname,
@@ -115,7 +115,7 @@ export class HttpClient {
       if (response.statusCode === 200) open(socket);
       else {
         socket.destroy();
-        finish(new Error(`the proxy answered CONNECT with ${response.statusCode}`));
+        finish(null, { status: response.statusCode, headers: response.headers, body: Buffer.alloc(0) });
       }
     });
     request.end();

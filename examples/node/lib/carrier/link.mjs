@@ -1,5 +1,6 @@
-// The carrier "link": an upgraded HTTP connection that carries batches both ways (section 8).
+// One opened link: an upgraded HTTP connection that carries batches both ways (8.0 to 8.4).
 
+import { Alarm } from '../clock.mjs';
 import { KIND, encodeExchange, decodeEnvelope, ENVELOPE } from '../wire/envelope.mjs';
 import { LINK_HEADER, decodeLinkHeader, encodeLinkHeader } from '../wire/link-frame.mjs';
 import { TYPE, encodePacket } from '../wire/packet.mjs';
@@ -7,11 +8,12 @@ import { interpret, RESULT } from './response.mjs';
 
 const BATCH = 512 * 1024; // the largest batch that leaves
 const MOST_OUTSTANDING = 4 * 1024 * 1024; // bytes without a receipt
+const UNTRUSTED = 64 * 1024; // as above, until receipts for as much have come (8.6)
+const LEAST_BATCH = 4096;
 const LONGEST_LENGTH = 16 * 1024 * 1024; // 8.3
 const RECEIPT_DELAY = 15; // 8.2 allows 25 ms at most
-const NO_RECEIPT = 10_000; // 8.0
-const QUIET = 30_000; // after this time without a batch a NOOP leaves; if its receipt is missing, the link is dead
-const LONGEST_PAUSE = 5000;
+const LONGEST_SILENCE = 19_000; // 8.4 allows 20 s
+const LAST = 0xffffffff;
 
 /** A batch that only asks for a receipt. */
 function noop() {
@@ -19,32 +21,38 @@ function noop() {
   return { packets: [packet], size: packet.length, receipted() {}, lost() {} };
 }
 
-/** One opened link. `carrier.ended` is called once, when the link is over. */
-class Link {
-  constructor(carrier, socket, head) {
-    this.carrier = carrier;
+export class Link {
+  /**
+   * `owner`: {clock, endpoint, info, attachment, wake(), opened(link), receipted(link), ended(link, why, result)}.
+   * `ended` is called once, when the link is over.
+   */
+  constructor(owner, socket) {
+    this.owner = owner;
+    this.clock = owner.clock;
     this.socket = socket;
     this.buffer = [];
     this.buffered = 0;
     this.greeted = false;
     this.sent = 0; // the number of the newest batch sent
     this.receipted = 0;
+    this.receiptedBytes = 0;
     this.received = 0;
     this.outstanding = []; // {number, batch, at}
     this.outstandingBytes = 0;
     this.over = false;
-    this.sentAt = performance.now();
-    socket.on('data', (bytes) => this.data(bytes));
-    socket.on('drain', () => carrier.wake());
-    socket.on('error', (error) => this.end(error.message));
-    socket.on('close', () => this.end('the link was closed'));
-    this.greet();
-    if (head?.length) this.data(head);
+    this.receiptAlarm = new Alarm(this.clock, () => this.sendReceipt());
+    this.silenceAlarm = new Alarm(this.clock, () => this.sendReceipt()); // 8.4
+    this.receiptOwed = false;
   }
 
-  /** 8.0: the first bytes name the attachment. */
-  greet() {
-    const { info, attachment } = this.carrier;
+  /** 8.0: the first bytes name the attachment. `head`: bytes of the relay that came with the response 101. */
+  start(head) {
+    const { socket } = this;
+    socket.on('data', (bytes) => this.data(bytes));
+    socket.on('drain', () => this.owner.wake());
+    socket.on('error', (error) => this.end(error.message));
+    socket.on('close', () => this.end('the link was closed'));
+    const { info, attachment } = this.owner;
     this.socket.write(
       encodeExchange({
         id: info.id,
@@ -56,15 +64,29 @@ class Link {
         answerLimit: 0,
       }),
     );
+    if (head?.length) this.data(head);
   }
 
   end(why, result = null) {
     if (this.over) return;
     this.over = true;
-    clearTimeout(this.receiptTimer);
+    this.receiptAlarm.clear();
+    this.silenceAlarm.clear();
     this.socket.destroy();
-    this.carrier.ended(this, why, result);
+    this.giveUp();
+    this.owner.ended(this, why, result);
   }
+
+  /** Give up the batches without a receipt (4.10). */
+  giveUp() {
+    const now = this.clock.now();
+    const given = this.outstanding;
+    this.outstanding = [];
+    this.outstandingBytes = 0;
+    for (const { batch } of given) batch.lost(now);
+  }
+
+  // --- what arrives ---
 
   data(bytes) {
     this.buffer.push(bytes);
@@ -100,10 +122,11 @@ class Link {
     this.receipt(frame.received);
     if (frame.number) {
       this.received = frame.number;
-      this.receiptTimer ??= setTimeout(() => this.sendReceipt(), RECEIPT_DELAY);
+      if (!this.receiptOwed) this.receiptAlarm.set(RECEIPT_DELAY);
+      this.receiptOwed = true;
     }
-    if (packets) this.carrier.endpoint.handleBatch(packets, performance.now());
-    this.carrier.wake();
+    if (packets) this.owner.endpoint.handleBatch(packets, this.clock.now());
+    this.owner.wake();
     return true;
   }
 
@@ -128,34 +151,55 @@ class Link {
     if (!body) return false;
     const result = interpret(null, { status: 200, headers: {}, body });
     if (result.kind !== RESULT.ANSWER || decodeEnvelope(body).kind !== KIND.ANSWER) {
-      this.end(result.why, result);
+      this.end(result.why ?? 'the link does not start with ANSWER', result);
       return false;
     }
     this.greeted = true;
-    this.carrier.opened(this);
+    this.silenceAlarm.set(LONGEST_SILENCE);
+    this.owner.opened(this);
     return true;
   }
 
   receipt(number) {
-    const now = performance.now();
+    const news = number > this.receipted;
     this.receipted = number;
+    const now = this.clock.now();
     while (this.outstanding.length && this.outstanding[0].number <= number) {
       const { batch } = this.outstanding.shift();
       this.outstandingBytes -= batch.size;
+      this.receiptedBytes += batch.size;
       batch.receipted(now);
     }
+    if (news) this.owner.receipted(this);
   }
 
-  get mayWrite() {
-    return this.greeted && !this.over && !this.socket.writableNeedDrain && this.outstandingBytes < MOST_OUTSTANDING;
+  // --- what leaves ---
+
+  /** How many bytes the next batch may have; 0 while none may leave. */
+  get room() {
+    if (!this.greeted || this.over || this.socket.writableNeedDrain || this.sent === LAST) return 0;
+    if (!this.outstandingBytes) return this.trusted ? BATCH : UNTRUSTED;
+    const room = (this.trusted ? MOST_OUTSTANDING : UNTRUSTED) - this.outstandingBytes;
+    return room < LEAST_BATCH ? 0 : Math.min(BATCH, room);
+  }
+
+  /** 8.6: some paths pass a first message, and no more. */
+  get trusted() {
+    return this.receiptedBytes >= UNTRUSTED;
+  }
+  get spent() {
+    return this.sent === LAST;
   }
 
   send(batch, now) {
     this.sent += 1;
-    this.sentAt = now;
     this.outstanding.push({ number: this.sent, batch, at: now });
     this.outstandingBytes += batch.size;
     this.write(this.sent, batch.packets, batch.size);
+  }
+
+  sendNoop(now) {
+    if (this.room) this.send(noop(), now);
   }
 
   sendReceipt() {
@@ -163,114 +207,20 @@ class Link {
   }
 
   write(number, packets, length) {
-    clearTimeout(this.receiptTimer);
-    this.receiptTimer = null;
+    this.receiptAlarm.clear();
+    this.receiptOwed = false;
+    this.silenceAlarm.set(LONGEST_SILENCE);
     this.socket.write(Buffer.concat([encodeLinkHeader(number, this.received, length), ...packets]));
   }
 
-  silentSince() {
-    return this.outstanding.length ? this.outstanding[0].at : Infinity;
-  }
-}
-
-export class LinkCarrier {
-  /** The same options as PollCarrier. */
-  constructor(options) {
-    Object.assign(this, options);
-    this.link = null;
-    this.cancel = null;
-    this.failures = 0;
-    this.counts = { links: 0 };
-  }
-
-  get busy() {
-    return (this.link?.outstanding.length ?? 0) > 0;
-  }
-
-  start(info) {
-    this.stop();
-    this.info = info;
-    this.watch = setInterval(() => this.check(), 1000);
-    this.open();
-  }
-
-  stop() {
-    clearTimeout(this.timer);
-    clearInterval(this.watch);
-    this.cancel?.();
-    this.cancel = null;
-    const { link } = this;
-    this.link = null;
-    link?.end('the endpoint gives it up');
-    this.info = null;
-  }
-
-  open() {
-    this.cancel = this.client.upgrade((error, response) => {
-      this.cancel = null;
-      if (response?.status === 101) this.link = new Link(this, response.socket, response.head);
-      else this.notOpened(error, response);
-    });
-  }
-
-  /** Not every proxy lets an upgrade through (8.0). */
-  notOpened(error, response) {
-    const result = interpret(error, response);
-    if (error || (response.status >= 500 && result.kind === RESULT.FAILURE) || result.retryAfter)
-      return this.again(result.why, result);
-    if (result.kind === RESULT.UNKNOWN || result.kind === RESULT.STALE) return this.again(result.why, result);
-    return this.fatal(`no link opens on this path (${result.why ?? `HTTP ${response.status}`})`, 'use --carrier poll');
-  }
-
-  opened() {
-    this.counts.links += 1;
-    this.failures = 0;
-    this.wake();
-  }
-
-  /** A link is over. Its batches without a receipt are given up (8.3), and another link is opened. */
-  ended(link, why, result) {
-    const now = performance.now();
-    for (const { batch } of link.outstanding) batch.lost(now);
-    link.outstanding = [];
-    if (this.link === link) this.link = null;
-    if (this.info) this.again(why, result);
-  }
-
-  again(why, result) {
-    this.trouble(why);
-    if (!this.info) return;
-    if (result?.kind === RESULT.UNKNOWN || result?.kind === RESULT.STALE)
-      return void this.reattach(result.kind === RESULT.STALE);
-    if (result?.kind === RESULT.FINAL) return void this.fatal(why);
-    const pause =
-      this.failures === 0 ? 0 : Math.min(LONGEST_PAUSE, 100 * 2 ** this.failures) * (0.5 + Math.random() / 2);
-    this.failures += 1;
-    clearTimeout(this.timer);
-    this.timer = setTimeout(
-      () => {
-        if (this.info) this.open();
-      },
-      Math.max(pause, result?.retryAfter ?? 0),
-    );
-    this.wake();
-  }
-
-  /** 8.0: a link on which a batch has had no receipt for 10 s is closed. */
-  check() {
-    const now = performance.now();
-    const { link } = this;
-    if (!link) return;
-    if (now - link.silentSince() > NO_RECEIPT || link.sent === 0xffffffff) link.end('no receipt for 10 s');
-    else if (link.mayWrite && now - link.sentAt > QUIET) link.send(noop(), now);
-  }
-
+  /** Send what the endpoint has to send, as far as there is room. */
   pump(now) {
-    const { link } = this;
-    while (link?.mayWrite && this.endpoint.hasWork(now)) {
-      const batch = this.endpoint.fill(BATCH, now);
-      if (!batch || !batch.items.length) break;
-      link.send(batch, now);
+    for (;;) {
+      const { room } = this;
+      if (!room || !this.owner.endpoint.hasWork(now)) return;
+      const batch = this.owner.endpoint.fill(room, now);
+      if (!batch || !batch.items.length) return;
+      this.send(batch, now);
     }
   }
 }

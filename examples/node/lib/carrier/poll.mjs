@@ -1,33 +1,29 @@
 // The carrier "poll": exchanges on lanes (section 7).
 
 import { EXCHANGE_HEADER, FLAG, KIND, encodeExchange } from '../wire/envelope.mjs';
-import { Hold, SizeLimit } from './limits.mjs';
-import { Incoming, Outgoing } from './pieces.mjs';
+import { Alarm } from '../clock.mjs';
+import { Hold } from './hold.mjs';
+import { Lane } from './lane.mjs';
+import { LEAST, SizeLimit } from './limits.mjs';
+import { Outgoing } from './pieces.mjs';
 import { RepeatedRequest } from './repeat.mjs';
 import { RESULT } from './response.mjs';
+import { SuspectAnswers, SuspectBody } from './suspicion.mjs';
 
 const MOST_LANES = 4;
 const MOST_OPEN = 3; // 7.8
-const LEAST_BODY = 16 * 1024; // the document has 4 KiB (7.9)
+const LARGEST_ANSWER = 4 * 1024 * 1024;
+const HELD = 1000; // ms; a pull with a shorter hold does not count as held
 const LAST = 0xfffffff0; // 6.2: an endpoint attaches again before the numbers of a lane end
 
-class Lane {
-  constructor(index) {
-    this.index = index;
-    this.number = 0;
-    this.serialReceived = 0;
-    this.current = null; // the exchange in flight
-    this.outgoing = null; // pieces still to be sent
-    this.incoming = new Incoming();
-  }
-}
-
 export class PollCarrier {
-  /** {client, endpoint, attachment, times, wake(), reattach(stale), fatal(why), trouble(why)} */
+  /** {client, clock, endpoint, attachment, times, wake(), reattach(stale), fatal(why), trouble(why)} */
   constructor(options) {
     Object.assign(this, options);
     this.lanes = [];
+    this.resting = false; // a link carries everything: nothing is pushed or pulled here (8.0)
     this.counts = { exchanges: 0, repeats: 0, pieces: 0 };
+    this.pullAlarm = new Alarm(this.clock, () => this.wake());
   }
 
   /** The lanes start anew with each generation (6.2). */
@@ -35,20 +31,22 @@ export class PollCarrier {
     this.stop();
     this.info = info;
     this.bodies = new SizeLimit(info.largestBody);
-    this.answers = new SizeLimit(Math.min(info.largestBody, 4 * 1024 * 1024));
+    this.answers = new SizeLimit(Math.min(info.largestBody, LARGEST_ANSWER));
+    this.suspectAnswers = new SuspectAnswers();
     this.hold = new Hold(info.largestHold);
     this.moreWaits = false;
+    this.probeSmall = false; // a pull without a hold shows whether small bodies pass (7.16)
     this.pulledAt = -Infinity;
     this.lanes = Array.from({ length: Math.min(MOST_LANES, info.lanes) }, (_, index) => new Lane(index));
   }
 
   /** Give up everything in flight (4.10). */
   stop() {
-    clearTimeout(this.pullTimer);
+    this.pullAlarm.clear();
+    const now = this.clock.now();
     for (const lane of this.lanes) {
-      if (lane.current) this.giveUp(lane);
-      lane.outgoing?.batch.lost(performance.now());
-      clearTimeout(lane.evidenceTimer);
+      lane.giveUp(now);
+      lane.giveUpPieces(now);
     }
     this.lanes = [];
   }
@@ -58,11 +56,8 @@ export class PollCarrier {
     return this.lanes.some((lane) => lane.outgoing || lane.current?.batch);
   }
 
-  giveUp(lane) {
-    const { request, batch } = lane.current;
-    request.stop();
-    lane.current = null;
-    batch?.lost(performance.now());
+  get inFlight() {
+    return this.lanes.map((lane) => lane.current).filter((current) => current);
   }
 
   pump(now) {
@@ -71,6 +66,7 @@ export class PollCarrier {
       if (lane.outgoing) this.sendPiece(lane, now);
       else if (lane.incoming.open) this.pull(lane, 0, now); // 7.14
     }
+    if (this.resting) return this.pullAlarm.clear();
     while (this.lanes.length && this.endpoint.hasWork(now)) {
       const lane = this.idle();
       if (!lane || !this.push(lane, now)) break;
@@ -79,7 +75,7 @@ export class PollCarrier {
   }
 
   idle() {
-    return this.lanes.find((lane) => !lane.current && !lane.outgoing);
+    return this.lanes.find((lane) => lane.idle);
   }
 
   push(lane, now) {
@@ -109,12 +105,14 @@ export class PollCarrier {
   /** One pull is held. While more packets wait, idle lanes pull without a hold; one lane is left for pushes (7.15). */
   pullMore(now) {
     if (!this.lanes.length) return;
-    const interval = this.info.pullInterval;
+    if (this.probeSmall) this.pullSmall(now);
+    const interval = this.endpoint.settings.pullInterval;
     if (interval) return this.pullByInterval(interval, now);
+    this.pullAlarm.clear();
     const most = this.moreWaits ? this.lanes.length - 1 : 1;
     let pulls = this.lanes.filter((lane) => lane.current?.pull).length;
     while (pulls < most) {
-      const idle = this.lanes.filter((lane) => !lane.current && !lane.outgoing);
+      const idle = this.lanes.filter((lane) => lane.idle);
       if (idle.length < 2 && this.lanes.length > 1 && pulls > 0) return;
       if (!idle.length) return;
       this.pull(idle[idle.length - 1], pulls > 0 || this.moreWaits ? 0 : this.hold.next, now);
@@ -125,13 +123,20 @@ export class PollCarrier {
   pullByInterval(interval, now) {
     if (this.moreWaits || now - this.pulledAt >= interval) {
       const lane = this.idle();
-      if (lane) {
-        this.pulledAt = now;
-        this.pull(lane, 0, now);
-      }
+      if (!lane) return; // the next answer frees one
+      this.pulledAt = now;
+      this.moreWaits = false; // until the answer says so again
+      this.pull(lane, 0, now);
     }
-    clearTimeout(this.pullTimer);
-    this.pullTimer = setTimeout(() => this.wake(), Math.max(1, this.pulledAt + interval - now));
+    this.pullAlarm.set(Math.max(1, this.pulledAt + interval - now));
+  }
+
+  /** 7.16: find out whether small bodies pass, unless a pull in flight shows it anyway. */
+  pullSmall(now) {
+    this.probeSmall = false;
+    const known = this.inFlight.some(({ pull, hold, request }) => pull && (!hold || request.failures > 0));
+    const lane = this.idle();
+    if (!known && lane) this.pull(lane, 0, now);
   }
 
   pull(lane, hold, now) {
@@ -146,7 +151,8 @@ export class PollCarrier {
   send(lane, { packets, batch = null, pull = false, hold = 0, flags = 0, pieceOffset = 0 }, now) {
     if (lane.number >= LAST || lane.serialReceived >= LAST) this.numbersEnd();
     lane.number += 1;
-    const body = encodeExchange({
+    const answerLimit = Math.floor(this.answers.value);
+    const fields = {
       id: this.info.id,
       epoch: this.info.epoch,
       generation: this.attachment.generation,
@@ -154,72 +160,112 @@ export class PollCarrier {
       number: lane.number,
       serialReceived: lane.serialReceived,
       hold,
-      answerLimit: Math.floor(this.answers.value),
       pieceOffset,
       flags,
       packets,
-    });
-    const current = { number: lane.number, batch, pull, hold, size: body.length, startedAt: now, evident: false };
+    };
+    const body = encodeExchange({ ...fields, answerLimit });
+    const current = { number: lane.number, batch, pull, hold, size: body.length, answerLimit, startedAt: now };
+    if (!pull) current.suspect = new SuspectBody(body.length);
     lane.current = current;
     this.counts.exchanges += 1;
     current.request = new RepeatedRequest({
       client: this.client,
+      clock: this.clock,
+      times: this.times,
       body,
+      smallBody: () => encodeExchange({ ...fields, answerLimit: Math.min(LEAST, answerLimit) }), // 7.5, 7.16
       maxOpen: MOST_OPEN,
       deadline: this.times.deadline + hold,
-      smoothed: () => this.times.srtt,
+      attached: true,
+      givesUp: !pull,
       isAnswer: (result) =>
         result.of === KIND.ANSWER && result.value.lane === lane.index && result.value.number === current.number,
-      isFailure: (result) => result.kind === RESULT.TOO_LARGE && (pull || body.length <= LEAST_BODY), // 7.9
-      done: (result, request) => {
-        if (lane.current === current) this.done(lane, current, result, request);
+      isFailure: (result) => result.kind === RESULT.TOO_LARGE && (pull || body.length <= LEAST), // 7.9
+      done: (result, _, attempt) => {
+        if (lane.current === current) this.done(lane, current, result, attempt);
       },
-      failed: (why) => this.failed(current, why),
+      failed: (why, _, unexplained) => this.failed(lane, current, why, unexplained),
     });
   }
 
-  failed(current, why) {
+  failed(lane, current, why, unexplained) {
     this.counts.repeats += 1;
-    if (current.hold >= 1000 && why !== 'silence') this.hold.died();
+    current.failedAge ??= this.clock.now() - current.startedAt;
     this.trouble(why);
+    if (!current.suspect || !unexplained) return;
+    current.suspect.failed();
+    if (current.suspect.proven) {
+      current.request.stop();
+      this.refuse(lane, current, this.clock.now());
+      this.wake();
+    } else if (current.suspect.suspected) {
+      this.probeSmall = true;
+      this.wake();
+    }
   }
 
-  done(lane, current, result, request) {
-    const now = performance.now();
+  done(lane, current, result, attempt) {
+    const now = this.clock.now();
+    current.cancelEvidence?.();
     if (result.kind === RESULT.UNKNOWN || result.kind === RESULT.STALE)
       return this.reattach(result.kind === RESULT.STALE);
     if (result.kind === RESULT.FINAL) return this.fatal(result.why);
-    lane.current = null;
-    if (result.kind === RESULT.TOO_LARGE) {
-      this.bodies.tooLarge(current.size, now);
-      current.batch?.lost(now);
-      lane.outgoing?.batch.lost(now);
-      lane.outgoing = null;
-    } else this.answered(lane, current, result, request, now);
+    if (result.kind === RESULT.TOO_LARGE) this.refuse(lane, current, now);
+    else if (result.kind === RESULT.REFUSAL) this.abandon(lane, current, now);
+    else {
+      lane.current = null;
+      this.answered(lane, current, result, attempt, now);
+    }
     this.wake();
   }
 
-  answered(lane, current, { value, flags }, request, now) {
-    const time = now - request.startedAt;
+  /** The body is too large for the path: lower the limit, and give up its batch (7.9). */
+  refuse(lane, current, now) {
+    this.bodies.tooLarge(current.size, now);
+    this.abandon(lane, current, now);
+  }
+
+  /** Give up the batch of an exchange; the lane goes on with its next number (4.10, 7.9). */
+  abandon(lane, current, now) {
+    current.cancelEvidence?.();
+    lane.current = null;
+    current.batch?.lost(now);
+    lane.giveUpPieces(now);
+  }
+
+  answered(lane, current, { value, flags }, attempt, now) {
     lane.serialReceived = value.serial;
     current.batch?.receipted(now);
     const size = value.packets.length;
-    if (current.hold === 0) {
-      if (request.sent === 1) this.times.sample(time);
-      this.bodies.answered(current.size, time, now);
-      this.answers.answered(size, time, now);
-    }
-    this.moreWaits = (flags & FLAG.MORE) !== 0 || size > this.answers.value / 2;
-    if (current.pull && current.hold) {
-      if (size) this.hold.packetsCame();
-      else this.hold.nothingCame();
-    } else if (size) this.hold.packetsCame();
-    this.weigh(value.evidence);
+    const more = (flags & FLAG.MORE) !== 0;
+    this.moreWaits = more || size > this.answers.value / 2;
+    if (current.hold === 0) this.measure(current, size, now - attempt.at, now);
+    else this.learnHold(current, attempt, now);
+    if (attempt.small && more && this.suspectAnswers.answeredSmall(current.startedAt, now))
+      this.answers.tooLarge(current.answerLimit, now);
+    if (size) this.hold.packetsCame();
+    else if (current.hold) this.hold.nothingCame();
+    this.tellOthers(current, attempt, value.evidence);
     if (flags & FLAG.PIECE) this.takePiece(lane, value, now);
     else if (size) {
       lane.incoming.clear(); // 7.6: whole packets end a packet that came in pieces
       this.endpoint.handleBatch(value.packets, now);
     }
+  }
+
+  /** The larger one of body and answer explains the time; two small ones show how long each of them waits. */
+  measure(current, size, time, now) {
+    this.times.sample(time);
+    if (size <= Math.max(LEAST, current.size)) this.bodies.answered(current.size, time, now);
+    if (current.size <= Math.max(LEAST, size)) this.answers.answered(size, time, now);
+  }
+
+  /** 7.15: a held pull counts as failed when its first repeat is answered. */
+  learnHold(current, attempt, now) {
+    if (current.hold < HELD) return;
+    if (attempt.index === 1) this.hold.answered(now - current.startedAt);
+    else if (attempt.index === 2) this.hold.failed(current.failedAge ?? attempt.at - current.startedAt);
   }
 
   takePiece(lane, value, now) {
@@ -228,19 +274,24 @@ export class PollCarrier {
     if (whole) this.endpoint.handleBatch(whole, now);
   }
 
-  /** Evidence: the relay has answered what this lane still waits for (7.7). */
-  weigh(evidence) {
+  /** What the answer to one exchange says about the others: 7.7, 7.8, 7.16. */
+  tellOthers(answered, attempt, evidence) {
     for (const [index, highest] of evidence) {
-      const lane = this.lanes[index];
-      const current = lane?.current;
-      if (!current || current.number > highest || current.evident) continue;
-      current.evident = true;
-      lane.evidenceTimer = setTimeout(
-        () => {
-          if (lane.current === current) current.request.repeatNow();
-        },
-        50 + (this.times.srtt ?? 0) / 4,
-      );
+      const current = this.lanes[index]?.current;
+      if (current && current.number <= highest) this.repeatSoon(current);
     }
+    for (const current of this.inFlight) {
+      current.suspect?.otherPassed(answered.size);
+      current.request.pathWorks(attempt.at);
+      // 7.7: earlier attempts got no answer, so pulls that were held at that time may be lost in the same way
+      const stale = current.hold >= HELD && current.startedAt < attempt.at;
+      if (answered.request.missed && attempt.index > 1 && stale) this.repeatSoon(current);
+    }
+  }
+
+  repeatSoon(current) {
+    if (current.evident) return;
+    current.evident = true;
+    current.cancelEvidence = this.clock.after(this.times.soon, () => current.request.repeatNow());
   }
 }

@@ -1,0 +1,35 @@
+// The carrier "auto": a link where one opens and works, and exchanges wherever it does not (8.0).
+
+import { PollCarrier } from './poll.mjs';
+import { Road } from './road.mjs';
+
+export class AutoCarrier {
+  /** The same options as PollCarrier. */
+  constructor(options) {
+    this.poll = new PollCarrier(options);
+    this.road = new Road(options);
+  }
+
+  get counts() {
+    return { ...this.poll.counts, ...this.road.counts };
+  }
+  get busy() {
+    return this.poll.busy || (this.road.link?.outstanding.length ?? 0) > 0;
+  }
+
+  start(info) {
+    this.poll.start(info);
+    this.road.start(info);
+  }
+
+  stop() {
+    this.road.stop();
+    this.poll.stop();
+  }
+
+  pump(now) {
+    this.poll.resting = this.road.usable !== null;
+    this.road.pump(now);
+    this.poll.pump(now);
+  }
+}

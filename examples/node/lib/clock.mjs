@@ -1,0 +1,33 @@
+// The clock of everything that has timers. Tests pass a simulated one.
+
+export const CLOCK = Object.freeze({
+  /** Milliseconds since some moment; they never go back. */
+  now: () => performance.now(),
+  /** Call `action` after `delay` ms. Returns a function that cancels this. */
+  after(delay, action) {
+    const timer = setTimeout(action, Math.max(0, delay));
+    return () => clearTimeout(timer);
+  },
+});
+
+/** One alarm that can be set again and again; only the newest setting counts. */
+export class Alarm {
+  constructor(clock, action) {
+    this.clock = clock;
+    this.action = action;
+    this.cancel = null;
+  }
+
+  set(delay) {
+    this.clear();
+    this.cancel = this.clock.after(delay, () => {
+      this.cancel = null;
+      this.action();
+    });
+  }
+
+  clear() {
+    this.cancel?.();
+    this.cancel = null;
+  }
+}
