@@ -7,6 +7,7 @@ import { Sender } from '../lib/connection/sender.mjs';
 import { StreamDigest } from '../lib/digest.mjs';
 import { TYPE } from '../lib/wire/packet.mjs';
 import { decodeAck, encodeEnd } from '../lib/wire/payloads.mjs';
+import { pair } from './simulation.mjs';
 
 const FIRST = 0xfffffffe; // so that numbers wrap
 
@@ -94,6 +95,53 @@ test('4.10: after DROPPED(full) with limit 0 nothing leaves until an EDGE', () =
   );
 });
 
+test('4.10, 4.11: in the pause not even the oldest packet leaves; it ends after one RTO, without a doubling', () => {
+  const sender = opened(1 << 20);
+  sender.write(Buffer.alloc(9000));
+  for (const { flight, attempt } of send(sender, 4096)) sender.recovery.receipted(flight, attempt, 100);
+  sender.wantFinish = true;
+  sender.dropped((FIRST + 1) >>> 0, (FIRST + 3) >>> 0, 300);
+  sender.recovery.handleTimeout(700);
+  sender.dropped((FIRST + 2) >>> 0, (FIRST + 2) >>> 0, 700);
+  assert.equal(send(sender, 4096).length, 0);
+  assert.equal(sender.hasWork(), false);
+  assert.equal(sender.recovery.nextTimeout(700), 1700);
+  sender.recovery.handleTimeout(1699);
+  assert.equal(send(sender, 4096).length, 0);
+  sender.recovery.handleTimeout(1700);
+  assert.equal(send(sender, 4096).length, 4);
+  assert.equal(sender.recovery.interval, 1000);
+});
+
+test('4.10: a tail probe waits for the end of the pause; a DROPPED without anything unacknowledged begins none', () => {
+  const sender = opened(1 << 20);
+  sender.dropped(FIRST, FIRST, 0);
+  assert.equal(sender.held, false);
+  sender.write(Buffer.alloc(2000));
+  const [one, two] = send(sender, 1000);
+  for (const { flight, attempt } of [one, two]) sender.recovery.receipted(flight, attempt, 10);
+  sender.acknowledge(ack(FIRST + 1), 30);
+  sender.dropped((FIRST + 1) >>> 0, (FIRST + 1) >>> 0, 40);
+  sender.recovery.handleTimeout(200);
+  assert.ok(sender.recovery.tailProbe());
+  assert.equal(sender.again(), null);
+  sender.setEdge({ sequence: (FIRST + 1) >>> 0, bytes: 5000 });
+  assert.equal(sender.again(), two.flight);
+});
+
+test('2.9: a reason of DROPPED that is not known counts as full', () => {
+  const { opened: connection } = pair();
+  connection.write(Buffer.from('x'));
+  const flight = connection.sender.nextNew(10);
+  connection.sender.attempted(flight, 1000);
+  const payload = Buffer.alloc(16);
+  payload[0] = 77;
+  payload.writeUInt32BE(flight.sequence, 4);
+  payload.writeUInt32BE(flight.sequence, 8);
+  connection.handle({ type: TYPE.DROPPED, payload }, 1001);
+  assert.ok(flight.resend && connection.sender.held);
+});
+
 test('4.6: the timer runs from the receipt, resends the oldest packet alone, and doubles', () => {
   const sender = opened(1 << 20);
   sender.write(Buffer.alloc(9000));
@@ -118,7 +166,7 @@ const data = (sequence, text, attempt = 0) => ({
   payload: Buffer.from(text),
 });
 
-test('4.3, 4.4: ranges name the packets kept beyond a gap, highest first; a refused packet is not the cause', () => {
+test('4.3, 4.4: ranges name the packets kept beyond a gap; a refused packet is not the cause', () => {
   const receiver = new Receiver(100, 50);
   receiver.start(FIRST, 0, 0);
   for (const [number, text] of [
@@ -136,6 +184,34 @@ test('4.3, 4.4: ranges name the packets kept beyond a gap, highest first; a refu
   ]);
   receiver.handle(data(FIRST + 7, 'x'.repeat(200)), 6);
   assert.equal(decodeAck(receiver.makeAck(7)).cause, 4);
+});
+
+test('2.4: the first range has the packet that arrived last, a repeat included', () => {
+  const receiver = new Receiver(1000, 50);
+  receiver.start(FIRST, 0, 0);
+  const ranges = () => decodeAck(receiver.makeAck(9)).ranges.map((range) => range.map((one) => (one - FIRST) & 0xff));
+  for (const number of [9, 3, 6]) receiver.handle(data(FIRST + number, 'x'), 5);
+  assert.deepEqual(ranges(), [
+    [6, 6],
+    [3, 3],
+    [9, 9],
+  ]);
+  receiver.handle(data(FIRST + 9, 'x', 1), 6);
+  receiver.handle(data(FIRST + 4, 'x'), 7);
+  assert.deepEqual(ranges(), [
+    [3, 4],
+    [9, 9],
+    [6, 6],
+  ]);
+});
+
+test('2.4: of more than 32 ranges the ones that arrived last are named', () => {
+  const receiver = new Receiver(1000, 50);
+  receiver.start(FIRST, 0, 0);
+  for (let number = 100; number > 2; number -= 2) receiver.handle(data(FIRST + number, 'x'), 5);
+  const { ranges } = decodeAck(receiver.makeAck(5));
+  assert.equal(ranges.length, 32);
+  assert.deepEqual(ranges[0], [2, 2]); // FIRST + 4
 });
 
 test('4.12: a window update leaves unasked when enough of the window has opened', () => {

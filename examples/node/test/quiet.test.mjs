@@ -2,35 +2,10 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { UP } from '../lib/endpoint/services.mjs';
-import { TYPE, parseBatch } from '../lib/wire/packet.mjs';
-import { TARGET } from '../lib/wire/payloads.mjs';
-import { Network } from './simulation.mjs';
+import { TYPE } from '../lib/wire/packet.mjs';
+import { pair } from './simulation.mjs';
 
-const QUIET = { givenUp: 0, lost: 0, twice: 0, damaged: 0, jitter: 5 };
-
-/** Two joined endpoints with one open connection, and a list of the types of all packets. */
-function pair(windowOfAcceptor) {
-  const network = new Network(1, { ...QUIET });
-  const [a, b] = [network.join({}), network.join({ window: windowOfAcceptor })];
-  a.other = b;
-  b.other = a;
-  b.endpoint.services.announce('s', UP, 8);
-  Object.assign(b.endpoint.services.get('s'), { answered: true, owed: false });
-  const seen = [];
-  const carry = network.carry.bind(network);
-  network.carry = (from, batch) => {
-    for (const bytes of batch.packets) seen.push(parseBatch(bytes).packets[0].type);
-    carry(from, batch);
-  };
-  const opened = a.endpoint.open({ kind: TARGET.SERVICE, host: 's' }, 0);
-  const run = (until, done = () => false) => network.run([a, b], until, done);
-  run(1000);
-  const [accepted] = b.endpoint.connections.values();
-  return { network, a, b, opened, accepted, seen, run };
-}
-
-const count = (seen, type) => seen.filter((one) => one === type).length;
+const count = (seen, type) => seen.filter((one) => one.type === type).length;
 
 test('4.16: an idle connection lives by PING and PONG', () => {
   const { opened, accepted, seen, run } = pair();

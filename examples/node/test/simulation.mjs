@@ -3,6 +3,7 @@
 
 import { Endpoint } from '../lib/endpoint/endpoint.mjs';
 import { UP } from '../lib/endpoint/services.mjs';
+import { parseBatch } from '../lib/wire/packet.mjs';
 import { TARGET } from '../lib/wire/payloads.mjs';
 
 const INFO = { initialEdge: 256 * 1024, largestPacket: 1024 * 1024, lanes: 4, pullInterval: 0 };
@@ -145,6 +146,31 @@ export class Network {
     }
     return false;
   }
+}
+
+/**
+ * Two endpoints on a quiet network with one open connection between them. `seen` lists the packets that have left:
+ * {type, attempt, payload, at, from, batch}.
+ */
+export function pair(windowOfAcceptor) {
+  const network = new Network(1, { givenUp: 0, lost: 0, twice: 0, damaged: 0, jitter: 5 });
+  const [a, b] = [network.join({}), network.join({ window: windowOfAcceptor ?? 1024 * 1024 })];
+  a.other = b;
+  b.other = a;
+  b.endpoint.services.announce('s', UP, 8);
+  Object.assign(b.endpoint.services.get('s'), { answered: true, owed: false });
+  const seen = [];
+  const carry = network.carry.bind(network);
+  network.carry = (from, batch) => {
+    const at = network.clock.now;
+    for (const bytes of batch.packets) seen.push({ ...parseBatch(bytes).packets[0], at, from, batch });
+    carry(from, batch);
+  };
+  const opened = a.endpoint.open({ kind: TARGET.SERVICE, host: 's' }, 0);
+  const run = (until, done = () => false) => network.run([a, b], until, done);
+  run(1000);
+  const [accepted] = b.endpoint.connections.values();
+  return { network, a, b, opened, accepted, seen, run };
 }
 
 /** Write `data` in parts, read everything (sometimes slowly), and end as `manner` says. */

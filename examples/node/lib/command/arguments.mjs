@@ -6,15 +6,23 @@ import { parseArgs } from 'node:util';
 export class UsageError extends Error {}
 
 export const USAGE = `usage:
-  node main.mjs connect --relay URL [--token-file FILE] [--carrier poll|link] [--proxy http://HOST:PORT] TARGET
+  node main.mjs connect --relay URL [--linger SECONDS] [OPTIONS] TARGET
       TARGET is HOST:PORT or service:NAME; standard input -> connection -> standard output
-  node main.mjs serve --relay URL [--token-file FILE] [--carrier poll|link] [--endpoint-name NAME] NAME [--to HOST:PORT]
-      offers the service NAME: connections are echoed, or joined with HOST:PORT`;
+      --linger SECONDS         wait at most so long for the peer at the end; without it, until the drain is over
+  node main.mjs serve --relay URL [--endpoint-name NAME] [--to HOST:PORT] [OPTIONS] NAME
+      offers the service NAME: connections are echoed, or joined with HOST:PORT
+options of both:
+      --token-file FILE        the token; without it, the environment variable TUNNEL_TOKEN
+      --carrier auto|poll|link auto, the default, uses a link where one works, and exchanges everywhere else
+      --pull-interval SECONDS  ask for what waits in these intervals, in place of held requests; SIGUSR2 switches
+      --proxy http://HOST:PORT`;
 
 const OPTIONS = {
   relay: { type: 'string' },
   'token-file': { type: 'string' },
-  carrier: { type: 'string', default: 'poll' },
+  carrier: { type: 'string', default: 'auto' },
+  'pull-interval': { type: 'string', default: '0' },
+  linger: { type: 'string' },
   proxy: { type: 'string' },
   'endpoint-name': { type: 'string', default: '' },
   to: { type: 'string' },
@@ -26,6 +34,13 @@ function hostAndPort(text, what) {
   if (!match || port < 1 || port > 65_535)
     throw new UsageError(`${what} ${text} is not HOST:PORT; write it like 127.0.0.1:8080`);
   return { host: match[1] ?? match[2], port, text };
+}
+
+/** Seconds as milliseconds. */
+function seconds(text, what) {
+  if (!/^\d{1,5}(\.\d{1,3})?$/.test(text))
+    throw new UsageError(`${what} ${text} is not a number of seconds; write it like 2.5`);
+  return Math.round(Number(text) * 1000);
 }
 
 function httpUrl(text, what, schemes) {
@@ -73,8 +88,8 @@ export function parse(argv) {
   }
   const { values, positionals } = parsed;
   if (!values.relay) throw new UsageError('no relay is named; give --relay URL');
-  if (!['poll', 'link'].includes(values.carrier))
-    throw new UsageError(`there is no carrier ${values.carrier}; choose poll or link`);
+  if (!['auto', 'poll', 'link'].includes(values.carrier))
+    throw new UsageError(`there is no carrier ${values.carrier}; choose auto, poll or link`);
   if (positionals.length !== 1)
     throw new UsageError(
       `${command} takes one ${command === 'connect' ? 'TARGET' : 'NAME'}, not ${positionals.length}`,
@@ -86,6 +101,7 @@ export function parse(argv) {
     command,
     relay,
     carrier: values.carrier,
+    pullInterval: seconds(values['pull-interval'], '--pull-interval'),
     token: tokenOf(values['token-file']),
     proxy: values.proxy && httpUrl(values.proxy, '--proxy', ['http:']),
   };
@@ -100,5 +116,6 @@ export function parse(argv) {
   const [text] = positionals;
   const target = text.startsWith('service:') ? { service: text.slice(8), text } : hostAndPort(text, 'the target');
   if (target.service === '') throw new UsageError('the service has no name; write service:NAME');
-  return { ...common, target };
+  const longestDrain = values.linger === undefined ? Infinity : seconds(values.linger, '--linger');
+  return { ...common, target, longestDrain };
 }

@@ -2,11 +2,12 @@
 
 import { TARGET } from '../wire/payloads.mjs';
 import { Runtime } from '../runtime.mjs';
+import { switchOnSignal } from './interval.mjs';
 import { Splice } from './splice.mjs';
 
 const REACH = 30_000; // how long the relay may take to answer the first time
 const INPUT_AFTER_CLOSE = 200; // how long to look for input that can no longer be sent
-const LINGER = 3000; // how long the process waits for the last SHUTDOWN
+const FLUSH = 3000; // how long the last packets of connections that have ended may take to leave
 
 const pause = (ms) =>
   new Promise((resolve) => {
@@ -32,14 +33,16 @@ export async function reachRelay(runtime, relay) {
   }
 }
 
-/** Let the last packets leave: until every connection is forgotten, or for a short while. */
-export async function linger(runtime) {
-  const end = performance.now() + LINGER;
-  while (
-    performance.now() < end &&
-    (runtime.endpoint.connections.size || runtime.endpoint.outbox.length || runtime.carrier.busy)
-  )
-    await pause(20);
+/**
+ * Wait until every connection is forgotten, because the peer's SHUTDOWN has come or the drain is over (5.7), but at
+ * most `longest` ms. Then let the last packets leave.
+ */
+export async function linger(runtime, longest) {
+  const { endpoint, carrier } = runtime;
+  const waitUntil = runtime.now + longest;
+  while (!runtime.closed && endpoint.connections.size && runtime.now < waitUntil) await pause(20);
+  const flushUntil = runtime.now + FLUSH;
+  while (!runtime.closed && (endpoint.outbox.length || carrier.busy) && runtime.now < flushUntil) await pause(20);
 }
 
 function nextStep(error, target) {
@@ -61,8 +64,9 @@ async function moreInput(splice) {
   return new Error('the peer closed the connection before all of standard input was sent');
 }
 
-export async function connect({ relay, token, proxy, carrier, target }) {
-  const runtime = new Runtime({ relay, token, proxy, carrier });
+export async function connect({ relay, token, proxy, carrier, target, pullInterval, longestDrain }) {
+  const runtime = new Runtime({ relay, token, proxy, carrier, settings: { pullInterval } });
+  switchOnSignal(runtime, pullInterval);
   try {
     await reachRelay(runtime, relay);
     const wanted = target.service
@@ -75,7 +79,7 @@ export async function connect({ relay, token, proxy, carrier, target }) {
       runtime.wake();
     });
     error ??= await moreInput(splice);
-    await linger(runtime);
+    await linger(runtime, longestDrain);
     if (error) {
       error.next ??= nextStep(error, target.text);
       throw error;

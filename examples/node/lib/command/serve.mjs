@@ -4,9 +4,11 @@ import net from 'node:net';
 import { DOWN, UP } from '../endpoint/services.mjs';
 import { Runtime } from '../runtime.mjs';
 import { linger, reachRelay } from './connect.mjs';
+import { switchOnSignal } from './interval.mjs';
 import { Splice } from './splice.mjs';
 
 const BACKLOG = 64;
+const DRAIN = 3000; // how long a service that was stopped waits for the peers of connections that drain
 const ENDING = 10_000; // how long the relay gets to confirm the end of the service
 const SHUTTING_DOWN = 7; // 2.6
 const DIAL = 10_000; // 3.10
@@ -71,16 +73,17 @@ async function stop(runtime, name) {
   for (const connection of endpoint.connections.values())
     if (connection.state !== 'drain') connection.abort(runtime.now, SHUTTING_DOWN, 'the service was stopped');
   runtime.wake();
-  const end = performance.now() + ENDING;
-  while (performance.now() < end && !endpoint.services.get(name).answered)
+  const end = runtime.now + ENDING;
+  while (runtime.now < end && !endpoint.services.get(name).answered)
     await new Promise((resolve) => {
       setTimeout(resolve, 20);
     });
-  await linger(runtime);
+  await linger(runtime, DRAIN);
 }
 
-export async function serve({ relay, token, proxy, carrier, endpointName, service, to }) {
-  const runtime = new Runtime({ relay, token, proxy, carrier, name: endpointName });
+export async function serve({ relay, token, proxy, carrier, endpointName, service, to, pullInterval }) {
+  const runtime = new Runtime({ relay, token, proxy, carrier, name: endpointName, settings: { pullInterval } });
+  switchOnSignal(runtime, pullInterval);
   try {
     runtime.endpoint.onConnection = (connection) => {
       // 3.5: the application sees the connection when it is shown, with the event "open"

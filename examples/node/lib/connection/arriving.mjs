@@ -96,6 +96,7 @@ function acknowledgement(c, ack, now) {
     return;
   }
   c.keepalive.probeAnswered();
+  c.confirming.check();
   c.event('writable');
   c.closing.check(now);
 }
@@ -107,8 +108,9 @@ function aborted(c, { reason, text }) {
 
 /** 4.10 and 6.7. */
 function dropped(c, { reason, first, last, limit }, now) {
-  if (reason === DROP.FULL) c.sender.dropped(first, last, limit);
-  else if (reason === DROP.NO_ROUTE) c.loseRoute(now);
-  else if (reason === DROP.TOO_LARGE) c.abort(now, ABORT.PROTOCOL, 'a packet was too large for the relay');
+  if (reason === DROP.NO_ROUTE) c.loseRoute(now);
+  else if (reason === DROP.TOO_LARGE)
+    c.abort(now, ABORT.PROTOCOL, `a packet was too large for the relay, which takes ${limit} bytes`);
   else if (reason === DROP.GONE) c.die(new Error('the peer is gone: the relay has lost its attachment'));
+  else c.sender.dropped(first, last, now); // also for a reason that is not known (2.9)
 }

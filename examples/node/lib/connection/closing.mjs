@@ -62,13 +62,28 @@ export class Closing {
     if (c.sender.closeAcknowledged && !c.sender.ended) c.sender.end();
     c.state = 'drain';
     c.event('ended');
-    this.drainEnd = now + Math.max(SHORTEST_DRAIN, c.userTimeout);
+    this.drainEnd = now + this.drainTime;
     if (this.shutdownCame) {
       this.owed = true;
       this.last = true;
       return;
     }
     if (c.sender.closeFlight && !c.sender.closeAcknowledged) this.at = now + c.sender.recovery.rto; // the CLOSEs crossed
+  }
+
+  get drainTime() {
+    return Math.max(SHORTEST_DRAIN, this.connection.userTimeout);
+  }
+
+  /** A resume during the drain starts the drain time again. SHUTDOWN is repeated again, too. */
+  resumed(now) {
+    if (this.connection.state === 'drain' && !this.last) this.drainEnd = now + this.drainTime;
+  }
+
+  /** When the drain ends: not before the user timeout has passed since the route was lost. */
+  get endsAt() {
+    const { routeLostSince, userTimeout } = this.connection;
+    return routeLostSince === null ? this.drainEnd : Math.max(this.drainEnd, routeLostSince + userTimeout);
   }
 
   handleShutdown(now) {
@@ -91,15 +106,17 @@ export class Closing {
     this.last = true;
   }
 
+  /** While the route is lost, only the last SHUTDOWN leaves (6.5). */
   due() {
-    return this.connection.state === 'drain' && this.owed;
+    const c = this.connection;
+    return c.state === 'drain' && this.owed && (this.last || c.routeLostSince === null);
   }
 
   *packets(now) {
     const c = this.connection;
     if (!this.due()) return;
     this.owed = false;
-    const bytes = c.packet(TYPE.SHUTDOWN, undefined, { attempt: Math.min(this.attempts, 255) });
+    const bytes = c.packet(TYPE.SHUTDOWN, undefined, { attempt: this.last ? 0 : Math.min(this.attempts, 255) });
     this.attempts += 1;
     this.pause = Math.min(LONGEST, this.pause === null ? c.sender.recovery.rto : this.pause * 2);
     this.at = now + this.pause;
@@ -115,17 +132,15 @@ export class Closing {
   nextTimeout() {
     const c = this.connection;
     if (c.state !== 'drain') return Infinity;
-    return Math.min(this.drainEnd, this.owed || c.silent ? Infinity : this.at);
+    return Math.min(this.last ? Infinity : this.endsAt, this.owed || c.silent ? Infinity : this.at);
   }
 
   handleTimeout(now) {
     const c = this.connection;
     if (c.state !== 'drain') return;
     if (!c.silent && this.at <= now) this.owed = true;
-    if (this.drainEnd > now) return;
-    if (c.silent || this.attempts === 0) return c.die(null);
-    this.owed = true; // one more leaves when the drain ends
+    if (this.last || this.endsAt > now) return;
+    this.owed = true; // the last SHUTDOWN leaves, even if none has left before
     this.last = true;
-    this.drainEnd = Infinity;
   }
 }

@@ -2,9 +2,10 @@
 // events out. The two halves are sender.mjs and receiver.mjs; opening and closing are their own modules.
 
 import { TYPE, encodePacket } from '../wire/packet.mjs';
-import { ABORT, ABORT_TEXT } from '../wire/payloads.mjs';
+import { ABORT, ABORT_TEXT, encodeOption } from '../wire/payloads.mjs';
 import { arrive } from './arriving.mjs';
 import { Closing } from './closing.mjs';
+import { Confirming } from './confirming.mjs';
 import { Keepalive } from './keepalive.mjs';
 import { InitiatorOpening, AcceptorOpening } from './opening.mjs';
 import { Receiver } from './receiver.mjs';
@@ -12,6 +13,7 @@ import { Sender } from './sender.mjs';
 
 const WRITE_BUFFER = 256 * 1024;
 const EARLY_DATA = 64 * 1024; // 3.6
+const LONGEST_PEER_PULL = 60_000; // 4.6
 
 export class Connection {
   /**
@@ -25,7 +27,7 @@ export class Connection {
     this.userTimeout = settings.userTimeout;
     this.peerLargest = settings.largestPacket;
     this.sender = new Sender(this.initial, settings.initialEdge);
-    this.sender.recovery.pulls = settings.pullInterval;
+    this.sender.recovery.ownPull = settings.pullInterval;
     this.sender.recovery.lanes = settings.lanes;
     this.sender.recovery.lastProgress = now;
     this.receiver = new Receiver(settings.window, settings.largestPacket, this.role === 'acceptor' ? EARLY_DATA : 0);
@@ -37,12 +39,14 @@ export class Connection {
     this.routeLostSince = null;
     this.lastHeard = now;
     this.deficit = 0;
-    this.optionVersion = 0;
+    this.optionVersion = 0; // of the peer's last OPTION
+    this.optionSent = 0; // of our last OPTION
     this.malformed = 0;
     this.farewell = null; // the ABORT that the endpoint sends once (4.15, 5.8)
     this.opening = this.role === 'initiator' ? new InitiatorOpening(this, now) : new AcceptorOpening(this, now);
     this.keepalive = new Keepalive(this, now);
     this.closing = new Closing(this);
+    this.confirming = new Confirming(this);
   }
 
   get dead() {
@@ -78,6 +82,11 @@ export class Connection {
 
   get atEnd() {
     return this.receiver.finished && !this.receiver.unread.length;
+  }
+
+  /** Ask for the event "acknowledged": it follows when the peer has everything that was written until now. */
+  confirm() {
+    if (!this.dead) this.confirming.start();
   }
 
   /** End our direction. */
@@ -134,9 +143,16 @@ export class Connection {
   applyPeerOptions(options) {
     if (options.largestPacket !== undefined) this.peerLargest = options.largestPacket;
     if (options.userTimeout) this.userTimeout = Math.min(this.settings.userTimeout, options.userTimeout); // 4.15
-    if (options.pullInterval !== undefined) {
-      this.sender.recovery.pulls = this.settings.pullInterval + options.pullInterval;
-    }
+    if (options.pullInterval !== undefined)
+      this.sender.recovery.peerPull = Math.min(LONGEST_PEER_PULL, options.pullInterval);
+  }
+
+  /** Our pull interval has changed: the peer's timers depend on it, so tell the peer (2.7). */
+  tellPullInterval(pullInterval) {
+    if (this.dead || this.sender.recovery.ownPull === pullInterval) return;
+    this.sender.recovery.ownPull = pullInterval;
+    this.optionSent += 1;
+    this.sender.option = encodeOption({ version: this.optionSent, options: { pullInterval } });
   }
 
   /** The relay has no route any more: the initiator resumes it, the acceptor waits (6.5, 6.7). */
@@ -152,6 +168,7 @@ export class Connection {
     this.sender.resume(now);
     this.receiver.ackNow = true; // 6.6: each sends an ACK
     this.keepalive.reset(now);
+    this.closing.resumed(now);
   }
 
   // --- what leaves ---
@@ -166,15 +183,19 @@ export class Connection {
 
   hasControl(now) {
     if (this.dead) return false;
-    if (this.opening.due()) return true;
+    if (this.opening.due() || this.closing.due()) return true;
     if (this.silent) return false;
-    return (this.accepted && this.receiver.ackAt() <= now) || this.keepalive.due() || this.closing.due();
+    return (this.accepted && this.receiver.ackAt() <= now) || this.keepalive.due() || this.confirming.due();
   }
 
   /** Control packets that leave now: items {bytes, receipted(now), lost(now)}. */
   *control(now) {
     yield* this.opening.packets(now);
-    if (this.silent || !this.accepted) return;
+    if (!this.silent && this.accepted) yield* this.openControl(now);
+    yield* this.closing.packets(now);
+  }
+
+  *openControl(now) {
     if (this.receiver.ackAt() <= now) {
       yield {
         bytes: this.packet(TYPE.ACK, this.receiver.makeAck(now)),
@@ -184,7 +205,7 @@ export class Connection {
       };
     }
     yield* this.keepalive.packets(now);
-    yield* this.closing.packets(now);
+    yield* this.confirming.packets();
   }
 
   hasData() {

@@ -189,7 +189,9 @@ export class AcceptorOpening {
   }
 
   due() {
-    return (this.flight.resend && !this.connection.silent) || this.resumedOwed;
+    const c = this.connection;
+    // ACCEPTED is sequenced, so 4.10 pauses it; CONNECT has repeats of its own (3.1)
+    return (this.flight.resend && !c.silent && !c.sender.held) || this.resumedOwed;
   }
 
   *packets(now) {

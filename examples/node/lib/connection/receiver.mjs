@@ -18,7 +18,7 @@ export class Receiver {
     this.limit = windowLimit;
     this.updateStep = Math.min(windowLimit / 4, 2 * largestPacket); // 4.12
     this.cumulative = null; // until the peer's initial number is known
-    this.ahead = new Map(); // number -> packet, above the cumulative sequence
+    this.ahead = new Map(); // number -> packet above the cumulative sequence, in the order in which they arrived last
     this.aheadBytes = 0;
     this.received = 0; // bytes of DATA in order
     this.unread = [];
@@ -58,6 +58,7 @@ export class Receiver {
     const distance = seqDiff(packet.sequence, this.cumulative);
     if (distance <= 0 || this.ahead.has(packet.sequence)) {
       this.ackNow = true; // it came twice
+      this.arrivedAgain(packet.sequence);
       this.noteCause(packet, now);
       return false;
     }
@@ -78,6 +79,14 @@ export class Receiver {
     this.pendingSince ??= now;
     this.pendingBytes += packet.payload.length;
     return true;
+  }
+
+  /** A repeat of a kept packet counts as an arrival (4.3), so its range comes first in the next ACK (2.4). */
+  arrivedAgain(sequence) {
+    const kept = this.ahead.get(sequence);
+    if (!kept) return;
+    this.ahead.delete(sequence);
+    this.ahead.set(sequence, kept);
   }
 
   hasRoom(packet, distance) {
@@ -178,18 +187,19 @@ export class Receiver {
     );
   }
 
-  /** SACK ranges, the highest first. */
+  /** SACK ranges: first the one whose packet arrived last, then the others by their last arrival, as in RFC 2018. */
   ranges() {
     if (!this.ahead.size) return [];
-    const numbers = this.kept()
-      .map((packet) => packet.sequence)
-      .sort(seqDiff);
+    const kept = this.kept().map((packet, arrival) => ({ sequence: packet.sequence, arrival }));
     const ranges = [];
-    for (const number of numbers) {
+    for (const { sequence, arrival } of kept.sort((a, b) => seqDiff(a.sequence, b.sequence))) {
       const last = ranges[ranges.length - 1];
-      if (last && seqAdd(last[1], 1) === number) last[1] = number;
-      else ranges.push([number, number]);
+      if (last && seqAdd(last.last, 1) === sequence) {
+        last.last = sequence;
+        last.arrival = Math.max(last.arrival, arrival);
+      } else ranges.push({ first: sequence, last: sequence, arrival });
     }
-    return ranges.reverse().slice(0, MAX_RANGES);
+    ranges.sort((a, b) => b.arrival - a.arrival);
+    return ranges.slice(0, MAX_RANGES).map(({ first, last }) => [first, last]);
   }
 }

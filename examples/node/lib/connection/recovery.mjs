@@ -6,7 +6,8 @@ export class LossRecovery {
   constructor(sender) {
     this.sender = sender;
     this.rtt = new RoundTrip();
-    this.pulls = 0; // the pull intervals that both sides announced
+    this.ownPull = 0; // our pull interval
+    this.peerPull = 0; // that of the peer, at most 60 s (4.6)
     this.lanes = 1;
     this.backoff = 1;
     this.lastProgress = 0;
@@ -15,11 +16,13 @@ export class LossRecovery {
     this.probed = false; // one tail probe until something new is acknowledged
     this.probeNow = null;
     this.expired = false; // the RTO has expired since the last progress
-    this.expiredAt = 0;
     this.ackedReceipt = -Infinity; // the latest receipt among acknowledged attempts
     this.reorderExtra = 0; // in quarters of SRTT
   }
 
+  get pulls() {
+    return this.ownPull + this.peerPull;
+  }
   get rto() {
     return this.rtt.timeout(this.pulls);
   }
@@ -84,8 +87,13 @@ export class LossRecovery {
   /** Returns when the RTO sends the oldest packet again, or Infinity. */
   rtoAt() {
     const oldest = this.sender.flights.oldest();
-    if (!oldest || (oldest.resend && !this.sender.held) || oldest.latest?.receiptAt == null) return Infinity;
+    if (!oldest || oldest.resend || oldest.latest?.receiptAt == null) return Infinity;
     return Math.max(oldest.latest.receiptAt, this.lastProgress) + this.interval;
+  }
+
+  /** Returns when the pause after DROPPED(full) ends by itself: this needs no receipt (4.10). */
+  pauseAt() {
+    return this.sender.held ? this.sender.heldSince + this.rto : Infinity;
   }
 
   tailProbeAt() {
@@ -113,12 +121,13 @@ export class LossRecovery {
 
   nextTimeout(now) {
     if (this.sender.ended) return Infinity;
-    return Math.min(this.lossAt(now), this.rtoAt(), this.tailProbeAt());
+    return Math.min(this.lossAt(now), this.rtoAt(), this.tailProbeAt(), this.pauseAt());
   }
 
   handleTimeout(now) {
     if (this.sender.ended) return;
     this.lossAt(now);
+    if (this.pauseAt() <= now) this.sender.heldSince = null;
     if (this.tailProbeAt() <= now) {
       this.probed = true;
       this.probeNow = this.newestFlight;
@@ -126,7 +135,6 @@ export class LossRecovery {
     if (this.rtoAt() <= now) {
       const oldest = this.sender.flights.oldest();
       this.sender.gaveUp(oldest, oldest.latest);
-      this.sender.held = false;
       this.expired = true;
       this.backoff *= 2;
     }

@@ -30,7 +30,8 @@ export class Sender {
     this.ended = false;
     this.edge = { sequence: initial, bytes: initialEdge, era: 0 }; // 7.12
     this.initialEdge = initialEdge;
-    this.held = false; // after DROPPED(full) with limit 0 (4.10)
+    this.heldSince = null; // the pause after DROPPED(full) runs since this time (4.10)
+    this.option = null; // the payload of an OPTION that waits for its number (2.7)
     this.recovery = new LossRecovery(this);
     this.resent = 0;
   }
@@ -72,8 +73,8 @@ export class Sender {
   get unsentEnd() {
     return (this.wantFinish && !this.finishSent) || (this.wantClose && !this.closeFlight);
   }
-  get idle() {
-    return !this.queued && !this.unsentEnd && !this.flights.oldest();
+  get held() {
+    return this.heldSince !== null;
   }
 
   /** Returns the bytes of DATA that load the relay (4.11). */
@@ -95,14 +96,14 @@ export class Sender {
 
   /** Returns the packet to send again: a lost one that the limits allow, else the tail probe, else null. */
   again() {
-    if (this.ended) return null;
+    if (this.ended || this.held) return null;
     return this.nextLost() ?? this.recovery.tailProbe();
   }
 
   /** Whether anything could leave now, judged without side effects. */
   hasWork() {
     if (this.ended) return false;
-    if (this.again()) return true;
+    if (this.again() || this.mayOption) return true;
     if (this.queued) return this.mayCut(this.room(this.queued), this.queued);
     return !this.early && !this.held && this.unsentEnd;
   }
@@ -112,7 +113,7 @@ export class Sender {
     for (const flight of this.flights.pending()) {
       if (!flight.resend || flight.type === TYPE.ACCEPTED) continue; // ACCEPTED is a control packet (4.14)
       if (flight === oldest) return flight; // 4.11: the oldest one may exceed B
-      if (this.held || !this.mayLoad(flight.length, this.load())) return null;
+      if (!this.mayLoad(flight.length, this.load())) return null;
       return flight;
     }
     return null;
@@ -138,6 +139,7 @@ export class Sender {
   /** A new packet with at most `limit` bytes of payload, or null. */
   nextNew(limit) {
     if (this.ended) return null;
+    if (this.mayOption) return this.nextOption();
     if (this.queued) {
       const room = this.room(Math.min(limit, this.queued));
       if (!this.mayCut(room, Math.min(limit, this.queued))) return null;
@@ -153,6 +155,17 @@ export class Sender {
       return this.number(TYPE.FINISH, encodeEnd({ length: this.digest.length, digest: this.digest.digest() }));
     }
     return null;
+  }
+
+  /** OPTION needs no window. It leaves neither before ACCEPTED (3.6) nor after CLOSE. */
+  get mayOption() {
+    return this.option !== null && !this.early && !this.held && !this.closeFlight;
+  }
+
+  nextOption() {
+    const payload = this.option;
+    this.option = null;
+    return this.number(TYPE.OPTION, payload);
   }
 
   nextClose() {
@@ -235,7 +248,7 @@ export class Sender {
     // The window of an older ACK lies left of one that has been seen already (4.1).
     if (current) this.windowEnd = Math.max(this.windowEnd, this.ackedBytes + ack.window);
     this.recovery.acknowledged(fresh, cause, ack, now);
-    if (fresh.length) this.held = false;
+    if (fresh.length) this.heldSince = null;
     return { fresh };
   }
 
@@ -243,15 +256,16 @@ export class Sender {
     if (seqDiff(sequence, this.edge.sequence) < 0) return; // 2.10
     if (!seqAfter(this.flights.next, sequence)) return; // a number that has not been sent
     this.edge = { sequence, bytes, era: this.edge.era + 1 };
-    this.held = false;
+    this.heldSince = null;
   }
 
-  dropped(first, last, limit) {
+  /** DROPPED(full): the packets are lost, and no sequenced packet leaves for now (4.10). */
+  dropped(first, last, now) {
     for (const flight of this.flights.pending()) {
       const named = seqDiff(flight.sequence, first) >= 0 && seqDiff(flight.sequence, last) <= 0;
       if (named && flight.latest) this.gaveUp(flight, flight.latest);
     }
-    if (limit === 0) this.held = true;
+    if (this.flights.oldest()) this.heldSince = now;
   }
 
   /** The route is resumed: everything unacknowledged is sent again, and the edge starts anew (6.6). */
@@ -260,7 +274,7 @@ export class Sender {
       for (const attempt of flight.attempts) attempt.lost = true;
       flight.resend = true;
     }
-    this.held = false;
+    this.heldSince = null;
     this.edge = { sequence: this.flights.cumulative, bytes: this.initialEdge, era: this.edge.era + 1 };
     this.recovery.resumed(now);
   }

@@ -42,6 +42,7 @@ export function fillBatch(endpoint, limit, now) {
   const large = ready.filter((connection) => connection.waiting >= SMALL);
   for (const connection of small) while (addPacket(connection, batch, limit, most, now));
   takeTurns(endpoint, large, batch, limit, most, now);
+  addProbes(endpoint, batch, limit);
   return batch.items.length ? batch : null;
 }
 
@@ -49,12 +50,21 @@ function addControl(endpoint, batch, limit, now) {
   const most = endpoint.settings.batchPackets - CONTROL_PACKETS;
   const room = () => batch.size + CONTROL_ROOM <= limit && batch.items.length <= most;
   while (endpoint.outbox.length && room()) batch.add(endpoint.outbox.shift());
-  const sources = [endpoint.services, ...endpoint.connections.values()];
+  const sources = [endpoint.services, endpoint.interval, ...endpoint.connections.values()];
   for (const source of sources) {
     if (!room()) return false;
     for (const item of source.control ? source.control(now) : source.packets(now)) batch.add(item);
   }
   return true;
+}
+
+/** 4.17: PROBE joins the last packet that an application waits for; if the batch is full, it begins the next one. */
+function addProbes(endpoint, batch, limit) {
+  for (const { confirming } of endpoint.connections.values()) {
+    if (!confirming.due()) continue;
+    if (batch.size + HEADER > limit || batch.items.length >= endpoint.settings.batchPackets) return;
+    for (const item of confirming.packets()) batch.add(item);
+  }
 }
 
 /** Deficit round robin over the connections with much to send; the next batch begins with the next connection. */

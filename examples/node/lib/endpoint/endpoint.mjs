@@ -3,10 +3,11 @@
 import { Connection } from '../connection/connection.mjs';
 import { TYPE, encodePacket, parseBatch } from '../wire/packet.mjs';
 import { Malformed } from '../wire/fields.mjs';
-import { ABORT, decodeListenState, encodeAbort } from '../wire/payloads.mjs';
+import { ABORT, decodeListenState, decodeOptionPacket, encodeAbort } from '../wire/payloads.mjs';
 import { Accepting } from './accepting.mjs';
 import { fillBatch } from './batching.mjs';
 import { Identity, randomKey, randomU32 } from './identity.mjs';
+import { PullInterval } from './interval.mjs';
 import { Services } from './services.mjs';
 
 const ID_REST = 4 * 60_000; // 3.1
@@ -41,6 +42,7 @@ export class Endpoint {
     this.connections = new Map();
     this.resting = new Map(); // ids that ended, and until when they are not used
     this.services = new Services();
+    this.interval = new PullInterval((settled) => this.usePullInterval(settled));
     this.accepting = new Accepting(this);
     this.outbox = []; // packets that belong to no living connection: REJECTED, ABORT, SHUTDOWN
     this.strays = 0;
@@ -88,10 +90,16 @@ export class Endpoint {
     this.settings.relayLargest = info.largestPacket;
     this.settings.batchPackets = Math.min(info.mostPackets || 1024, 1024);
     this.settings.lanes = info.lanes;
-    this.settings.pullInterval = info.pullInterval;
+    this.usePullInterval(info.pullInterval);
     if (!fresh) return;
     for (const connection of this.connections.values()) connection.opening.freshAttach(now);
     this.services.announceAgain();
+  }
+
+  /** The relay has settled on a pull interval (2.7, 7.11). */
+  usePullInterval(pullInterval) {
+    this.settings.pullInterval = pullInterval;
+    for (const connection of this.connections.values()) connection.tellPullInterval(pullInterval);
   }
 
   /** 4.15: the time for which the attachment is lost counts for the user timeout of every connection. */
@@ -129,6 +137,9 @@ export class Endpoint {
     switch (packet.type) {
       case TYPE.LISTEN_STATE:
         return this.services.handle(decodeListenState(packet.payload));
+      case TYPE.OPTION:
+        if (packet.source || packet.destination) return this.handleOther(packet, now);
+        return this.interval.handle(decodeOptionPacket(packet.payload));
       case TYPE.NOOP:
         return undefined;
       case TYPE.CONNECT:
@@ -210,7 +221,7 @@ export class Endpoint {
   // --- what leaves ---
 
   hasWork(now) {
-    if (this.outbox.length || this.services.due()) return true;
+    if (this.outbox.length || this.services.due() || this.interval.due()) return true;
     for (const connection of this.connections.values())
       if (connection.hasControl(now) || connection.hasData()) return true;
     return false;
@@ -226,13 +237,14 @@ export class Endpoint {
   // --- time ---
 
   nextTimeout(now) {
-    let next = this.services.nextTimeout();
+    let next = Math.min(this.services.nextTimeout(), this.interval.nextTimeout());
     for (const connection of this.connections.values()) next = Math.min(next, connection.nextTimeout(now));
     return next;
   }
 
   handleTimeout(now) {
     this.services.handleTimeout(now);
+    this.interval.handleTimeout(now);
     for (const connection of this.connections.values()) {
       connection.handleTimeout(now);
       this.sweep(connection, now);
