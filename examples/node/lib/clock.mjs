@@ -8,6 +8,10 @@ export const CLOCK = Object.freeze({
     const timer = setTimeout(action, Math.max(0, delay));
     return () => clearTimeout(timer);
   },
+  /** Call `action` as soon as the present event has been handled. */
+  soon(action) {
+    setImmediate(action);
+  },
 });
 
 /** One alarm that can be set again and again; only the newest setting counts. */

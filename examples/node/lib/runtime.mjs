@@ -6,22 +6,28 @@ import { HttpClient } from './carrier/http.mjs';
 import { LinkCarrier } from './carrier/link-only.mjs';
 import { PollCarrier } from './carrier/poll.mjs';
 import { ExchangeTime } from './carrier/smoothed.mjs';
-import { CLOCK } from './clock.mjs';
+import { Alarm, CLOCK } from './clock.mjs';
 import { Endpoint } from './endpoint/endpoint.mjs';
 
 const CARRIERS = { auto: AutoCarrier, poll: PollCarrier, link: LinkCarrier };
 
 export class Runtime {
-  constructor({ relay, token, proxy, carrier = 'auto', name = '', settings = {} }) {
-    this.client = new HttpClient({ relay, token, proxy });
-    this.endpoint = new Endpoint({ settings });
+  /**
+   * {relay (URL), token, proxy (URL), carrier, name, settings of connections}. Tests pass `client`, `clock` and
+   * `endpoint` of their own.
+   */
+  constructor({ relay, token, proxy, carrier = 'auto', name = '', settings = {}, client, clock = CLOCK, endpoint }) {
+    this.client = client ?? new HttpClient({ relay, token, proxy });
+    this.clock = clock;
+    this.endpoint = endpoint ?? new Endpoint({ settings });
+    this.alarm = new Alarm(clock, () => this.tick());
     this.attached = false;
     this.closed = false;
     this.lastTrouble = null;
     const times = new ExchangeTime();
     this.attachment = new Attachment({
       client: this.client,
-      clock: CLOCK,
+      clock,
       identity: this.endpoint.identity,
       name,
       pullInterval: this.endpoint.settings.pullInterval,
@@ -32,7 +38,7 @@ export class Runtime {
     });
     this.carrier = new CARRIERS[carrier]({
       client: this.client,
-      clock: CLOCK,
+      clock,
       endpoint: this.endpoint,
       attachment: this.attachment,
       times,
@@ -49,7 +55,7 @@ export class Runtime {
   }
 
   get now() {
-    return CLOCK.now();
+    return this.clock.now();
   }
   start() {
     this.attachment.attach();
@@ -101,7 +107,7 @@ export class Runtime {
   wake() {
     if (this.woken || this.closed) return;
     this.woken = true;
-    setImmediate(() => {
+    this.clock.soon(() => {
       this.woken = false;
       this.tick();
     });
@@ -113,9 +119,9 @@ export class Runtime {
     this.deliver();
     if (this.attached) this.carrier.pump(this.now);
     this.deliver();
-    clearTimeout(this.timer);
+    this.alarm.clear();
     const next = this.endpoint.nextTimeout(this.now);
-    if (next < Infinity) this.timer = setTimeout(() => this.tick(), Math.min(60_000, Math.max(1, next - this.now)));
+    if (next < Infinity) this.alarm.set(Math.min(60_000, Math.max(1, next - this.now)));
   }
 
   /** Hand the events of connections to their applications: `connection.app(event)`. */
@@ -130,7 +136,7 @@ export class Runtime {
     this.closed = true;
     if (process.env.TUNNEL_DEBUG)
       process.stderr.write(`${JSON.stringify({ ...this.carrier.counts, discarded: this.endpoint.discarded })}\n`);
-    clearTimeout(this.timer);
+    this.alarm.clear();
     this.attachment.stop();
     this.carrier.stop();
     this.client.close();

@@ -33,6 +33,10 @@ export class SimulatedClock {
     };
   }
 
+  soon(action) {
+    this.after(0, action);
+  }
+
   /** Do everything that is due until `until`, in order. */
   run(until) {
     for (;;) {

@@ -73,6 +73,10 @@ class Party {
     this.log = [];
   }
 
+  now() {
+    return this.network.clock.now;
+  }
+
   pump() {
     const { clock } = this.network;
     this.endpoint.handleTimeout(clock.now);
@@ -174,10 +178,9 @@ export function pair(windowOfAcceptor) {
 }
 
 /** Write `data` in parts, read everything (sometimes slowly), and end as `manner` says. */
-function application(party, connection, data, manner, random) {
+export function application(party, connection, data, manner, random) {
   let written = 0;
   let finished = false;
-  const now = () => party.network.clock.now;
   // Some endpoints acknowledge a FINISH or CLOSE selectively before they can verify it.
   if (random.chance(0.5))
     connection.receiver.kept = function kept() {
@@ -196,11 +199,11 @@ function application(party, connection, data, manner, random) {
     }
     if (random.chance(0.3)) return; // a slow reader
     for (;;) {
-      const bytes = connection.read(now());
+      const bytes = connection.read(party.now());
       if (!bytes) break;
       party.received.push(bytes);
     }
-    if (connection.atEnd && written === data.length) connection.close(now());
+    if (connection.atEnd && written === data.length) connection.close(party.now());
   };
 }
 

@@ -10,7 +10,8 @@ import { RepeatedRequest } from './repeat.mjs';
 import { RESULT } from './response.mjs';
 import { SuspectAnswers, SuspectBody } from './suspicion.mjs';
 
-const MOST_LANES = 4;
+const MOST_LANES = 5;
+const PULL_LANES = 2; // pushes leave so many lanes for pulls: one is held, and one finds out what passes (7.16)
 const MOST_OPEN = 3; // 7.8
 const LARGEST_ANSWER = 4 * 1024 * 1024;
 const HELD = 1000; // ms; a pull with a shorter hold does not count as held
@@ -68,10 +69,17 @@ export class PollCarrier {
     }
     if (this.resting) return this.pullAlarm.clear();
     while (this.lanes.length && this.endpoint.hasWork(now)) {
-      const lane = this.idle();
+      const lane = this.laneForPush();
       if (!lane || !this.push(lane, now)) break;
     }
     this.pullMore(now);
+  }
+
+  laneForPush() {
+    const pulls = this.inFlight.filter(({ pull }) => pull).length;
+    const kept = Math.min(PULL_LANES, this.lanes.length - 1) - pulls;
+    const idle = this.lanes.filter((lane) => lane.idle);
+    return idle.length > kept ? idle[0] : null;
   }
 
   idle() {
@@ -145,7 +153,7 @@ export class PollCarrier {
 
   /** The numbers of a lane will end soon: attach again, once the present exchange has left. */
   numbersEnd() {
-    setImmediate(() => this.reattach(false));
+    this.clock.soon(() => this.reattach(false));
   }
 
   send(lane, { packets, batch = null, pull = false, hold = 0, flags = 0, pieceOffset = 0 }, now) {
