@@ -158,6 +158,29 @@ test('7.15: two failures at a similar age halve the longest hold, one or two unl
   assert.equal(hold.longest, 2000);
 });
 
+test('7.15: where pushes wait until a hold ends, no pull is held for 60 s, and then one is tried again', () => {
+  let free = 0; // the path carries one request at a time
+  const waits = []; // [time, wait] of each push
+  const world = pollWith((post) => {
+    const now = world.clock.now();
+    free = Math.max(free, now) + (post.exchange.hold || 20);
+    if (isPush(post)) waits.push([now, free - now]);
+    return respond.answer(post, { after: free - now });
+  });
+  for (let now = 5000; now < 60_000; now += 1000) {
+    world.clock.run(now);
+    world.endpoint.waiting.push(Buffer.alloc(10));
+    world.wake();
+  }
+  const holds = (from) => world.client.posts.filter(({ at, exchange }) => at > from && exchange.hold).length;
+  assert.ok(Math.max(...waits.map(([, wait]) => wait)) > 3000);
+  const late = waits.filter(([at]) => at > 40_000);
+  assert.ok(late.length >= 18 && late.every(([, wait]) => wait <= 60), `${late}`);
+  assert.equal(holds(40_000), 0);
+  world.clock.run(130_000);
+  assert.ok(holds(60_000) > 0);
+});
+
 test('7.15: a path that cuts held pulls at 10 s teaches a shorter hold; a reset at once does not', () => {
   const world = pollWith((post, posts) => {
     const { hold, lane, number } = post.exchange;

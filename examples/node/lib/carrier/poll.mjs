@@ -2,6 +2,7 @@
 
 import { EXCHANGE_HEADER, FLAG, KIND, encodeExchange } from '../wire/envelope.mjs';
 import { Alarm } from '../clock.mjs';
+import { HeldPulls } from './held.mjs';
 import { Hold } from './hold.mjs';
 import { Lane } from './lane.mjs';
 import { LEAST, SizeLimit } from './limits.mjs';
@@ -35,6 +36,7 @@ export class PollCarrier {
     this.answers = new SizeLimit(Math.min(info.largestBody, LARGEST_ANSWER));
     this.suspectAnswers = new SuspectAnswers();
     this.hold = new Hold(info.largestHold);
+    this.held = new HeldPulls();
     this.moreWaits = false;
     this.probeSmall = false; // a pull without a hold shows whether small bodies pass (7.16)
     this.pulledAt = -Infinity;
@@ -114,7 +116,7 @@ export class PollCarrier {
   pullMore(now) {
     if (!this.lanes.length) return;
     if (this.probeSmall) this.pullSmall(now);
-    const interval = this.endpoint.settings.pullInterval;
+    const interval = this.endpoint.settings.pullInterval || (this.held.allowed(now) ? 0 : this.held.pause);
     if (interval) return this.pullByInterval(interval, now);
     this.pullAlarm.clear();
     const most = this.moreWaits ? this.lanes.length - 1 : 1;
@@ -248,7 +250,7 @@ export class PollCarrier {
     const size = value.packets.length;
     const more = (flags & FLAG.MORE) !== 0;
     this.moreWaits = more || size > this.answers.value / 2;
-    if (current.hold === 0) this.measure(current, size, now - attempt.at, now);
+    if (current.hold === 0) this.measure(current, attempt, size, now);
     else this.learnHold(current, attempt, now);
     if (attempt.small && more && this.suspectAnswers.answeredSmall(current.startedAt, now))
       this.answers.tooLarge(current.answerLimit, now);
@@ -263,8 +265,11 @@ export class PollCarrier {
   }
 
   /** The larger one of body and answer explains the time; two small ones show how long each of them waits. */
-  measure(current, size, time, now) {
+  measure(current, attempt, size, now) {
+    const time = now - attempt.at;
     this.times.sample(time);
+    this.held.answered(attempt.at, now);
+    if (current.pull) this.held.pulled(size > 0);
     if (size <= Math.max(LEAST, current.size)) this.bodies.answered(current.size, time, now);
     if (current.size <= Math.max(LEAST, size)) this.answers.answered(size, time, now);
   }
@@ -272,6 +277,7 @@ export class PollCarrier {
   /** 7.15: a held pull counts as failed when its first repeat is answered. */
   learnHold(current, attempt, now) {
     if (current.hold < HELD) return;
+    this.held.ended(current.startedAt, now);
     if (attempt.index === 1) this.hold.answered(now - current.startedAt);
     else if (attempt.index === 2) this.hold.failed(current.failedAge ?? attempt.at - current.startedAt);
   }
