@@ -66,7 +66,10 @@ test('7.16: 413 halves the limit, once for several lanes, down to 4 KiB; the siz
   limit.answered(32_768, 50, 92_500);
   limit.answered(65_536, 50, 93_000); // now it has passed
   assert.equal(limit.value, 131_072);
-  for (let size = 131_072; size > 4096; size /= 2) limit.tooLarge(size, 94_000);
+  limit.tooLarge(131_072, 94_000);
+  limit.answered(65_536, 50, 125_000); // the pause is 30 s again, because the size of the first refusals has passed
+  assert.equal(limit.value, 131_072);
+  for (let size = 131_072; size > 4096; size /= 2) limit.tooLarge(size, 126_000);
   limit.tooLarge(4096, 94_000);
   assert.equal(limit.value, 4096);
 });
@@ -82,6 +85,17 @@ test('7.16: a path that swallows large bodies is found out, and the packets arri
   assert.ok(world.carrier.bodies.value < 20_000);
   const probes = world.client.posts.filter((post) => !isPush(post) && !post.exchange.hold);
   assert.ok(probes.length >= 2 && probes.length < 60, `${probes.length} probes`);
+});
+
+test('7.16: pushes leave lanes for pulls, so that something shows whether small bodies pass', () => {
+  const passes = (post) => post.size < 20_000;
+  const world = pollWith((post) => passes(post) && respond.answer(post, { after: post.exchange.hold || 20 }));
+  for (let i = 0; i < 500; i += 1) world.endpoint.waiting.push(Buffer.alloc(1200));
+  world.clock.run(30_000);
+  assert.ok(world.carrier.inFlight.filter(({ pull }) => !pull).length >= 3);
+  assert.ok(world.client.posts.some((post) => !isPush(post) && post.at > 10_000));
+  world.clock.run(180_000);
+  assert.equal(world.endpoint.receipted.length, 500);
 });
 
 test('7.16: an outage lowers no limit, because small bodies fail, too', () => {
