@@ -129,6 +129,16 @@ test('4.10: a tail probe waits for the end of the pause; a DROPPED without anyth
   assert.equal(sender.again(), two.flight);
 });
 
+test('4.8: the reordering window is SRTT with several lanes, and a quarter of it on a link', () => {
+  const { opened: connection, a } = pair();
+  connection.sender.recovery.rtt.sample(400);
+  const { srtt } = connection.sender.recovery.rtt;
+  a.endpoint.settings.lanes = 5;
+  assert.equal(connection.sender.recovery.reorderingWindow, srtt);
+  a.endpoint.settings.lanes = 1;
+  assert.equal(connection.sender.recovery.reorderingWindow, srtt / 4);
+});
+
 test('2.9: a reason of DROPPED that is not known counts as full', () => {
   const { opened: connection } = pair();
   connection.write(Buffer.from('x'));

@@ -83,6 +83,7 @@ test('8.0: while a link works it carries everything, and nothing is pulled', () 
   const world = both(({ accept }) => accept().accept());
   world.clock.run(3000);
   const pulls = world.pulls();
+  assert.equal(world.endpoint.settings.lanes, 1); // 4.8
   world.write(20);
   world.clock.run(60_000);
   assert.equal(world.pushes(), 0);
@@ -138,6 +139,7 @@ test('8.6: a link without receipts is doubted, exchanges carry what it held, and
   assert.equal(world.endpoint.lost.length, 5);
   assert.equal(world.endpoint.receipted.length, 6);
   assert.ok(world.pushes() > 0 && world.pulls() > 0 && !socket.destroyed);
+  assert.equal(world.endpoint.settings.lanes, 5);
   world.clock.run(12_200);
   assert.ok(socket.destroyed);
   world.clock.run(13_000);

@@ -29,6 +29,7 @@ export class AutoCarrier {
 
   pump(now) {
     this.poll.resting = this.road.usable !== null;
+    this.poll.endpoint.settings.lanes = this.poll.resting ? 1 : this.poll.lanes.length; // 4.8
     this.road.pump(now);
     this.poll.pump(now);
   }

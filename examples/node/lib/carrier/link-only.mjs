@@ -29,6 +29,7 @@ export class LinkCarrier {
   start(info) {
     this.stop();
     this.info = info;
+    this.endpoint.settings.lanes = 1; // 4.8: a link keeps the order as one lane does
     this.open();
   }
 

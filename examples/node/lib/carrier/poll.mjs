@@ -41,6 +41,7 @@ export class PollCarrier {
     this.probeSmall = false; // a pull without a hold shows whether small bodies pass (7.16)
     this.pulledAt = -Infinity;
     this.lanes = Array.from({ length: Math.min(MOST_LANES, info.lanes) }, (_, index) => new Lane(index));
+    this.endpoint.settings.lanes = this.lanes.length; // 4.8
   }
 
   /** Give up everything in flight (4.10). */

@@ -28,7 +28,7 @@ export class Connection {
     this.peerLargest = settings.largestPacket;
     this.sender = new Sender(this.initial, settings.initialEdge);
     this.sender.recovery.ownPull = settings.pullInterval;
-    this.sender.recovery.lanes = settings.lanes;
+    this.sender.recovery.settings = settings;
     this.sender.recovery.lastProgress = now;
     this.receiver = new Receiver(settings.window, settings.largestPacket, this.role === 'acceptor' ? EARLY_DATA : 0);
     this.events = [];

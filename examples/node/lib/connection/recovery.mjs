@@ -8,7 +8,7 @@ export class LossRecovery {
     this.rtt = new RoundTrip();
     this.ownPull = 0; // our pull interval
     this.peerPull = 0; // that of the peer, at most 60 s (4.6)
-    this.lanes = 1;
+    this.settings = { lanes: 1 }; // the lanes in use at present (4.8)
     this.backoff = 1;
     this.lastProgress = 0;
     this.newestReceipt = 0;
@@ -80,7 +80,7 @@ export class LossRecovery {
 
   get reorderingWindow() {
     const { srtt } = this.rtt;
-    const base = this.lanes > 1 ? srtt : srtt / 4;
+    const base = this.settings.lanes > 1 ? srtt : srtt / 4;
     return Math.max(1, Math.min(base + (this.reorderExtra * srtt) / 4, Math.max(4 * srtt, base)));
   }
 

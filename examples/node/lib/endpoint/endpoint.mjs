@@ -23,7 +23,7 @@ export const DEFAULTS = Object.freeze({
   initialEdge: 256 * 1024,
   relayLargest: 1024 * 1024,
   batchPackets: 1024, // 4.13
-  lanes: 2,
+  lanes: 2, // in use at present (4.8); carriers set it
 });
 
 export class Endpoint {
@@ -89,7 +89,6 @@ export class Endpoint {
     this.settings.initialEdge = info.initialEdge;
     this.settings.relayLargest = info.largestPacket;
     this.settings.batchPackets = Math.min(info.mostPackets || 1024, 1024);
-    this.settings.lanes = info.lanes;
     this.usePullInterval(info.pullInterval);
     if (!fresh) return;
     for (const connection of this.connections.values()) connection.opening.freshAttach(now);
