@@ -34,6 +34,14 @@ test('7.8: T doubles with each repeat after the first, up to 125 us for each byt
   });
 });
 
+test('7.8: repeats that follow reported failures do not double T', () => {
+  const { clock, pushes } = pushing(60_000, (post, count) => (count <= 6 ? respond.reset() : null));
+  clock.run(20_000);
+  const later = gaps(pushes.slice(6));
+  assert.ok(later[0] >= 750 && later[0] <= 1000, `${later}`);
+  assert.ok(later[1] >= 1500 && later[1] <= 2000, `${later}`);
+});
+
 test('7.8: the interval of a small body does not double', () => {
   const { clock, pushes } = pushing(100, () => null);
   clock.run(30_000);

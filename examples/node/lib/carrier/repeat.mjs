@@ -29,6 +29,7 @@ export class RepeatedRequest {
     this.unexplained = 0; // 7.16
     this.refusals = 0;
     this.reported = 0; // number of reported failures of newest attempts, from which the next pause follows
+    this.doublings = 0; // of T
     this.missed = false; // a deadline has passed without an answer
     this.notBefore = 0;
     this.oldestGivenUp = 0;
@@ -39,10 +40,12 @@ export class RepeatedRequest {
     this.launch();
   }
 
-  launch() {
+  /** `reported`: the attempt follows a failure before the deadline. */
+  launch(reported = false) {
     if (this.over) return;
     this.makeRoom();
     this.sent += 1;
+    if (this.sent > 2 && !reported) this.doublings += 1;
     const attempt = { index: this.sent, at: this.clock.now(), small: this.asksForLittle() };
     this.newest = attempt;
     this.open.push(attempt);
@@ -72,7 +75,7 @@ export class RepeatedRequest {
 
   nextInterval() {
     const most = Math.min(LONGEST_INTERVAL, this.body.length * INTERVAL_PER_BYTE);
-    const doubled = this.interval * 2 ** (this.sent - 2);
+    const doubled = this.interval * 2 ** this.doublings;
     return between(0.75, 1) * Math.max(this.interval, Math.min(doubled, most));
   }
 
@@ -92,11 +95,12 @@ export class RepeatedRequest {
   }
 
   due() {
-    if (this.open.includes(this.newest)) {
+    const silent = this.open.includes(this.newest);
+    if (silent) {
       this.missed = true;
       this.fail('silence', true);
     }
-    this.launch();
+    this.launch(!silent);
   }
 
   fail(why, unexplained) {
