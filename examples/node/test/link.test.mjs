@@ -174,6 +174,34 @@ test('8.6: an idle link is tested: after 1 s without a batch, and after 15 s wit
   assert.deepEqual(batches, [1, 16, 31]);
 });
 
+test('8.6: a try that takes the turn of an exchange is given up; the next ones begin when no pull is held', () => {
+  let free = 0; // the path carries one request at a time, and an upgrade blocks it for 2 s
+  const world = surroundings((post) => {
+    const now = world.clock.now();
+    free = Math.max(free, now) + (post.exchange.hold || 20);
+    return respond.answer(post, { after: free - now });
+  });
+  const tries = [];
+  let carrier = null;
+  world.client.upgrade = () => {
+    const now = world.clock.now();
+    free = Math.max(free, now) + 2000;
+    const one = { from: now, held: carrier?.poll.holding ?? false };
+    tries.push(one);
+    return () => {
+      one.until = world.clock.now();
+    };
+  };
+  carrier = world.start(AutoCarrier);
+  world.clock.run(100_000);
+  const during = ({ from, until }) => world.client.posts.filter(({ at }) => at > from && at < until);
+  assert.ok(tries.length >= 4 && tries[0].until < 3000, JSON.stringify(tries));
+  for (const one of tries.slice(1)) {
+    assert.ok(!one.held);
+    assert.ok(during(one).every(({ exchange }) => !exchange.hold));
+  }
+});
+
 test('8.6: after the endpoint has attached again, it opens the link within 2 s', () => {
   const world = both(({ accept }) => accept().accept());
   world.clock.run(5000);

@@ -48,7 +48,8 @@ export class Attachment {
     this.request = null;
     if (result.kind === RESULT.STALE) return this.attach(true);
     if (result.kind !== RESULT.ANSWER) return this.onFatal(result.why);
-    this.times.sample(this.clock.now() - attempt.at);
+    const now = this.clock.now();
+    this.times.sample(now - attempt.at, now);
     const before = this.info;
     this.info = result.value;
     const fresh = this.info.fresh || (before !== null && !before.epoch.equals(this.info.epoch)); // 6.3

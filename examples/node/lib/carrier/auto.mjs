@@ -7,7 +7,7 @@ export class AutoCarrier {
   /** The same options as PollCarrier. */
   constructor(options) {
     this.poll = new PollCarrier(options);
-    this.road = new Road(options);
+    this.road = new Road({ ...options, exchanges: this.poll });
   }
 
   get counts() {
@@ -30,6 +30,7 @@ export class AutoCarrier {
   pump(now) {
     this.poll.resting = this.road.usable !== null;
     this.poll.endpoint.settings.lanes = this.poll.resting ? 1 : this.poll.lanes.length; // 4.8
+    this.poll.noHold = this.road.noHold;
     this.road.pump(now);
     this.poll.pump(now);
   }

@@ -1,7 +1,6 @@
 // Whether a pull may be held: a path may carry so few requests at once that a push waits until a hold ends (7.15).
 
-const LEAST_WAIT = 500; // an exchange that was answered sooner has not waited for a hold
-const JUST = 50; // ms and two round trips: the document does not say how long ago "just" is
+const JUST = 50; // ms, and half of a long wait: the document does not say how long ago "just" is
 const PROOFS = 2;
 const FIRST_REST = 60_000;
 const LONGEST_REST = 600_000;
@@ -9,8 +8,8 @@ const FIRST_PAUSE = 100; // between pulls while none is held; the document does 
 const LONGEST_PAUSE = 1000;
 
 export class HeldPulls {
-  constructor() {
-    this.least = Infinity; // the shortest time of an exchange without a hold
+  constructor(times) {
+    this.times = times;
     this.waited = 0; // successive exchanges that had to wait until a hold ended
     this.last = null; // the last hold that ended: {from, until}
     this.rest = FIRST_REST;
@@ -29,13 +28,11 @@ export class HeldPulls {
 
   /** An exchange without a hold that left at `from` was answered now. */
   answered(from, now) {
-    const time = now - from;
-    this.least = Math.min(this.least, time);
     if (!this.allowed(now)) return; // several exchanges may have waited for the same hold
-    const long = time >= Math.max(LEAST_WAIT, 4 * this.least);
     const { last } = this;
-    const behind = last && last.from <= from && last.until >= from && now - last.until <= JUST + 2 * this.least;
-    this.waited = long && behind ? this.waited + 1 : 0;
+    const { longWait } = this.times;
+    const behind = last && last.from <= from && last.until >= from && now - last.until <= JUST + longWait / 2;
+    this.waited = behind && now - from >= longWait ? this.waited + 1 : 0;
     if (this.waited < PROOFS) return;
     this.waited = 0;
     this.restUntil = now + this.rest;

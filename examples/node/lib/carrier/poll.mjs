@@ -23,6 +23,7 @@ export class PollCarrier {
   constructor(options) {
     Object.assign(this, options);
     this.lanes = [];
+    this.noHold = false; // a link is tried, and a held pull could stand in its way (8.6)
     this.resting = false; // a link carries everything: nothing is pushed or pulled here (8.0)
     this.counts = { exchanges: 0, repeats: 0, pieces: 0 };
     this.pullAlarm = new Alarm(this.clock, () => this.wake());
@@ -36,7 +37,7 @@ export class PollCarrier {
     this.answers = new SizeLimit(Math.min(info.largestBody, LARGEST_ANSWER));
     this.suspectAnswers = new SuspectAnswers();
     this.hold = new Hold(info.largestHold);
-    this.held = new HeldPulls();
+    this.held = new HeldPulls(this.times);
     this.moreWaits = false;
     this.probeSmall = false; // a pull without a hold shows whether small bodies pass (7.16)
     this.pulledAt = -Infinity;
@@ -117,7 +118,7 @@ export class PollCarrier {
   pullMore(now) {
     if (!this.lanes.length) return;
     if (this.probeSmall) this.pullSmall(now);
-    const interval = this.endpoint.settings.pullInterval || (this.held.allowed(now) ? 0 : this.held.pause);
+    const interval = this.endpoint.settings.pullInterval || (this.mayHold(now) ? 0 : this.held.pause);
     if (interval) return this.pullByInterval(interval, now);
     this.pullAlarm.clear();
     const most = this.moreWaits ? this.lanes.length - 1 : 1;
@@ -131,15 +132,29 @@ export class PollCarrier {
     }
   }
 
+  mayHold(now) {
+    return this.held.allowed(now) && !this.noHold;
+  }
+
+  get holding() {
+    return this.inFlight.some(({ hold }) => hold > 0);
+  }
+
+  /** Since when the exchange that waits longest has had no answer; its hold and the time before `from` do not count. */
+  waitingSince(from) {
+    return Math.min(...this.inFlight.map(({ startedAt, hold }) => Math.max(from, startedAt + hold)));
+  }
+
   pullByInterval(interval, now) {
-    if (this.moreWaits || now - this.pulledAt >= interval) {
+    const asked = this.inFlight.some(({ pull, hold }) => pull && !hold); // a second pull would bring nothing more
+    if (this.moreWaits || (!asked && now - this.pulledAt >= interval)) {
       const lane = this.idle();
       if (!lane) return; // the next answer frees one
       this.pulledAt = now;
       this.moreWaits = false; // until the answer says so again
       this.pull(lane, 0, now);
     }
-    this.pullAlarm.set(Math.max(1, this.pulledAt + interval - now));
+    if (!asked) this.pullAlarm.set(Math.max(1, this.pulledAt + interval - now)); // else its answer wakes the carrier
   }
 
   /** 7.16: find out whether small bodies pass, unless a pull in flight shows it anyway. */
@@ -268,7 +283,7 @@ export class PollCarrier {
   /** The larger one of body and answer explains the time; two small ones show how long each of them waits. */
   measure(current, attempt, size, now) {
     const time = now - attempt.at;
-    this.times.sample(time);
+    this.times.sample(time, now);
     this.held.answered(attempt.at, now);
     if (current.pull) this.held.pulled(size > 0);
     if (size <= Math.max(LEAST, current.size)) this.bodies.answered(current.size, time, now);

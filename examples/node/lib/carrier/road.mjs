@@ -16,9 +16,11 @@ const LONGEST_REST = 600_000;
 const GOOD_USE = 60_000;
 const AFTER_REATTACH = 2000;
 const LEAST_CHECK = 10;
+const CHECK_TURNS = 100;
+const CAREFUL = 600_000;
 
 export class Road {
-  /** {client, clock, endpoint, attachment, times, wake(), trouble(why)} */
+  /** {client, clock, endpoint, attachment, times, exchanges (the carrier beside the road), wake(), trouble(why)} */
   constructor(options) {
     Object.assign(this, options);
     this.info = null;
@@ -29,9 +31,12 @@ export class Road {
     this.wasUsed = false;
     this.locked = false; // a proxy has asked for a password: every further try might lock an account (7.9)
     this.rest = FIRST_REST;
+    this.carefulUntil = 0; // a try has kept an exchange waiting
+    this.noHold = false; // no pull may be held, because a try runs or is about to
     this.counts = { links: 0, doubts: 0 };
     this.retry = new Alarm(this.clock, () => this.open());
-    this.limit = new Alarm(this.clock, () => this.tooLate());
+    this.limit = new Alarm(this.clock, () => this.tooLate('the link does not answer'));
+    this.turns = new Alarm(this.clock, () => this.checkTurns());
     this.watch = new Alarm(this.clock, () => this.check());
   }
 
@@ -51,7 +56,8 @@ export class Road {
 
   stop() {
     this.info = null;
-    for (const alarm of [this.retry, this.limit, this.watch]) alarm.clear();
+    this.endTry();
+    for (const alarm of [this.retry, this.watch]) alarm.clear();
     this.cancel?.();
     this.cancel = null;
     this.link?.end('the endpoint gives it up');
@@ -59,7 +65,20 @@ export class Road {
 
   // --- a try ---
 
+  /** Whether requests take turns on this path: then a try begins only when no pull is held. */
+  get careful() {
+    const now = this.clock.now();
+    return now < this.carefulUntil || !this.exchanges.held.allowed(now);
+  }
+
   open() {
+    this.noHold = this.careful;
+    if (this.noHold && this.exchanges.holding) {
+      this.retry.set(CHECK_TURNS);
+      return;
+    }
+    this.triedAt = this.clock.now();
+    this.turns.set(CHECK_TURNS);
     this.limit.set(Math.max(LEAST_TRY, 4 * (this.times.srtt ?? 0)));
     this.cancel = this.client.upgrade((error, response) => {
       this.cancel = null;
@@ -76,8 +95,21 @@ export class Road {
     this.failed(result.why ?? 'no upgrade', result.retryAfter ?? 0);
   }
 
-  tooLate() {
-    const why = 'the link does not answer';
+  /** A try is given up when an exchange has to wait for it. */
+  checkTurns() {
+    const now = this.clock.now();
+    if (now - this.exchanges.waitingSince(this.triedAt) < this.times.longWait) return this.turns.set(CHECK_TURNS);
+    this.carefulUntil = now + CAREFUL;
+    return this.tooLate('the link takes the turn of an exchange');
+  }
+
+  endTry() {
+    this.limit.clear();
+    this.turns.clear();
+    this.noHold = false;
+  }
+
+  tooLate(why) {
     this.cancel?.();
     this.cancel = null;
     if (this.link) this.link.end(why);
@@ -85,7 +117,7 @@ export class Road {
   }
 
   opened() {
-    this.limit.clear();
+    this.endTry();
     this.proven = true;
     this.doubted = false;
     this.wasUsed = true;
@@ -101,7 +133,6 @@ export class Road {
 
   ended(link, why) {
     if (this.link === link) this.link = null;
-    this.limit.clear();
     this.watch.clear();
     const wasProven = this.proven;
     this.proven = false;
@@ -114,7 +145,7 @@ export class Road {
 
   /** The road rests before the next try. */
   failed(why, asked = 0) {
-    this.limit.clear();
+    this.endTry();
     this.trouble(why);
     if (!this.info || this.locked) return;
     this.retry.set(Math.max(this.rest, asked));
