@@ -1,11 +1,13 @@
 // The clock of everything that has timers. Tests pass a simulated one.
 
+const LONGEST = 2 ** 31 - 1; // setTimeout fires at once after a longer delay
+
 export const CLOCK = Object.freeze({
   /** Milliseconds since some moment; they never go back. */
   now: () => performance.now(),
-  /** Call `action` after `delay` ms. Returns a function that cancels this. */
+  /** Call `action` after `delay` ms, or after 24 days if that is sooner. Returns a function that cancels this. */
   after(delay, action) {
-    const timer = setTimeout(action, Math.max(0, delay));
+    const timer = setTimeout(action, Math.max(0, Math.min(LONGEST, delay)));
     return () => clearTimeout(timer);
   },
   /** Call `action` as soon as the present event has been handled. */

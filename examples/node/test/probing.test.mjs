@@ -2,7 +2,9 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { parse } from '../lib/command/arguments.mjs';
 import { PollCarrier } from '../lib/carrier/poll.mjs';
+import { CLOCK } from '../lib/clock.mjs';
 import { Endpoint } from '../lib/endpoint/endpoint.mjs';
 import { FLAG } from '../lib/wire/envelope.mjs';
 import { TYPE, encodePacket, parseBatch } from '../lib/wire/packet.mjs';
@@ -143,4 +145,36 @@ test('7.11: with a pull interval pulls leave at that interval without a hold; 0 
   world.clock.run(9600);
   assert.ok(pulls().pop().exchange.hold > 0);
   assert.ok(INFO.largestHold >= pulls().pop().exchange.hold);
+});
+
+test('a pull interval beyond what a timer can hold does not fire at once', async () => {
+  let fired = false;
+  const cancel = CLOCK.after(0xffffffff, () => {
+    fired = true;
+  });
+  await new Promise((resolve) => {
+    CLOCK.after(10, resolve);
+  });
+  cancel();
+  assert.equal(fired, false);
+});
+
+test('on a single lane no pull is held, because pushes would wait for it', () => {
+  const world = surroundings((post) => respond.answer(post, { after: post.exchange.hold || 20 }));
+  world.start(PollCarrier, { ...INFO, lanes: 1 });
+  world.clock.run(10_000);
+  assert.ok(world.client.posts.length > 5 && world.client.posts.length < 40, `${world.client.posts.length}`);
+  assert.ok(world.client.posts.every(({ exchange }) => !exchange.hold));
+  world.endpoint.waiting.push(Buffer.alloc(10));
+  world.wake();
+  world.clock.run(10_100);
+  assert.equal(world.endpoint.receipted.length, 1);
+});
+
+test('--pull-interval and --linger are numbers of seconds', () => {
+  const line = (...more) => parse(['connect', '--relay', 'http://127.0.0.1:1', ...more, '127.0.0.1:2']);
+  assert.equal(line('--pull-interval', '2.5').pullInterval, 2500);
+  assert.deepEqual([line().longestDrain, line('--linger', '0').longestDrain], [Infinity, 0]);
+  assert.equal(line().carrier, 'auto');
+  for (const wrong of ['-1', '1e3', '', 'x', '100000']) assert.throws(() => line('--linger', wrong), /--linger/);
 });

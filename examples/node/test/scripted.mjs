@@ -173,9 +173,9 @@ export function surroundings(script) {
     fatal: (why) => reports.fatal.push(why),
     trouble: (why) => reports.trouble.push(why),
   };
-  const start = (Carrier) => {
+  const start = (Carrier, info = INFO) => {
     carrier = new Carrier(options);
-    carrier.start(INFO);
+    carrier.start(info);
     options.wake();
     return carrier;
   };

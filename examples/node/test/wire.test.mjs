@@ -74,6 +74,13 @@ test('2.0: options: unknown kinds are skipped; repeated, short and overrunning o
   assert.throws(() => decode('030004ff'), Malformed);
 });
 
+test('2.0: a user timeout of 1 to 999 ms counts as 1 s, a largest packet below 1,048 bytes as 1,048', () => {
+  const decode = (hex) => decodeOptions(new Reader(Buffer.from(hex, 'hex')));
+  assert.deepEqual(decode('04000400000001'), { userTimeout: 1000 });
+  assert.deepEqual(decode('04000400000000'), { userTimeout: 0 }); // counts as absent
+  assert.deepEqual(decode('0200040000000a'), { largestPacket: 1048 });
+});
+
 test('7.1: masking does not change what a body says', () => {
   const body = envelope.encodeAttach({
     secret: Buffer.alloc(32, 1),

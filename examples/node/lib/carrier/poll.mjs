@@ -132,8 +132,9 @@ export class PollCarrier {
     }
   }
 
+  /** On a single lane, a push would have to wait until the hold ends. */
   mayHold(now) {
-    return this.held.allowed(now) && !this.noHold;
+    return this.lanes.length > 1 && this.held.allowed(now) && !this.noHold;
   }
 
   get holding() {

@@ -76,7 +76,7 @@ function byStatus(response, { code, retryAfter: inStatus, text }, wallClock) {
  */
 export function interpret(error, response, wallClock = Date.now()) {
   if (error) return { kind: RESULT.FAILURE, why: error.message, retryAfter: 0, unexplained: true };
-  const coding = response.headers['content-encoding'] ?? 'identity';
+  const coding = (response.headers['content-encoding'] ?? 'identity').trim().toLowerCase();
   if (coding !== 'identity' || !hasMagic(response.body)) return byHttpStatus(response, wallClock);
   try {
     const { kind, flags, content } = decodeEnvelope(response.body);

@@ -40,6 +40,8 @@ function decodeOption(kind, value, options) {
     options[number[0]] = value.readUInt32BE(0);
     // 2.0: a largest packet below 1,048 bytes counts as 1,048
     if (kind === OPTION.LARGEST_PACKET) options.largestPacket = Math.max(1048, options.largestPacket);
+    // 2.0: 1 to 999 ms count as 1,000, so that no peer can make a connection die at once
+    if (kind === OPTION.USER_TIMEOUT && options.userTimeout) options.userTimeout = Math.max(1000, options.userTimeout);
   } else if (kind === OPTION.VERSIONS) {
     expect(value.length === 4);
     options.versions = [value.readUInt16BE(0), value.readUInt16BE(2)];
