@@ -33,7 +33,7 @@ export class Runtime {
       pullInterval: this.endpoint.settings.pullInterval,
       times,
       attached: (info, fresh) => this.whenAttached(info, fresh),
-      fatal: (why) => this.fatal(why),
+      fatal: (why, next) => this.fatal(why, next),
       trouble: (why) => this.trouble(why),
     });
     this.carrier = new CARRIERS[carrier]({

@@ -4,9 +4,22 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Attachment } from '../lib/carrier/attachment.mjs';
 import { RESULT, interpret } from '../lib/carrier/response.mjs';
-import { FLAG } from '../lib/wire/envelope.mjs';
+import { FLAG, encodeAttached } from '../lib/wire/envelope.mjs';
 import { pollWith, respond, surroundings } from './scripted.mjs';
 
+const ATTACHED = {
+  id: Buffer.alloc(16, 1),
+  fresh: true,
+  streams: false,
+  mostPackets: 1024,
+  largestBody: 65_536,
+  largestPacket: 65_536,
+  largestHold: 65_000,
+  pullInterval: 0,
+  initialEdge: 65_536,
+  lanes: 8,
+  version: 1,
+};
 const isPush = ({ exchange, flags }) => exchange && !(flags & FLAG.PULL);
 
 /** A poll carrier that pushes one packet of `size` bytes; `script` answers the push, pulls are held. */
@@ -137,6 +150,25 @@ test('7.9: a refusal of the first ATTACH is final; that of a later one is a fail
   later.clock.run(10_000);
   assert.deepEqual(later.fatal, []);
   assert.ok(later.client.posts.length > 8);
+});
+
+test('6.3: several relays that answer in turn are an error; one that restarts, or a rare change, is none', () => {
+  const attachAgain = (epochs, pause) => {
+    let count = 0;
+    const world = attaching(({ attach }) => {
+      const epoch = Buffer.alloc(8, epochs(count));
+      count += 1;
+      return { after: 20, status: 200, body: encodeAttached({ ...ATTACHED, epoch, generation: attach.generation }) };
+    });
+    for (let i = 0; i < 20 && !world.fatal.length; i += 1) {
+      world.attachment.attach();
+      world.clock.run(world.clock.now() + pause);
+    }
+    return world.fatal;
+  };
+  assert.match(attachAgain((count) => count % 2, 1000)[0], /several relays/);
+  assert.deepEqual(attachAgain((count) => count, 1000), []);
+  assert.deepEqual(attachAgain((count) => count % 2, 30_000), []);
 });
 
 const response = (status, headers = {}, body = Buffer.from('x')) => ({ status, headers, body });

@@ -5,6 +5,8 @@ import { RepeatedRequest } from './repeat.mjs';
 import { RESULT } from './response.mjs';
 
 const MOST_OPEN = 8; // 7.8
+const MOST_RETURNS = 5; // to an epoch of the past, within RETURNS_WITHIN ms
+const RETURNS_WITHIN = 60_000;
 const LARGEST_BODY = 4 * 1024 * 1024;
 
 export class Attachment {
@@ -15,6 +17,8 @@ export class Attachment {
     this.generation = 0;
     this.info = null;
     this.request = null;
+    this.epochs = new Set(); // every epoch that an answer has named
+    this.returns = []; // when an answer named an epoch of the past again
   }
 
   /** Attach, or attach again. After STATUS(stale) the generation more than doubles (7.10). */
@@ -52,8 +56,20 @@ export class Attachment {
     this.times.sample(now - attempt.at, now);
     const before = this.info;
     this.info = result.value;
-    const fresh = this.info.fresh || (before !== null && !before.epoch.equals(this.info.epoch)); // 6.3
+    const other = before !== null && !before.epoch.equals(this.info.epoch);
+    const fresh = this.info.fresh || other; // 6.3
+    if (this.alternates(other, now))
+      return this.onFatal('several relays answer at this address in turn', 'let each endpoint reach always the same one');
     this.onAttached(this.info, fresh);
+  }
+
+  /** Several relays at one address, none of which knows the attachments of the others: 6.3. */
+  alternates(other, now) {
+    const epoch = this.info.epoch.toString('hex');
+    if (other && this.epochs.has(epoch)) this.returns.push(now);
+    this.epochs.add(epoch);
+    this.returns = this.returns.filter((at) => now - at < RETURNS_WITHIN);
+    return this.returns.length >= MOST_RETURNS;
   }
 
   stop() {
