@@ -28,7 +28,16 @@ __all__ = ["HERE", "PATHS", "WAIT_S", "NodeWorld", "installed_node_example"]
 HERE = "127.0.0.1"
 WAIT_S = 60.0  # only a hang takes that long
 # Carrier and path. The fault proxy loses single exchanges, so it is combined with poll alone.
-PATHS = [("poll", "direct"), ("link", "direct"), ("poll", "nginx"), ("link", "nginx"), ("poll", "faults")]
+# The carrier "auto" finds a link on the way through nginx, and none on the way through the fault proxy.
+PATHS = [
+    ("poll", "direct"),
+    ("link", "direct"),
+    ("poll", "nginx"),
+    ("link", "nginx"),
+    ("auto", "nginx"),
+    ("poll", "faults"),
+    ("auto", "faults"),
+]
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "node"
 _LOST = ("--drop-request", "0.025", "--drop-response", "0.025", "--seed", "7")
@@ -102,9 +111,11 @@ class NodeWorld:
         options = ["--relay", self._urls[path], "--token-file", str(self._token_file), "--carrier", carrier]
         return ["node", str(self._main), name, *options, *arguments]
 
-    def connect(self, carrier: str, path: str, target: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
+    def connect(
+        self, carrier: str, path: str, target: str, data: bytes, *options: str
+    ) -> subprocess.CompletedProcess[bytes]:
         """Send `data` to the target and return what came back, with the exit code."""
-        command = self.command("connect", carrier, path, target)
+        command = self.command("connect", carrier, path, *options, target)
         return subprocess.run(command, input=data, capture_output=True, timeout=WAIT_S, check=False)
 
     @contextlib.contextmanager

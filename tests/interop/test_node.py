@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real("node", "npm", "nginx"), pytest.mark.timeout(240)
 PAYLOAD = Random(3).randbytes(1_500_000)
 HALF = len(PAYLOAD) // 2
 on_every_path = pytest.mark.parametrize(("carrier", "path"), PATHS)
-on_both_carriers = pytest.mark.parametrize("carrier", ["poll", "link"])
+on_every_carrier = pytest.mark.parametrize("carrier", ["poll", "link", "auto"])
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_node_reaches_a_service_in_node(world: NodeWorld, carrier: str, path: st
     assert done.stdout == PAYLOAD
 
 
-@on_both_carriers
+@on_every_carrier
 def test_several_connections_share_one_endpoint(world: NodeWorld, carrier: str) -> None:
     name = f"shared-{carrier}"
     with world.serve(carrier, "direct", name), world.runtime(carrier, "direct") as runtime:
@@ -108,10 +108,38 @@ def test_several_connections_share_one_endpoint(world: NodeWorld, carrier: str) 
         assert [found.get(index) for index in range(8)] == parts
 
 
+# Pull intervals
+
+
+def test_node_pulls_at_an_interval(world: NodeWorld) -> None:
+    done = world.connect("poll", "direct", f"{HERE}:{world.echo_port}", PAYLOAD[:HALF], "--pull-interval", "0.3")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == PAYLOAD[:HALF]
+
+
+@pytest.mark.parametrize("carrier", ["poll", "auto"])
+def test_node_asks_for_held_pulls_while_a_connection_lasts(world: NodeWorld, carrier: str) -> None:
+    command = world.command("connect", carrier, "direct", "--pull-interval", "0.5", f"{HERE}:{world.echo_port}")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as node, ended(node):
+        assert node.stdin is not None
+        assert node.stdout is not None
+        assert node.stderr is not None
+        found = b""
+        for part in (PAYLOAD[:1000], PAYLOAD[1000:2000], PAYLOAD[2000:3000]):
+            write(node.stdin, part, end=False)
+            found += node.stdout.read(1000)
+            node.send_signal(signal.SIGUSR2)  # OPTION asks for the other interval; the relay and the peer take it
+        node.stdin.close()
+        assert node.stdout.read() == b""
+        assert found == PAYLOAD[:3000]
+        assert (node.wait(WAIT_S), node.stderr.read()) == (0, b"")
+
+
 # The relay dies
 
 
-@on_both_carriers
+@on_every_carrier
 def test_a_connection_from_node_survives_a_restart_of_the_relay(world: NodeWorld, carrier: str) -> None:
     name = f"resumed-{carrier}"
     command = world.command("connect", carrier, "direct", f"service:{name}")
@@ -138,7 +166,7 @@ def test_a_connection_from_node_survives_a_restart_of_the_relay(world: NodeWorld
         assert (node.wait(WAIT_S), node.stderr.read()) == (0, b"")
 
 
-@on_both_carriers
+@on_every_carrier
 def test_a_connection_to_node_survives_a_restart_of_the_relay(world: NodeWorld, carrier: str) -> None:
     name = f"resuming-{carrier}"
     with world.serve(carrier, "direct", name), world.runtime("poll", "direct") as runtime:
@@ -168,7 +196,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 # Ends and errors
 
 
-@on_both_carriers
+@on_every_carrier
 def test_a_refusal_is_one_line_and_exit_code_1(world: NodeWorld, carrier: str) -> None:
     with world.closed_port() as port:
         done = world.connect(carrier, "direct", f"{HERE}:{port}", b"")
@@ -197,7 +225,7 @@ def test_two_users_a_token_does_not_cross_a_network_unencrypted(way: list[str]) 
     assert b"unencrypted" in done.stderr
 
 
-@on_both_carriers
+@on_every_carrier
 def test_a_service_that_is_stopped_resets_its_connections(world: NodeWorld, carrier: str) -> None:
     name = f"stopped-{carrier}"
     with world.serve(carrier, "direct", name) as process, world.runtime("poll", "direct") as runtime:
