@@ -94,6 +94,8 @@ check('exchanges carry everything where no link opens', { faults: { ...LOSSY, up
   assert.equal(a.runtime.carrier.counts.links, 0, where);
 });
 check('links that go blind or are cut lose nothing', { faults: { ...LOSSY, blind: 0.4, cut: 0.6 }, size: 400_000 });
+const FRAIL = { ...QUIET, blind: 0.4, cut: 0.6 };
+check('the carrier "link" loses nothing either', { faults: FRAIL, carrier: 'link', size: 400_000 });
 check('an intermediary that refuses a tenth of the requests loses nothing', { faults: { ...LOSSY, refuse: 0.1 } });
 check('connections survive a relay that restarts twice', { faults: { ...LOSSY, upgrade: 0.5, cut: 0.3 }, restarts: 2 });
 check(
