@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.carriers.harness import echo, on_every_carrier
+from tests.carriers.harness import echo, on_carriers, on_every_carrier
 from tests.support.relays import TestRelay
 from tunnel import Attachment
 
@@ -17,14 +17,14 @@ async def talk(client: Attachment, number: int) -> None:
     await writer.wait_closed()
 
 
-@on_every_carrier
+@on_carriers("memory", "poll on uvloop", "stream", "link on uvloop", "websocket")
 async def test_a_thousand_connections_at_once_are_all_served(relay: TestRelay) -> None:
     async with relay.attach("ann") as service, relay.attach("bob") as client:
         await service.start_server(echo, "echo")
         await asyncio.gather(*(talk(client, number) for number in range(1000)))
 
 
-@on_every_carrier
+@on_carriers("poll", "link on uvloop")  # the relay's queues are the same for all
 async def test_bursts_of_two_users_are_accepted_whole(relay: TestRelay) -> None:
     """Together they are more than the service lets wait."""
     async with relay.attach("exit") as service, relay.attach("bob") as bob, relay.attach("ann") as ann:

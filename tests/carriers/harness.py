@@ -21,6 +21,7 @@ __all__ = [
     "echo",
     "end",
     "noise",
+    "on_carriers",
     "on_every_carrier",
     "say_and_hear",
     "write_until_paused",
@@ -41,19 +42,27 @@ Scenario = Callable[[TestRelay], Coroutine[Any, Any, None]]
 MIB = 1 << 20
 
 
-def on_every_carrier(scenario: Scenario) -> Callable[[str], None]:
-    @pytest.mark.parametrize("name", CARRIERS)
-    def test(name: str) -> None:
-        make_relay, new_loop = CARRIERS[name]
+def on_carriers(*names: str) -> Callable[[Scenario], Callable[[str], None]]:
+    """Run a scenario once on each of these carriers."""
 
-        async def main() -> None:
-            async with make_relay() as relay:
-                await scenario(relay)
+    def decorate(scenario: Scenario) -> Callable[[str], None]:
+        @pytest.mark.parametrize("name", names)
+        def test(name: str) -> None:
+            make_relay, new_loop = CARRIERS[name]
 
-        run(main(), new_loop)
+            async def main() -> None:
+                async with make_relay() as relay:
+                    await scenario(relay)
 
-    test.__name__ = test.__qualname__ = scenario.__name__
-    return test
+            run(main(), new_loop)
+
+        test.__name__ = test.__qualname__ = scenario.__name__
+        return test
+
+    return decorate
+
+
+on_every_carrier = on_carriers(*CARRIERS)
 
 
 async def echo(reader: StreamReader, writer: StreamWriter) -> None:
