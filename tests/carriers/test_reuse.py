@@ -1,4 +1,6 @@
-"""Whether connections are reused: not if reuse makes them fail, and again if that was not the reason."""
+"""When HTTP connections are reused: no longer if reused ones die often, and again as soon as a new one dies, too,
+because reuse was then not the reason.
+"""
 
 from tunnel.carriers.reuse import Reuse
 
@@ -32,7 +34,7 @@ def test_deaths_of_new_connections_do_not_end_reuse() -> None:
     assert reuse.is_wise(120)
 
 
-def test_where_new_connections_die_too_connections_are_reused_for_ten_minutes() -> None:
+def test_connections_are_reused_for_ten_minutes_if_new_ones_die_as_well() -> None:
     reuse = Reuse()
     died(reuse, 100, 101, 102)
     died(reuse, 103)  # its request was sent before reuse ended

@@ -1,4 +1,4 @@
-"""The dialing half as a whole, against served lanes: attaching, pushing, pulling, repeating (sections 6 and 7)."""
+"""The endpoint's half of the lanes as a whole, against the relay's half: attaching, pushing, pulling and repeating."""
 
 from collections.abc import Callable
 from itertools import pairwise

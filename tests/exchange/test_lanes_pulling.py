@@ -1,4 +1,4 @@
-"""The dialing half as a whole: when it pulls, and on how many lanes (PROTOCOL 7.15)."""
+"""The endpoint's half of the lanes as a whole: when it pulls, and on how many lanes (PROTOCOL 7.15)."""
 
 from itertools import pairwise
 from random import Random
@@ -53,7 +53,7 @@ def test_a_packet_in_pieces_is_pulled_within_a_few_round_trips() -> None:
     assert loop.delivered == [1]
 
 
-def test_one_connection_polls_and_never_has_two_requests() -> None:
+def test_with_one_http_connection_one_request_at_a_time_serves_both_directions() -> None:
     loop = attached_loop(LaneConfig(one_connection=True))
     loop.queue.append(data_packet(1))
     for name in range(1, 50):

@@ -1,4 +1,4 @@
-"""More of the dialing half: errors for misuse, events about the path, idle lanes and what is due."""
+"""More of the endpoint's half of the lanes: errors for misuse, events about the path, idle lanes and due times."""
 
 from random import Random
 

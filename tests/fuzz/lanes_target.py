@@ -1,4 +1,4 @@
-"""The target `lanes`: the dialling half of the lanes against a relay's served lanes; the input plays the network."""
+"""The target `lanes`: the endpoint's half of the lanes against the relay's half; the input plays the network."""
 
 from collections.abc import Callable, Iterator
 from random import Random

@@ -1,4 +1,5 @@
-"""Outboxes, an inbox, and the application that reads it: machines lose power and processes die, at any step.
+"""Two machines lose power, and processes die, at any step: one machine has the outboxes, the other the inbox and the
+application that reads it.
 
 Whatever happened, each message that an outbox accepted reaches the application once and in order.
 """
@@ -268,7 +269,7 @@ async def test_a_checkpoint_names_only_records_that_are_on_disk(tmp_path: Path) 
 
 
 @in_loop
-async def test_trimming_syncs_the_records_before_their_checkpoint(tmp_path: Path) -> None:
+async def test_trimming_syncs_the_records_and_then_writes_their_checkpoint(tmp_path: Path) -> None:
     with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
         accepted = inbox._accept(ID, 0, 0, [b"a"])  # appended, and nothing asks for a flush yet
         inbox.trim(0)
@@ -288,7 +289,7 @@ async def test_records_are_removed_only_once_a_checkpoint_covers_them(tmp_path: 
 
 
 @in_loop
-async def test_a_greeting_is_answered_when_its_epoch_is_on_disk(tmp_path: Path) -> None:
+async def test_a_greeting_is_answered_only_once_its_epoch_is_on_disk(tmp_path: Path) -> None:
     """Otherwise an older copy of the outbox could send again after a power failure."""
     with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
         assert await inbox._hello(ID, 3) == 0
@@ -300,7 +301,7 @@ async def test_a_greeting_is_answered_when_its_epoch_is_on_disk(tmp_path: Path) 
 
 
 @in_loop
-async def test_a_repeat_is_confirmed_when_its_first_delivery_is_on_disk(tmp_path: Path) -> None:
+async def test_a_repeat_is_confirmed_only_once_its_first_delivery_is_on_disk(tmp_path: Path) -> None:
     with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
         first = inbox._accept(ID, 1, 0, [b"a"])  # appended, and nothing asks for a flush yet
         assert await inbox._accept(ID, 1, 0, [b"a"]) == 1
@@ -339,7 +340,9 @@ def test_two_threads_never_write_a_checkpoint_at_once(tmp_path: Path) -> None:
                 held.set()
                 assert free.wait(60)
             else:
-                lock.asked.release()  # a second writer came past the lock: the test need not wait for it
+                # A second writer that comes here has come past the lock: the test then stops waiting, and its next
+                # assertion fails. The first writer comes here, too; the loop below takes its releases back.
+                lock.asked.release()
 
     lock = WatchedLock()
     with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", SMALL) as inbox:

@@ -85,8 +85,8 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tables",
         metavar="DIR",
-        help="where to keep the tables that a report builds from the traces, so that the next report reads only new "
-        f"files (default: DIR/{_WORK})",
+        help="where report and compact keep the tables that they make from the traces, so that the next run reads only "
+        f"new trace files (default: DIR/{_WORK})",
     )
     parser.add_argument(
         "--master", default="", metavar="URL", help="the Spark master (default: all cores of this machine)"

@@ -76,7 +76,7 @@ class Connections:
         self._busy: dict[Connection, None] = {}
         self._closing = KeptTasks()
         self._answers = 0
-        self._carried = 1  # so many connections were open when the last of them worked
+        self._carried = 1  # the number of connections that the path is known to carry at once
         self._made_s = 0.0  # when the newest connection was made
         self._most: int | None = None
         self._limit_s = _LIMIT_S_MIN

@@ -10,7 +10,7 @@ __all__ = ["Reuse"]
 
 _DEATHS_MAX = 3  # reused connections that died within the window
 _WINDOW_S = 60.0
-_WITHOUT_S = 600.0  # time after which connections are used again
+_WITHOUT_S = 600.0  # time after which connections are reused again
 
 
 class Reuse:

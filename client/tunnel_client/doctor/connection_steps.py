@@ -1,4 +1,4 @@
-"""The steps that find out how the path treats connections: reuse, requests at once, waiting and idleness."""
+"""The steps that find out how the path treats HTTP connections: reuse, requests at once, waiting and idleness."""
 
 import asyncio
 import time
@@ -12,47 +12,48 @@ from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
 
 __all__ = ["examine_at_once", "examine_reuse", "examine_timeouts"]
 
-# Numbers of pulls at once: browsers open 6, so most paths allow that. A lower number is tried only if no pull of the
-# one before was answered.
+# Numbers of pulls at once: browsers open 6, so most paths allow that. The next number is tried only if none of the
+# pulls was answered.
 _PULLS = (6, 3, 2, 1)
 HELD_S = 1.0
 _REUSES = 2
 _HOLD_LANE, _IDLE_LANE = 5, 6
 _ACCIDENTS = 2  # this many failures say nothing about waiting requests, if requests fail in other steps, too
 _SETTLE_S_MAX = 0.5
-_SETTLE_S = 0.1  # time for a hop to notice that connections were closed
+_SETTLE_S = 0.1  # time for a hop to notice that HTTP connections were closed
 _ENOUGH = 4  # requests at once: two to send, one to wait for data, and one to spare
 _TURN_S_MIN = 0.03  # faster exchanges depend on the processor more than on hops
 _TURN_S_MAX = 1.0  # on slower paths it would take too long to tell a rate from the delay
 TURNS_S = 1.0
 _TURNS = 3  # exchanges that each lane has time for, at least
-_TURNS_PART = 0.4  # a hop delays requests if less than this part of the rate of undelayed lanes is reached
-_TOGETHER = 3  # `examine_timeouts` uses two connections at the same time; one to spare
+# A hop delays requests if the lanes together reach less than this part of the rate that they would have without delays.
+_TURNS_PART = 0.4
+_TOGETHER = 3  # `examine_timeouts` uses two HTTP connections at the same time; one to spare
 _DRAINS = 20
 _EMPTY_BYTES = 256  # an answer without packets is smaller
-_HTTPS = "an https:// URL may help, since a proxy passes it on unread"
+_HTTPS = "an https:// URL may help, since a proxy passes encrypted requests on unread"
 
 
 async def examine_reuse(report: Report, trials: Trials) -> None:
-    """Find out whether a connection carries several exchanges. If not, all later steps open a new one for each
+    """Find out whether an HTTP connection carries several exchanges. If not, all later steps open a new one for each
     exchange."""
     replies: list[Reply] = []
-    await trials.prober.reconnect()  # where only one connection is possible, it must be this one
+    await trials.prober.reconnect()  # where only one HTTP connection is possible, it must be this one
     async with trials.prober.own_connection() as own:
         for _ in range(_REUSES):
             replies.append(await trials.once(_on(trials, own), is_test=True))
         opened = own.opened
     lost = [reply for reply in replies if reply.kind == "lost"]
     if opened <= 1 and not lost:
-        report.add("connections", Verdict.OK, "a connection carries several exchanges", reused=True)
+        report.add("connections", Verdict.OK, "an HTTP connection carries several exchanges", reused=True)
         return
     trials.prober.is_fresh = True
     if lost:
-        text = f"a hop closes connections after an answer without saying so ({lost[0].text})"
+        text = f"a hop closes HTTP connections after an answer without saying so ({lost[0].text})"
         advice = "the tunnel repeats the exchanges that this loses, which costs time"
     else:
-        text = "a hop closes the connection after each answer"
-        advice = f"each exchange opens a new connection, which costs time; {_HTTPS}"
+        text = "a hop closes the HTTP connection after each answer"
+        advice = f"each exchange then opens a new one, which costs time; {_HTTPS}"
     report.add("connections", Verdict.NOTE, text, advice, reused=False)
 
 
@@ -61,13 +62,14 @@ async def _on(trials: Trials, own: CountedSession) -> Reply:
 
 
 async def examine_at_once(report: Report, trials: Trials) -> None:
-    """Let several requests wait at the relay at once. Answers to requests that a hop makes wait come back late."""
+    """Let several requests wait at the relay at once. If a hop makes some of them wait for their
+    turn, the answers to these come late."""
     await _drain(trials)
     for count in _PULLS:
         found = await _pull_together(trials, count)
         if found.answered:
             break
-    # A hop may still have counted a connection that was just closed, so the better of two tries is right.
+    # A hop may still have counted an HTTP connection that was just closed, so the better of two tries is right.
     if 0 < found.prompt < _PULLS[0]:
         found = max(found, await _pull_together(trials, count), key=lambda one: one.prompt)
     if not found.answered:
@@ -152,7 +154,7 @@ def _few_at_once(report: Report, trials: Trials, found: _Together) -> None:
 
 
 async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> None:
-    """Find out whether a hop cuts a waiting request or an idle connection.
+    """Find out whether a hop cuts a waiting request or an idle HTTP connection.
 
     Watch both for `seconds`, at the same time if the path carries enough requests at once.
     """
@@ -176,12 +178,12 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
         advice = "the tunnel then uses shorter waits and more requests; ask the hop's operator for a longer timeout"
         report.add("hold limit", Verdict.NOTE, text, advice, hold_s=held.seconds, status=held.status)
     if prober.is_fresh:
-        report.add("idle limit", Verdict.SKIPPED, "a connection carries only one exchange")
+        report.add("idle limit", Verdict.SKIPPED, "an HTTP connection carries only one exchange")
     elif rested:
-        text = f"a connection may be idle for {seconds:g} s (longer was not tried: --watch)"
+        text = f"an HTTP connection may be idle for {seconds:g} s (longer was not tried: --watch)"
         report.add("idle limit", Verdict.OK, text, idle_s=seconds)
     else:
-        text = f"a connection that is idle for {seconds:g} s is closed"
+        text = f"an HTTP connection that is idle for {seconds:g} s is closed"
         report.add("idle limit", Verdict.NOTE, text, "the tunnel opens new ones, which costs time", idle_s=0)
 
 
@@ -209,7 +211,7 @@ async def _drain(trials: Trials) -> None:
 
 
 async def _rest(trials: Trials, seconds: float) -> bool:
-    """Return whether a connection was still usable after it had been idle."""
+    """Return whether an HTTP connection was still usable after it had been idle."""
     async with trials.prober.own_connection() as own:
         await trials.once(_on(trials, own), is_test=True)
         opened = own.opened

@@ -12,7 +12,7 @@ from tunnel_client.doctor.trials import Trials
 
 __all__ = ["examine_hops", "examine_relays", "recognise"]
 
-_ATTACHES = 4  # on connections of their own: enough to meet the same relay again where two answer by turns
+_ATTACHES = 4  # on HTTP connections of their own: enough to meet the same relay again where two answer by turns
 _ATTACHES_MAX = 8
 _NOWHERE = "http://tunnel-doctor.invalid"  # no such name exists (RFC 6761): a proxy answers with a page of its own
 PAGE_S = 3.0  # enough for a proxy that asks its name server first

@@ -16,7 +16,9 @@ from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
 
 __all__ = ["examine_relay"]
 
-SKEW_S = 60.0  # a larger difference may make certificates, and tokens of other systems, invalid
+# With a larger difference, certificates may count as invalid. So may tokens that a gateway in front of the relay asks
+# for, if they carry a time; the relay's own tokens carry none.
+SKEW_S = 60.0
 PAUSE_S = 1.0  # before another attempt, after an answer that says that too many requests come
 PAUSE_S_MAX = 5.0
 _FORWARD_PROXIES = ("Squid", "mitmproxy", "Privoxy", "tinyproxy", "Blue Coat", "Zscaler", "Netskope", "McAfee", "Cisco")

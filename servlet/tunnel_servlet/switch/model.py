@@ -103,7 +103,8 @@ class Route:
 
     @property
     def asks_as(self) -> str:
-        """The name under which the rules are asked whether the route may exist."""
+        """The name to which the rules must allow the route: the user, or, if a stranger opened it, the name that stands
+        for the strangers of the service's user."""
         return strangers_of(self.owner) if self.owner else self.user
 
 
@@ -280,10 +281,10 @@ class ServedAttachment:
             self.distrust_links(now)
 
     def distrust_links(self, now: int) -> None:
-        """Distrust the newest stalled link, because the endpoint pulls or sends on another link.
+        """Distrust the newest stalled link, because the endpoint pulls, or sends on another link.
 
-        Its packets without a receipt go back to the head of the mailbox. An older stalled link follows when the
-        endpoint next pulls or sends, since other users wait meanwhile.
+        Its packets without a receipt go back to the head of the mailbox. Each call does so for one link only, because
+        other users wait meanwhile. An older stalled link follows when the endpoint next pulls or sends.
         """
         since_us = now - self._config.link_stalled_us
         self._are_doubted = False

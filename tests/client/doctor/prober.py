@@ -63,8 +63,8 @@ class Played:
 
     `caches`: a hop answers `repeat` with its copy of the answer to the last `exchange`. `path`: returns the reply to
     each request that is recorded in `asked`: to all but `attach`, `attach_elsewhere` and `link`. `epochs`: those of the
-    relays that answer on new connections. `link`: the reason why a link fails, or nothing. `reuses`: whether a
-    connection carries several exchanges. `delay_s`: how long an exchange without a hold takes.
+    relays that answer on new HTTP connections. `link`: the reason why a link fails, or nothing. `reuses`: whether an
+    HTTP connection carries several exchanges. `delay_s`: how long an exchange without a hold takes.
     """
 
     def __init__(

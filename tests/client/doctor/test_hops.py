@@ -52,7 +52,7 @@ def test_a_redirect_in_mid_transfer_is_named_with_its_target(rig: Rig, doctor: A
 def test_a_hop_that_closes_connections_silently_is_named_and_no_exchange_fails(rig: Rig, doctor: Any) -> None:
     code, found, _ = doctor(hop(rig, plain, closes=True))
     assert code == 0
-    assert "closes connections after an answer without saying so" in found["connections"][1]
+    assert "closes HTTP connections after an answer without saying so" in found["connections"][1]
     assert found[_LAST][0] == "ok"  # later exchanges open connections of their own
     assert found["idle limit"][0] == "not tried"
 
@@ -63,7 +63,7 @@ def test_a_hop_that_speaks_http_1_0_and_so_closes_connections_is_noted(rig: Rig,
 
     _, found, _ = doctor(hop(rig, script))
     assert found["http"][0] == "note"
-    assert "closes the connection after each answer" in found["connections"][1]
+    assert "closes the HTTP connection after each answer" in found["connections"][1]
     assert found[_LAST][0] == "ok"
 
 
