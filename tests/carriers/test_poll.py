@@ -77,7 +77,7 @@ def test_7_9_retry_after_may_be_seconds_or_a_date(value: str, date: str, seconds
 
 
 @in_loop
-async def test_one_connection_is_enough() -> None:
+async def test_one_http_connection_is_enough() -> None:
     config = LaneConfig(lanes_start=1, lanes_max=1, one_connection=True, pull_interval_us=20_000)
     async with HttpTestRelay() as relay:
         await use(relay, lanes=config)

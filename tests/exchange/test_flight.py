@@ -322,7 +322,7 @@ def test_an_answer_to_another_exchange_does_not_move_a_first_deadline() -> None:
     assert flight.next_us == 500 * MS
 
 
-def test_with_one_connection_each_attempt_evicts_the_one_before() -> None:
+def test_if_one_attempt_may_be_open_each_new_one_evicts_the_one_before() -> None:
     sender = Sender(attempts_max=1)
     assert [sender.send(second * SECOND) for second in range(3)] == [None, 1, 2]
 

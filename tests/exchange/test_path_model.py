@@ -45,7 +45,7 @@ def answer(it: PathModel, sent: Flight, now: int, *, attempt: int = 0, size: int
     return it.answered(sent, AnswerSeen(sent.attempts[attempt], size, empty=not size, more=more), now)
 
 
-def test_one_connection_has_one_lane_and_holds_nothing() -> None:
+def test_with_one_http_connection_there_is_one_lane_and_no_pull_is_held() -> None:
     it = path(LaneConfig(one_connection=True, lanes_start=4))
     assert (it.lanes.count, it.lanes.most, it.pulls.mode, it.holding) == (1, 1, PullMode.POLLING, False)
 

@@ -2,6 +2,7 @@
 
 The roads form a ladder: the first one is the best. Poll is below all of them: it needs no upgrade, and carries whatever
 no road carries. The caller tries roads, moves the batches, and reports what happens; `poll_decision` says what to do.
+A connection here is the HTTP connection of a road.
 """
 
 import enum

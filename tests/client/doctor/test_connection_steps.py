@@ -1,4 +1,4 @@
-"""The doctor's conclusions about connections. tests/client/doctor/test_hops.py has hops that limit them."""
+"""The doctor's conclusions about HTTP connections. tests/client/doctor/test_hops.py has hops that limit them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_path_on_which_no_request_may_wait_is_not_judged() -> None:
     assert "HTTP 504" in found.text
 
 
-def test_a_connection_for_each_exchange_is_noted_and_used() -> None:
+def test_it_is_noted_whether_an_http_connection_carries_several_exchanges() -> None:
     report, played = Report(""), Played(reuses=False)
     run(examine_reuse(report, trials(played)))
     assert finding(report, "connections").data == {"reused": False}
