@@ -1,6 +1,8 @@
 """Damaged files: whole frames are read, damaged ones are counted."""
 
+import fcntl
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from tunnel.traces.salvage import PLAIN_SUFFIX, SUFFIX, Findings, examine, frames_of, salvage_directory
 
+MAGIC = b"\x28\xb5\x2f\xfd"
 CONTENTS = [b'{"a":%d}\n' % number * 50 for number in range(4)]
 FRAMES = [zstandard.ZstdCompressor(level=1, write_checksum=True).compress(content) for content in CONTENTS]
 WHOLE = b"".join(FRAMES)
@@ -65,6 +68,49 @@ def test_a_damaged_last_frame_counts_as_corrupt_and_not_as_truncated() -> None:
 
 def test_garbage_counts_as_corrupt() -> None:
     assert read(b"no frame at all") == (Findings(15, corrupt_frames=1), [])
+    assert read(FRAMES[0] + b"garbage") == (Findings(len(FRAMES[0]) + 7, 1, corrupt_frames=1), CONTENTS[:1])
+
+
+@pytest.mark.parametrize("garbage", [b"x", b"xy", MAGIC, MAGIC + b"x", MAGIC[:1]])
+def test_a_frame_right_after_garbage_is_read(garbage: bytes) -> None:
+    assert read(garbage + WHOLE) == (Findings(len(garbage + WHOLE), 4, corrupt_frames=1), CONTENTS)
+
+
+def test_every_damaged_part_is_counted() -> None:
+    damaged = [frame[:-1] + bytes([frame[-1] ^ 0xFF]) for frame in FRAMES]
+    for frames in (
+        [damaged[0], FRAMES[1], damaged[2], FRAMES[3]],
+        [FRAMES[0], damaged[1], FRAMES[2], damaged[3]],
+    ):
+        assert read(b"".join(frames))[0] == Findings(len(WHOLE), 2, corrupt_frames=2)
+    assert read(b"".join(damaged))[0] == Findings(len(WHOLE), corrupt_frames=1)  # no intact frame separates them
+
+
+@pytest.mark.parametrize("content_size_flag", range(4))
+@pytest.mark.parametrize("is_single", [0, 1])
+@pytest.mark.parametrize("dictionary_flag", range(4))
+def test_every_field_of_a_header_is_skipped(content_size_flag: int, is_single: int, dictionary_flag: int) -> None:
+    """RFC 8878 3.1.1.1: also the forms that our own compressor does not choose for a small frame."""
+    field_bytes = (is_single, 2, 4, 8)[content_size_flag]
+    content = bytes(44 if field_bytes < 2 else 300)
+    size = (len(content) - (256 if field_bytes == 2 else 0)).to_bytes(8, "little")[:field_bytes]
+    header = bytes([content_size_flag << 6 | is_single << 5 | dictionary_flag]) + bytes(1 - is_single)
+    block = (len(content) << 3 | 1).to_bytes(3, "little") + content
+    frame = MAGIC + header + bytes((0, 1, 2, 4)[dictionary_flag]) + size + block
+    for data in (frame, frame + FRAMES[0]):
+        findings, parts = read(data)
+        assert (findings.frames, findings.is_whole) == (1 + (data != frame), True)
+        assert parts[0] == content
+    assert read(frame[:-1]) == (Findings(len(frame) - 1, is_truncated=True), [])
+
+
+def test_a_frame_that_needs_more_memory_than_every_reader_has_counts_as_damaged() -> None:
+    """A small file could otherwise make a reader allocate gigabytes."""
+    for log, frames in ((23, 1), (24, 0)):
+        parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=log, write_content_size=False)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        frame = compressor.compress(b"a\n") + compressor.flush()
+        assert read(frame)[0] == Findings(len(frame), frames, corrupt_frames=1 - frames)
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
@@ -84,7 +130,9 @@ def test_a_reserved_type_of_block_counts_as_damage() -> None:
     frame = bytearray(FRAMES[0])
     at = 6 if not frame[4] >> 5 & 1 else 5 + (1, 2, 4, 8)[frame[4] >> 6]
     frame[at] |= 0b110
-    assert read(bytes(frame))[0].frames == 0
+    assert read(bytes(frame))[0] == Findings(len(frame), corrupt_frames=1)
+    frame[at + 2] = 0xFF  # its size is beyond the end
+    assert read(bytes(frame))[0] == Findings(len(frame), corrupt_frames=1)
 
 
 def test_a_plain_file_loses_its_unfinished_line(tmp_path: Path) -> None:
@@ -131,6 +179,61 @@ def test_files_of_a_living_process_are_not_touched(tmp_path: Path, monkeypatch: 
     assert salvage_directory(tmp_path) == []
     assert mine.exists()
     assert huge.exists()
+
+
+def test_the_pid_is_found_in_every_name(tmp_path: Path) -> None:
+    left(tmp_path, f"my-own-relay-{os.getpid()}-aa-00001", WHOLE)
+    others = [left(tmp_path, name, WHOLE) for name in (f"{os.getpid()}-a-b", "a-b-c-d", f"my-{2**30}-aa-00001")]
+    assert salvage_directory(tmp_path) == sorted(tmp_path / path.name[1:] for path in others)
+
+
+def test_a_directory_that_another_process_salvages_is_left_to_it(tmp_path: Path) -> None:
+    """Two commands that start at once would otherwise take each other's copies away, and fail."""
+    path = left(tmp_path, f"w-{2**30}-aa-00001", WHOLE[:-5])
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    assert salvage_directory(tmp_path) == []
+    assert path.read_bytes() == WHOLE[:-5]
+    os.close(other)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert salvage_directory(tmp_path) == [tmp_path / path.name[1:]]
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_file_system_without_locks_is_salvaged_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, kind: int) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = left(tmp_path, f"w-{2**30}-aa-00001", WHOLE[:-5])
+    assert salvage_directory(tmp_path) == [tmp_path / path.name[1:]]
+
+
+def test_a_salvaged_copy_has_checksums_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    left(tmp_path, f"w-{2**30}-aa-00001", WHOLE[:-5])
+    umask = os.umask(0)
+    try:
+        (copy,) = salvage_directory(tmp_path)
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    frame = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(CONTENTS[0])
+    assert copy.read_bytes().startswith(frame)
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_copy_that_was_interrupted_is_made_again(tmp_path: Path, is_link: bool) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine")
+    path = left(tmp_path, f"w-{2**30}-aa-00001", WHOLE[:-5])
+    copy = tmp_path / f".{path.name[1:]}"
+    if is_link:
+        copy.symlink_to(other)
+    else:
+        copy.write_bytes(b"half a copy")
+    (salvaged,) = salvage_directory(tmp_path)
+    assert examine(salvaged)[1] == CONTENTS[:3]
+    assert other.read_text() == "mine"
 
 
 def test_a_salvaged_copy_is_on_disk_before_its_original_is_removed(

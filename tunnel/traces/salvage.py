@@ -1,5 +1,6 @@
 """Reads the intact frames of trace files, and repairs the files that a crash left."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,41 +118,51 @@ def examine(path: Path) -> tuple[Findings, list[bytes]]:
 def salvage_directory(directory: Path) -> list[Path]:
     """Salvage the files named `_NAME` that dead processes left: keep their intact frames, under NAME. Return the paths.
 
-    A file without an intact frame is deleted. Files that a running process writes are not touched.
+    A file without an intact frame is deleted. Files that a running process writes are not touched. If another process
+    salvages this directory at present, it is left to that one.
     """
-    salvaged = []
-    for path in sorted(directory.glob(f"_*{SUFFIX}")):
-        if _is_written(path.name):
-            continue
-        findings, parts = examine(path)
-        if not parts:
-            path.unlink(missing_ok=True)
-            continue
-        target = path.with_name(path.name[1:])
-        if findings.is_whole:
-            path.rename(target)
-        else:
-            compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
-            temporary = path.with_name(f".{target.name}")
-            temporary.unlink(missing_ok=True)
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                for part in parts:
-                    file.write(compressor.compress(part))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(target)
-            _sync(directory)  # or else a crash of the machine could lose both names
-            path.unlink()
-        salvaged.append(target)
-    return salvaged
-
-
-def _sync(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        if not _lock(descriptor):
+            return []
+        left = [path for path in sorted(directory.glob(f"_*{SUFFIX}")) if not _is_written(path.name)]
+        return [target for path in left if (target := _salvage(path, descriptor)) is not None]
     finally:
-        os.close(descriptor)
+        os.close(descriptor)  # this also ends the lock
+
+
+def _lock(descriptor: int) -> bool:
+    """Return False if another process holds the lock of this directory."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # the file system has no locks
+    return True
+
+
+def _salvage(path: Path, directory: int) -> Path | None:
+    """Return the path of the salvaged file, or None if the file has no intact frame and was deleted."""
+    findings, parts = examine(path)
+    if not parts:
+        path.unlink()
+        return None
+    target = path.with_name(path.name[1:])
+    if findings.is_whole:
+        return path.rename(target)
+    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
+    temporary = path.with_name(f".{target.name}")
+    temporary.unlink(missing_ok=True)
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        for part in parts:
+            file.write(compressor.compress(part))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(target)
+    os.fsync(directory)  # or else a crash of the machine could lose both names
+    path.unlink()
+    return target
 
 
 def _is_written(name: str) -> bool:
