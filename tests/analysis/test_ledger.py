@@ -3,8 +3,8 @@
 import fcntl
 import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,15 +12,6 @@ import pytest
 from tests.analysis.plain import compressed, plain, rows_of, take_in
 from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ledger import Entry, Ledger, LedgerError, TraceFile, key_of, open_ledger
-
-STEPS_MIN = 20
-
-
-def test_an_intake_that_is_killed_at_any_step_is_completed_by_the_next(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.analysis.killing", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout) >= STEPS_MIN
 
 
 def test_the_second_of_two_processes_is_told_which_one_is_the_first(tmp_path: Path) -> None:
@@ -39,18 +30,6 @@ def test_a_lock_without_a_name_is_a_lock(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(LedgerError, match="not written its name yet"), open_ledger(LocalFolder(tmp_path)):
             raise AssertionError
-
-
-def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
-    program = (
-        "import os, pathlib, sys\nfrom tunnel.analysis.folders import LocalFolder\n"
-        "from tunnel.analysis.ledger import open_ledger\n"
-        "with open_ledger(LocalFolder(pathlib.Path(sys.argv[1]))): os.kill(os.getpid(), 9)"
-    )
-    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == -9
-    assert (tmp_path / "lock").read_text()
-    with open_ledger(LocalFolder(tmp_path)):
-        pass
 
 
 def test_the_record_of_another_process_is_not_replaced(tmp_path: Path) -> None:
@@ -75,6 +54,97 @@ def test_a_file_system_without_links_has_records_too(tmp_path: Path, monkeypatch
         with pytest.raises(LedgerError, match="another process has added"):
             other.commit([Entry(TraceFile("b", 1, 1))])
     assert [file.name for file in Ledger(LocalFolder(tmp_path)).intake.files] == ["a"]
+
+
+class TakenFolder(LocalFolder):
+    """A folder whose lock is taken from another process, which may only be frozen."""
+
+    @contextmanager
+    def lock(self) -> Iterator[bool]:
+        yield True
+
+
+def test_a_process_that_lost_its_lock_can_add_nothing_any_more(tmp_path: Path) -> None:
+    with open_ledger(LocalFolder(tmp_path)) as frozen:
+        with open_ledger(TakenFolder(tmp_path)) as ledger:
+            assert [commit.entries for commit in ledger.commits] == [[]]
+        with pytest.raises(LedgerError, match="another process has added"):
+            frozen.commit([Entry(TraceFile("late", 1, 1))])
+    assert Ledger(LocalFolder(tmp_path)).entries == []
+
+
+def test_rows_are_on_disk_before_the_record_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine keeps what was synced: the content of files, and the names in directories."""
+    steps: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def note_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        steps.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{tmp_path}/").partition("-")[0])
+
+    def note_link(source: Path, target: Path) -> None:
+        link(source, target)
+        steps.append(f"appears: {target.name}")
+
+    with open_ledger(LocalFolder(tmp_path)) as ledger:
+        _, data = ledger.begin()
+        (tmp_path / data / "part").mkdir(parents=True)
+        (tmp_path / data / "part" / "rows").write_bytes(b"1")
+        monkeypatch.setattr(os, "fsync", note_fsync)
+        monkeypatch.setattr(os, "link", note_link)
+        ledger.commit([Entry(TraceFile("a", 1, 1))], data, 1)
+    number = data.partition("-")[0]
+    assert len(steps[:3]) == steps[:3].count(number)  # the rows, and the folders that name them
+    assert steps[3:] == ["events", "commits/.00000001.json", "appears: 00000001.json", "commits"]
+
+
+def test_a_record_says_what_was_added_where(tmp_path: Path) -> None:
+    with open_ledger(LocalFolder(tmp_path)) as ledger:
+        for number in (1, 2):
+            staged, data = ledger.begin()
+            assert staged.startswith(f"staged/0000000{number}-")
+            assert data.startswith(f"events/0000000{number}-")
+            assert (tmp_path / staged).is_dir()
+            (tmp_path / data).mkdir()
+            ledger.commit([Entry(TraceFile(f"f{number}", 1, 1))], data, 10 * number)
+        ledger.commit([Entry(TraceFile("f1", 2, 2))])
+    read = Ledger(LocalFolder(tmp_path))
+    assert read.commits == ledger.commits
+    assert [commit.rows for commit in read.commits] == [10, 20, 0]
+    assert read.data() == [f"events/{commit.data}" for commit in read.commits[:2]]
+    assert sorted(path.name for path in (tmp_path / "commits").iterdir()) == [f"0000000{n}.json" for n in (1, 2, 3)]
+
+
+def test_the_findings_are_those_of_the_latest_look_at_each_file(tmp_path: Path) -> None:
+    with open_ledger(LocalFolder(tmp_path)) as ledger:
+        ledger.commit([Entry(TraceFile("_a", 1, 1, problem="open"), source="s1"), Entry(TraceFile("b", 1, 1))])
+        ledger.commit([Entry(TraceFile("a", 2, 2), source="s2"), Entry(TraceFile("c", 1, 1, problem="empty"))])
+    intake = Ledger(LocalFolder(tmp_path)).intake
+    assert [(file.name, file.size_bytes) for file in intake.files] == [("a", 2), ("b", 1), ("c", 1)]
+    assert intake.sources == {"s1": "a", "s2": "a"}
+    assert [file.name for file in intake.problems] == ["c"]
+
+
+def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
+    with open_ledger(LocalFolder(tmp_path)) as ledger:
+        ledger.commit([])
+    record = tmp_path / "commits" / "00000001.json"
+    record.write_text(record.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(LedgerError, match=r"00000001.json has the format 3 of another version, .* format 2: delete "):
+        Ledger(LocalFolder(tmp_path))
+
+
+def test_a_record_that_never_got_its_name_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "commits").mkdir()
+    left = tmp_path / "commits" / ".00000001.json-0123abcd"
+    left.write_text("{")
+    others = [tmp_path / "commits" / name for name in ("notes.json", ".00000001.json")]
+    for path in others:
+        path.write_text("mine")
+    with open_ledger(LocalFolder(tmp_path)) as ledger:
+        assert ledger.commits == []
+    assert not left.exists()
+    assert all(path.exists() for path in others)
 
 
 def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
