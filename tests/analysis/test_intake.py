@@ -1,5 +1,8 @@
 """The files that are read, and the problems reported of the others; without Spark."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,8 @@ from tests.analysis.damage import FRAME_RECORDS, damaged_directory
 from tests.analysis.plain import append_to, compressed, plain, rows_of, take_in
 from tunnel.analysis.failures import SetupError
 from tunnel.analysis.folders import LocalFolder
-from tunnel.analysis.intake import Added, Append, add_new, compressed_bytes
-from tunnel.analysis.ledger import Intake, open_ledger
+from tunnel.analysis.intake import Added, Append, _batch, add_new, compressed_bytes, trace_files
+from tunnel.analysis.ledger import Intake, Ledger, open_ledger
 from tunnel.traces.salvage import SUFFIX, examine, salvage_directory
 
 
@@ -248,3 +251,146 @@ def test_the_amount_to_read_is_known_in_advance(tmp_path: Path, work: Path) -> N
     (tmp_path / f"_c{SUFFIX}").write_bytes(b"x" * 100)
     (tmp_path / "b.jsonl").write_bytes(b"x" * 300)
     assert compressed_bytes(LocalFolder(tmp_path)) == 430
+
+
+class LosingFolder(LocalFolder):
+    """A folder in which files vanish between the look at the folder and the look at them."""
+
+    def __init__(self, path: Path, lost: set[str]) -> None:
+        super().__init__(path)
+        self._lost = lost
+
+    @contextmanager
+    def local_copy(self, name: str) -> Iterator[Path]:
+        if name in self._lost:
+            raise FileNotFoundError(name)
+        with super().local_copy(name) as path:
+            yield path
+
+
+@pytest.mark.parametrize("lost", [set(), {"x00.jsonl", "x05.jsonl", "x19.jsonl"}])
+def test_many_files_are_looked_at_in_order_and_those_that_vanished_are_left_out(
+    tmp_path: Path, work: Path, lost: set[str]
+) -> None:
+    names = [f"x{number:02d}.jsonl" for number in range(20)]
+    for name in names:
+        (tmp_path / name).write_text(f'{{"of":"{name}"}}\n')
+    with open_ledger(LocalFolder(work)) as ledger:
+        batch = _batch(
+            LosingFolder(tmp_path, lost), ledger, ledger.begin()[0], trace_files(LocalFolder(tmp_path)), set()
+        )
+    assert [entry.file.name for entry in batch.entries] == [name for name in names if name not in lost]
+
+
+def test_files_without_lines_do_not_keep_others_from_being_added(tmp_path: Path, work: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"")
+    (tmp_path / f"b{SUFFIX}").write_bytes(b"no frame at all")
+    (tmp_path / "c.jsonl").write_bytes(b"\n\n")
+    paths = [plain(tmp_path, "d.jsonl", 2), plain(tmp_path, "e.jsonl")]
+    intake, rows = take_in(tmp_path, work)
+    assert rows == lines_of(*paths)
+    assert [(file.name, file.problem, file.corrupt_frames) for file in intake.files] == [
+        ("a.jsonl", "empty", 0),
+        (f"b{SUFFIX}", "corrupt", 1),
+        ("c.jsonl", "", 0),
+        ("d.jsonl", "", 0),
+        ("e.jsonl", "", 0),
+    ]
+
+
+def test_a_record_of_the_ledger_has_the_rows_and_the_sources_of_what_was_added(tmp_path: Path, work: Path) -> None:
+    paths = [plain(tmp_path, "a.jsonl", 2), compressed(tmp_path / "x", "b")]
+    intake, _ = take_in(tmp_path, work)
+    (tmp_path / "copy.jsonl").write_bytes(paths[0].read_bytes())
+    take_in(tmp_path, work)
+    first, second = Ledger(LocalFolder(work)).commits
+    assert (first.rows, second.rows) == (5, 0)
+    assert first.data
+    assert second.data == ""
+    assert intake.sources == {f"file:{path}": str(path.relative_to(tmp_path)) for path in paths}
+    assert not list((work / "staged").iterdir())
+    assert [file.frames for file in intake.files] == [0, 1]
+
+
+def test_the_beginning_of_a_known_file_is_a_duplicate_while_that_file_shows_it(tmp_path: Path, work: Path) -> None:
+    path = plain(tmp_path, "b.jsonl", 5)
+    content = path.read_bytes()
+    begin = b"".join(content.splitlines(keepends=True)[:2])
+    take_in(tmp_path, work)
+    (tmp_path / "c.jsonl").write_bytes(begin)
+    intake, rows = take_in(tmp_path, work)
+    assert [(file.name, file.problem, file.same_as) for file in intake.files][1:] == [
+        ("c.jsonl", "duplicate", "b.jsonl")
+    ]
+    assert rows == lines_of(path)
+    path.write_bytes(b'{"a":1}\n')  # it is another file now
+    (tmp_path / "d.jsonl").write_bytes(begin.replace(b'"time_us":1', b'"time_us":9'))
+    assert take_in(tmp_path, work)[0].files[2].problem == ""
+    path.unlink()  # nothing shows now what followed these lines
+    (tmp_path / "e.jsonl").write_bytes(b"".join(content.splitlines(keepends=True)[:3]))
+    assert take_in(tmp_path, work)[0].files[3].problem == ""
+
+
+def test_a_copy_with_new_lines_is_no_duplicate(tmp_path: Path, work: Path) -> None:
+    path = plain(tmp_path, "a.jsonl", 2)
+    take_in(tmp_path, work)
+    (tmp_path / "b.jsonl").write_bytes(path.read_bytes() + b'{"later":1}\n')
+    intake, rows = take_in(tmp_path, work)
+    assert [(file.problem, file.same_as) for file in intake.files] == [("", ""), ("", "")]
+    assert rows == lines_of(tmp_path / "b.jsonl")
+
+
+def test_a_file_that_was_rewritten_in_the_same_size_is_read_again(tmp_path: Path, work: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for number in (1, 2):
+        path.write_text(f'{{"a":{number}}}\n')
+        os.utime(path, ns=(number, number))
+        rows = take_in(tmp_path, work)[1]
+    assert rows == [b'{"a":1}', b'{"a":2}']
+
+
+def test_a_copy_that_spark_reads_has_checksums(tmp_path: Path, work: Path) -> None:
+    """Zstandard notices then when the copy is damaged (RFC 8878 3.1.1.1.1.5)."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"a":1}\n\n{"a":2}\n')
+    append = append_to(work)
+    flags: list[int] = []
+
+    def note(files: list[str], data: str) -> dict[str, Added]:
+        flags.extend(Path(uri.removeprefix("file:")).read_bytes()[4] & 4 for uri in files)
+        return append(files, data)
+
+    take_in_by(note, tmp_path, work)
+    assert flags == [4]
+
+
+def test_every_file_that_has_changed_once_is_read_from_a_copy(tmp_path: Path, work: Path) -> None:
+    paths = [plain(tmp_path, name) for name in ("a.jsonl", "b.jsonl", "c.jsonl")]
+    append, seen = append_to(work), []
+
+    def meanwhile(files: list[str], data: str) -> dict[str, Added]:
+        seen.append([f"file:{path}" in files for path in paths])
+        added = append(files, data)
+        if len(seen) <= 2:
+            with paths[len(seen) - 1].open("ab") as file:
+                file.write(b'{"later":%d}\n' % len(seen))
+        return added
+
+    assert take_in_by(meanwhile, tmp_path, work)[1] == lines_of(*paths)
+    assert seen == [[True, True, True], [False, True, True], [False, False, True]]
+
+
+def test_what_was_counted_of_an_unfinished_file_is_named_when_it_is_gone(tmp_path: Path, work: Path) -> None:
+    path = tmp_path / f"_w-1-1-1{SUFFIX}"
+    path.write_bytes(zstandard.ZstdCompressor().compress(b'{"a":1}\n') + b"x")
+    take_in(tmp_path, work)
+    path.unlink()
+    intake, rows = take_in(tmp_path, work)
+    assert [(file.name, file.problem) for file in intake.files] == [(path.name, "open")]
+    assert rows == [b'{"a":1}']
+
+
+def test_an_unfinished_plain_file_is_ignored(tmp_path: Path, work: Path) -> None:
+    """No program of ours writes one; the name may be anything of the user's."""
+    (tmp_path / "_notes.jsonl").write_text('{"a":1}\n')
+    assert take_in(tmp_path, work)[0].files == []
+    assert compressed_bytes(LocalFolder(tmp_path)) == 0
