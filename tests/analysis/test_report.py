@@ -13,7 +13,6 @@ from tunnel.analysis.families import FAMILIES
 from tunnel.analysis.report import render
 from tunnel.analysis.svg import Axis, Series, bars, plot
 from tunnel.analysis.verdict import verdict
-from tunnel.analysis.words import bits, count, duration, percent, size
 from tunnel.traces import TraceLevel
 
 pytestmark = pytest.mark.timeout(1600)
@@ -165,34 +164,6 @@ def test_the_verdict_counts_packets_that_never_arrived() -> None:
     assert sentence == (
         "10 of 1,000 transmissions were lost (1.00 %). Packets that never arrived, not even by a later attempt: 3."
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (count(1234567.2), "1,234,567"),
-        (count(None), "–"),
-        (duration(950), "950 µs"),
-        (duration(1500), "1.5 ms"),
-        (duration(2_500_000), "2.5 s"),
-        (duration(180_000_000), "3 min"),
-        (duration(10_800_000_000), "3 h"),
-        (duration(None), "–"),
-        (size(999), "999 B"),
-        (size(2_500_000), "2.5 MB"),
-        (size(5e15), "5e+03 TB"),
-        (size(None), "–"),
-        (bits(125_000), "1 Mbit/s"),
-        (bits(1e9), "8 Gbit/s"),
-        (bits(None), "–"),
-        (percent(0.1234), "12.3 %"),
-        (percent(0.0), "0.0 %"),
-        (percent(0.00001), "< 0.1 %"),
-        (percent(None), "–"),
-    ],
-)
-def test_numbers_are_readable(text: str, expected: str) -> None:
-    assert text == expected
 
 
 def test_bars_are_proportional_to_their_values() -> None:

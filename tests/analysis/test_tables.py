@@ -105,3 +105,189 @@ def test_the_kinds_of_samples_share_a_row_for_each_time() -> None:
         {"bucket": 0, "trip_us_p50": None, "trip_us_p99": None, "receipt_us_p50": 1, "rto_us_p50": 8},
         {"bucket": 1, "trip_us_p50": 5, "trip_us_p99": 7, "receipt_us_p50": 2, "rto_us_p50": 9},
     ]
+
+
+def file_of(writer: str, **changes: Any) -> dict[str, Any]:
+    return {"writer": writer, "events": 10, "last": 10, "dropped": None, "wall_us": None, **changes}
+
+
+def test_records_are_missing_where_a_writer_counted_further_than_it_wrote() -> None:
+    files = [
+        file_of("b", events=4, last=10, dropped=3),
+        file_of("a", events=10, last=10),
+        file_of("b", events=5, last=12, dropped=2),
+        file_of("a", events=10, last=9),  # a copy: there are never fewer than none
+        file_of("", events=7),  # of no writer
+        file_of("c", last=None),  # no record of it has a number
+    ]
+    assert tables.writers(files) == [
+        {"writer": "a", "events": 20, "dropped": 0, "missing": 0},
+        {"writer": "b", "events": 9, "dropped": 5, "missing": 3},
+    ]
+
+
+def test_the_wall_clock_of_a_writer_is_known_if_one_of_its_files_has_it() -> None:
+    files = [
+        file_of("a"),
+        file_of("a", wall_us=5),
+        file_of("a", wall_us=9),
+        file_of("a", wall_us=7),
+        file_of("b"),
+        file_of("", wall_us=3),
+    ]
+    assert tables.walls(files) == {"a": 9, "b": None}
+
+
+def test_absences_are_counted_and_attachments_are_not() -> None:
+    rows = [detail("detached", "", n=2), detail("attached", "new", n=5), detail("detached", "", n=3)]
+    assert tables.absences(rows) == 5
+    assert tables.absences([]) == 0
+
+
+def test_each_table_has_its_figures_in_order() -> None:
+    rows = [
+        detail("exchange", "push", event="exchange_sent", status=503, n=4, bytes=8),
+        detail("exchange", "push", event="exchange_sent", status=200),
+        detail("exchange", "push", event="exchange_answered", status=900),
+        detail("batch", "", where="poll", event="batch_receipted", n=6),
+        detail("batch", "", where="poll", event="batch_given_up"),
+        detail("batch", "", where="link", event="batch_receipted"),
+        detail("timer", "rto", n=3, latency_us_max=77),
+    ]
+    assert tables.exchanges(rows)[2] == {
+        "kind": "push", "event": "exchange_sent", "status": 503, "n": 4, "bytes": 8,
+        "latency_us_p50": 5, "latency_us_p99": 9,
+    }  # fmt: skip
+    assert [row["status"] for row in tables.exchanges(rows)] == [900, 200, 503]
+    assert tables.batches(rows)[2] == {
+        "carrier": "poll", "event": "batch_receipted", "n": 6, "latency_us_p50": 5, "latency_us_p99": 9
+    }  # fmt: skip
+    assert [(row["carrier"], row["event"]) for row in tables.batches(rows)][:2] == [
+        ("link", "batch_receipted"),
+        ("poll", "batch_given_up"),
+    ]
+    assert tables.timers(rows) == [
+        {"timer": "rto", "fired": 3, "lag_us_p50": 5, "lag_us_p99": 9, "lag_us_max": 77}
+    ]  # fmt: skip
+
+
+def test_retransmissions_are_told_apart_by_place_time_and_cause() -> None:
+    rows = [
+        total(TraceEvent.PACKET_SENT, repeated=True, cause="pto_probe", relay=relay, carrier=carrier, bucket=bucket)
+        for relay in ("b", "a")
+        for carrier in ("poll", "link")
+        for bucket in (1, 0)
+    ]
+    rows += [total(TraceEvent.PACKET_SENT, relay="a", cause="ignored"), total(TraceEvent.PACKET_RECEIVED, relay="a")]
+    rows += [total(TraceEvent.PACKET_SENT, relay="a", carrier="link", repeated=True, cause="loss", n=2, bytes=30)]
+    found = tables.retransmissions(rows)
+    assert found[:3] == [
+        {"relay": "a", "carrier": "link", "bucket": 0, "cause": "loss", "packets": 2, "bytes": 30},
+        {"relay": "a", "carrier": "link", "bucket": 0, "cause": "pto_probe", "packets": 1, "bytes": 10},
+        {"relay": "a", "carrier": "link", "bucket": 1, "cause": "pto_probe", "packets": 1, "bytes": 10},
+    ]
+    assert [(row["relay"], row["carrier"], row["bucket"], row["cause"]) for row in found[3:]] == [
+        ("a", "poll", 0, None),
+        ("a", "poll", 0, "pto_probe"),
+        ("a", "poll", 1, "pto_probe"),
+        ("b", "link", 0, "pto_probe"),
+        ("b", "link", 1, "pto_probe"),
+        ("b", "poll", 0, "pto_probe"),
+        ("b", "poll", 1, "pto_probe"),
+    ]
+
+
+def test_bytes_over_time_add_up() -> None:
+    rows = [total(TraceEvent.PACKET_RECEIVED, bytes=size) for size in (3, 4)]
+    rows += [total(TraceEvent.PACKET_RECEIVED, bytes=100, numbered=False)]
+    rows += [total(TraceEvent.PACKET_SENT, bytes=size) for size in (5, 6)]
+    assert tables.goodput_over_time(rows) == [{"bucket": 0, "sent_bytes": 11, "first_bytes": 11, "received_bytes": 7}]
+
+
+def test_totals_and_faults_are_added_by_cause() -> None:
+    rows = [
+        total(TraceEvent.STREAM_DATA_MOVED, cause="y", n=2, bytes=5, counted=7),
+        total(TraceEvent.STREAM_DATA_MOVED, cause="x"),
+        total(TraceEvent.STREAM_DATA_MOVED, cause="y", n=1, bytes=1, counted=1),
+        total(TraceEvent.FAULT_INJECTED, cause="b", n=2, bytes=9),
+        total(TraceEvent.FAULT_INJECTED, cause="c"),
+        total(TraceEvent.FAULT_INJECTED, cause="a", n=2),
+    ]
+    assert tables.moved(rows) == [
+        {"cause": "x", "streams": 1, "bytes": 10, "packets": 0},
+        {"cause": "y", "streams": 3, "bytes": 6, "packets": 8},
+    ]
+    assert tables.faults(rows) == [
+        {"cause": "a", "n": 2, "bytes": 10},
+        {"cause": "b", "n": 2, "bytes": 9},
+        {"cause": "c", "n": 1, "bytes": 10},
+    ]
+
+
+def test_samples_are_counted_by_class_and_rto_over_them_only_if_it_is_known() -> None:
+    rows = [
+        {"of": "trip", "us": 4, "rto_over_us": None, "n": 2},
+        {"of": "receipt", "us": 4, "rto_over_us": 7, "n": 3},
+        {"of": "receipt", "us": 2, "rto_over_us": 7, "n": 1},
+        {"of": "receipt", "us": 4, "rto_over_us": 6, "n": 5},
+    ]
+    assert tables.trip_values(rows) == [
+        {"of": "receipt", "class": 2, "n": 1},
+        {"of": "receipt", "class": 4, "n": 8},
+        {"of": "rto_over_receipt", "class": 6, "n": 5},
+        {"of": "rto_over_receipt", "class": 7, "n": 4},
+        {"of": "trip", "class": 4, "n": 2},
+    ]
+
+
+def test_the_figures_of_all_samples_are_those_without_a_time() -> None:
+    figures = {"samples": 3, "us_min": 1, "us": [1, 2, 3], "jitter_us": 4, "rto_over_us": None}
+    rows = [
+        {"of": "receipt", "bucket": None, **figures, "samples": 9},
+        {"of": "trip", "bucket": 0, **figures, "samples": 1},
+        {"of": "trip", "bucket": None, "rto": [5], **figures},
+    ]
+    assert tables.trips_of_all(rows, "trip") == figures
+    assert tables.trips_of_all(rows[:2], "trip") == dict.fromkeys(figures) | {"samples": 0}
+
+
+def repair(key: object, **changes: Any) -> dict[str, Any]:
+    empty = {"packets": 1, "attempts": 0, "needless": 0, "hits": 0, "false_alarms": 0, "missed": 0, "took": [5, 9]}
+    return {"of": "cause", "key": key, **empty, **changes}
+
+
+def test_needless_repeats_are_rated_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "cause_of", lambda key: f"cause {key}")
+    rows = [
+        repair(1),
+        repair(3, packets=4, attempts=8, needless=2, hits=3, false_alarms=1, missed=2),
+        repair(2),
+        repair(2, of="attempts"),
+    ]
+    nothing = {"attempts": 0, "needless": 0, "hits": 0, "false_alarms": 0, "missed": 0}
+    assert tables.spurious(rows) == [
+        {
+            "cause": "cause 3", "packets": 4, "attempts": 8, "needless": 2, "hits": 3, "false_alarms": 1, "missed": 2,
+            "rate": 0.25, "precision": 0.75, "recall": 0.6,
+        },
+        {"cause": "cause 1", "packets": 1, **nothing, "rate": None, "precision": None, "recall": None},
+        {"cause": "cause 2", "packets": 1, **nothing, "rate": None, "precision": None, "recall": None},
+    ]  # fmt: skip
+
+
+def test_recovery_is_told_by_the_number_of_attempts() -> None:
+    rows = [repair(3, of="attempts", packets=2), repair(2, of="attempts", took=[1, 2]), repair(1)]
+    assert tables.recovery(rows) == [
+        {"attempts": 2, "packets": 1, "us_p50": 1, "us_p99": 2},
+        {"attempts": 3, "packets": 2, "us_p50": 5, "us_p99": 9},
+    ]
+
+
+def test_a_model_has_its_counts_and_the_share_and_length_of_its_bursts() -> None:
+    counts = {"n00": 95, "n01": 5, "n10": 5, "n11": 15}
+    fit = tables.fitted(counts)
+    assert {name: fit[name] for name in counts} == counts
+    assert (fit["p"], fit["r"], fit["mean_burst"]) == (0.05, 0.25, 4.0)
+    assert fit["loss"] == pytest.approx(1 / 6)
+    assert fit["burst_ratio"] == pytest.approx(10 / 3)
+    assert tables.fitted(dict.fromkeys(counts, 0))["mean_burst"] is None

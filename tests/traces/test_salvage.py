@@ -104,6 +104,12 @@ def test_every_field_of_a_header_is_skipped(content_size_flag: int, is_single: i
     assert read(frame[:-1]) == (Findings(len(frame) - 1, is_truncated=True), [])
 
 
+def test_a_frame_may_end_with_an_empty_block() -> None:
+    frame = MAGIC + bytes([0x20, 2]) + (2 << 3).to_bytes(3, "little") + b"ab" + (1).to_bytes(3, "little")
+    assert read(frame) == (Findings(len(frame), frames=1), [b"ab"])
+    assert read(frame[:-1]) == (Findings(len(frame) - 1, is_truncated=True), [])
+
+
 def test_a_frame_that_needs_more_memory_than_every_reader_has_counts_as_damaged() -> None:
     """A small file could otherwise make a reader allocate gigabytes."""
     for log, frames in ((23, 1), (24, 0)):
