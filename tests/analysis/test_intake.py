@@ -249,7 +249,7 @@ def test_the_amount_to_read_is_known_in_advance(tmp_path: Path, work: Path) -> N
     assert compressed_bytes(LocalFolder(tmp_path)) == 0
     (tmp_path / f"a{SUFFIX}").write_bytes(b"x" * 300)
     (tmp_path / f"_c{SUFFIX}").write_bytes(b"x" * 100)
-    (tmp_path / "b.jsonl").write_bytes(b"x" * 300)
+    (tmp_path / "b.jsonl").write_bytes(b"x" * 305)
     assert compressed_bytes(LocalFolder(tmp_path)) == 430
 
 

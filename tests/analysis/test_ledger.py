@@ -37,8 +37,12 @@ def test_the_record_of_another_process_is_not_replaced(tmp_path: Path) -> None:
     with open_ledger(LocalFolder(tmp_path)) as ledger:
         other = Ledger(LocalFolder(tmp_path))
         other.commit([Entry(TraceFile("a", 1, 1))])
-        with pytest.raises(LedgerError, match="another process has added"):
+        with pytest.raises(LedgerError) as error:
             ledger.commit([Entry(TraceFile("b", 1, 1))])
+    assert str(error.value) == (
+        f"another process has added to the tables in {tmp_path} meanwhile, so this one added nothing: run the command "
+        "again"
+    )
     assert [file.name for file in Ledger(LocalFolder(tmp_path)).intake.files] == ["a"]
     assert [path.name for path in (tmp_path / "commits").iterdir()] == ["00000001.json"]
 
@@ -132,6 +136,16 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     record.write_text(record.read_text().replace('"format": 2', '"format": 3'))
     with pytest.raises(LedgerError, match=r"00000001.json has the format 3 of another version, .* format 2: delete "):
         Ledger(LocalFolder(tmp_path))
+
+
+def test_what_a_killed_process_had_begun_is_removed(tmp_path: Path) -> None:
+    with open_ledger(LocalFolder(tmp_path)) as ledger:
+        staged, data = (tmp_path / name for name in ledger.begin())
+        data.mkdir()
+    assert staged.is_dir()
+    with open_ledger(LocalFolder(tmp_path)):
+        assert not staged.exists()
+        assert not data.exists()
 
 
 def test_a_record_that_never_got_its_name_is_removed(tmp_path: Path) -> None:
