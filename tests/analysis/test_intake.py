@@ -331,6 +331,16 @@ def test_the_beginning_of_a_known_file_is_a_duplicate_while_that_file_shows_it(t
     assert take_in(tmp_path, work)[0].files[3].problem == ""
 
 
+def test_nothing_is_written_when_there_is_nothing_new(tmp_path: Path, work: Path) -> None:
+    """A job of Spark takes seconds."""
+
+    def refuse(files: list[str], data: str) -> dict[str, Added]:
+        raise AssertionError(files)
+
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+    assert take_in_by(refuse, tmp_path, work)[1] == []
+
+
 def test_a_copy_with_new_lines_is_no_duplicate(tmp_path: Path, work: Path) -> None:
     path = plain(tmp_path, "a.jsonl", 2)
     take_in(tmp_path, work)

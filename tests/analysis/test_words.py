@@ -1,5 +1,7 @@
 """Numbers in a form for people: the unit that fits, and a dash for what is unknown."""
 
+import time
+
 import pytest
 
 from tunnel.analysis.words import bits, count, duration, percent, size, wall_time
@@ -40,6 +42,7 @@ def test_times_have_the_unit_that_fits(us: float | None, expected: str) -> None:
     [
         (0, "0 B"),
         (999, "999 B"),
+        (12.34, "12 B"),
         (1_000, "1 KB"),
         (-1_500, "-1.5 KB"),
         (999_000, "999 KB"),
@@ -77,7 +80,7 @@ def test_rates_are_in_bits(value: float | None, expected: str) -> None:
         (1.0, 0, "100 %"),
         (0.0, 1, "0.0 %"),
         (-0.1, 1, "-10.0 %"),
-        (0.00049, 1, "< 0.1 %"),  # it is not zero, and must not look so
+        (0.000499, 1, "< 0.1 %"),  # it is not zero, and must not look so
         (0.0005, 1, "0.1 %"),
         (0.00049, 2, "0.05 %"),
         (0.00004, 2, "< 0.01 %"),
@@ -93,5 +96,12 @@ def test_a_share_has_one_digit_unless_another_number_is_wanted() -> None:
     assert percent(0.5) == "50.0 %"
 
 
-def test_the_wall_clock_is_in_utc() -> None:
+def test_the_wall_clock_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "XXX-5:45")
+    time.tzset()
+    try:
+        assert wall_time(0) == "1970-01-01 00:00:00 UTC"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
     assert wall_time(1_700_000_000_999_999) == "2023-11-14 22:13:20 UTC"

@@ -366,7 +366,7 @@ class Wakes:
 
 
 def run_for(writer: TraceWriter, count: int, monkeypatch: pytest.MonkeyPatch, each: Callable[[], None]) -> Wakes:
-    """Run the thread's loop for so many wakes."""
+    """Run the thread's loop for this number of wakes."""
     wakes = Wakes(writer, count, each)
     monkeypatch.setattr("tunnel.traces.writer.time", wakes)
     monkeypatch.setattr(writer, "_wake", wakes)
