@@ -146,7 +146,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--again", action="store_true", help="leave out changes that were noticed or defended before")
     parser.add_argument("--build", type=Path, default=BUILD, metavar="DIR", help="where to work (build/mutants)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.build = options.build.resolve()  # pytest runs in another directory
+    return options
 
 
 if __name__ == "__main__":
