@@ -1,6 +1,7 @@
 """The files that are read, and the problems reported of the others; without Spark."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.analysis.damage import FRAME_RECORDS, damaged_directory
 from tests.analysis.plain import append_to, compressed, plain, rows_of, take_in
 from tunnel.analysis.failures import SetupError
 from tunnel.analysis.folders import LocalFolder
-from tunnel.analysis.intake import Added, Append, _batch, add_new, compressed_bytes, trace_files
+from tunnel.analysis.intake import Added, Append, _batch, _looks, add_new, compressed_bytes, trace_files
 from tunnel.analysis.ledger import Intake, Ledger, open_ledger
 from tunnel.traces.salvage import SUFFIX, examine, salvage_directory
 
@@ -168,6 +169,7 @@ def test_whole_files_are_read_where_they_lie_and_only_mended_ones_are_copied(tmp
 
     def note(files: list[str], data: str) -> dict[str, Added]:
         seen.extend(files)
+        assert all(examine(Path(uri.removeprefix("file:")))[0].is_whole for uri in files)  # Spark skips no damage
         return append(files, data)
 
     take_in_by(note, tmp_path, work)
@@ -280,6 +282,39 @@ def test_many_files_are_looked_at_in_order_and_those_that_vanished_are_left_out(
             LosingFolder(tmp_path, lost), ledger, ledger.begin()[0], trace_files(LocalFolder(tmp_path)), set()
         )
     assert [entry.file.name for entry in batch.entries] == [name for name in names if name not in lost]
+
+
+class WatchedFolder(LocalFolder):
+    """A folder that counts the files that were read. The first two wait for each other."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.read_files: list[str] = []
+        self._both = threading.Barrier(2, timeout=30.0)
+
+    @contextmanager
+    def local_copy(self, name: str) -> Iterator[Path]:
+        self.read_files.append(name)
+        if name in ("x00.jsonl", "x01.jsonl"):
+            self._both.wait()
+        yield self.path / name
+
+
+def test_files_are_read_on_several_threads_and_only_a_few_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the contents of all new files would be in memory at once."""
+    monkeypatch.setattr("tunnel.analysis.intake._THREADS", 2)
+    for number in range(20):
+        (tmp_path / f"x{number:02d}.jsonl").write_text("{}\n")
+    files = trace_files(LocalFolder(tmp_path))
+    folder = WatchedFolder(tmp_path)
+    looks = _looks(folder, files)
+    seen = [next(looks)]
+    assert len(folder.read_files) <= 3
+    seen += looks
+    assert [look.status for look in seen] == files
+    assert sorted(folder.read_files) == [file.name for file in files]
 
 
 def test_files_without_lines_do_not_keep_others_from_being_added(tmp_path: Path, work: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from tests.traces.test_writer import read_all, record
+from tests.traces.test_writer import WAIT_S, read_all, record
 from tunnel.traces import TraceEvent
 from tunnel.traces.jsonl import encode_record, read_trace
 from tunnel.traces.salvage import SUFFIX, examine
@@ -281,3 +281,15 @@ def test_only_the_first_record_of_a_file_is_the_clock(still: Still, tmp_path: Pa
     events = [each.event for each in read_all(tmp_path)]
     assert events == [TraceEvent.CLOCK_READ, TraceEvent.ATTACHED, TraceEvent.ATTACHED]
     assert read_all(tmp_path)[0].node == writer.writer
+
+
+def test_a_disk_that_hangs_delays_the_end_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr("tunnel.traces.writer._CLOSE_S", 0.01)
+    writer = TraceWriter(tmp_path)
+    monkeypatch.setattr(writer, "_flush", lambda: gate.wait(WAIT_S))
+    writer(record(1))
+    writer.close()
+    assert writer._thread.is_alive()
+    gate.set()
+    writer._thread.join()
