@@ -439,3 +439,20 @@ def test_an_unfinished_plain_file_is_ignored(tmp_path: Path, work: Path) -> None
     (tmp_path / "_notes.jsonl").write_text('{"a":1}\n')
     assert take_in(tmp_path, work)[0].files == []
     assert compressed_bytes(LocalFolder(tmp_path)) == 0
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" \n", b"\t\r\n"])
+def test_an_empty_line_at_the_beginning_is_left_out(tmp_path: Path, work: Path, blank: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(blank + b'{"a":1}\n')
+    assert take_in(tmp_path, work)[1] == [b'{"a":1}']
+
+
+def test_an_unfinished_file_in_a_folder_below_is_one(tmp_path: Path, work: Path) -> None:
+    (tmp_path / "x").mkdir()
+    path = tmp_path / "x" / f"_w-1-1-1{SUFFIX}"
+    path.write_bytes(zstandard.ZstdCompressor().compress(b'{"a":1}\n'))
+    assert trace_files(LocalFolder(tmp_path)) == []
+    assert compressed_bytes(LocalFolder(tmp_path)) == path.stat().st_size
+    intake, rows = take_in(tmp_path, work)
+    assert [(file.name, file.problem) for file in intake.files] == [(f"x/{path.name}", "open")]
+    assert rows == [b'{"a":1}']
