@@ -443,8 +443,20 @@ def test_an_unfinished_plain_file_is_ignored(tmp_path: Path, work: Path) -> None
 
 @pytest.mark.parametrize("blank", [b"\n", b" \n", b"\t\r\n"])
 def test_an_empty_line_at_the_beginning_is_left_out(tmp_path: Path, work: Path, blank: bytes) -> None:
-    (tmp_path / "a.jsonl").write_bytes(blank + b'{"a":1}\n')
-    assert take_in(tmp_path, work)[1] == [b'{"a":1}']
+    (tmp_path / "a.jsonl").write_bytes(blank + b'{"a": "b c"}\n')
+    assert take_in(tmp_path, work)[1] == [b'{"a": "b c"}']
+
+
+def test_lines_that_may_be_new_are_added_rather_than_lost(tmp_path: Path, work: Path) -> None:
+    """Only the file itself could show that they are its beginning, and it is gone."""
+    path = plain(tmp_path, "a.jsonl", 5)
+    begin = b"".join(path.read_bytes().splitlines(keepends=True)[:2])
+    take_in(tmp_path, work)
+    path.unlink()
+    (tmp_path / "b.jsonl").write_bytes(begin)
+    intake, rows = take_in(tmp_path, work)
+    assert intake.files[1].problem == ""
+    assert len(rows) == 7
 
 
 def test_an_unfinished_file_in_a_folder_below_is_one(tmp_path: Path, work: Path) -> None:

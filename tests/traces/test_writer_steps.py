@@ -293,3 +293,16 @@ def test_a_disk_that_hangs_delays_the_end_for_a_limited_time(tmp_path: Path, mon
     assert writer._thread.is_alive()
     gate.set()
     writer._thread.join()
+
+
+def test_what_other_processes_wrote_is_counted_when_a_file_begins(still: Still, tmp_path: Path) -> None:
+    writer = still(tmp_path, bytes_max=4000)
+    writer(record(1))
+    writer._flush()
+    writer._finish()
+    other = tmp_path / f"_other-{os.getpid()}-0123abcd-00001{SUFFIX}"
+    other.write_bytes(bytes(3990))
+    writer(record(2))
+    writer._flush()
+    assert "none can be removed" in writer.failure
+    assert list(tmp_path.iterdir()) == [other]
