@@ -306,3 +306,13 @@ def test_what_other_processes_wrote_is_counted_when_a_file_begins(still: Still, 
     writer._flush()
     assert "none can be removed" in writer.failure
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_a_failure_in_a_folder_that_was_removed_does_not_end_the_thread(still: Still, tmp_path: Path) -> None:
+    writer = still(tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    writer._failed(1, OSError(errno.EIO, "Input/output error"))
+    writer(record(1))
+    writer._flush()
+    assert (writer.written, writer.dropped) == (1, 1)
