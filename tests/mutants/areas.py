@@ -51,10 +51,15 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
         "record": ("tests/traces/test_record.py",),
         "jsonl": ("tests/traces/test_jsonl.py",),
         "exchanges": ("tests/traces/test_exchanges.py",),
+        "salvage": ("tests/traces/test_salvage.py",),
+        "writer": ("tests/traces/test_writer.py", "tests/traces/test_writer_steps.py"),
     },
     "analysis": {
         "known": ("tests/analysis/test_known.py",),
         "clocks": ("tests/analysis/test_clocks.py",),
+        "ledger": ("tests/analysis/test_ledger.py", "tests/analysis/test_intake.py"),
+        "intake": ("tests/analysis/test_intake.py",),
+        "words": ("tests/analysis/test_words.py",),
     },
     "messages": {
         "backlog": ("tests/messages/test_backlog.py",),

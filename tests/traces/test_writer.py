@@ -209,6 +209,7 @@ def test_a_file_that_cannot_be_finished_is_reported(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", refuse)
     writer.close()
     assert "Input/output error" in writer.failure
+    assert writer.dropped == 0  # they are in the file, which the next process salvages
     assert [path.name[0] for path in tmp_path.iterdir()] == ["_"]
 
 
