@@ -111,3 +111,23 @@ def test_a_slow_reader_causes_few_shutdowns() -> None:  # 5.7
     assert drain(other, pair) == b"abc"
     pair.settle()
     assert is_gone(pair)
+
+
+def test_a_late_ack_of_a_close_that_crossed_does_not_begin_the_repeats_again() -> None:  # 5.7
+    """The peer has forgotten the connection, and its SHUTDOWN was lost: it answers a repeat, but never attempt 0."""
+    pair = Pair()
+    one, other = pair.open()
+    pair.hold = lambda side, packet: side is pair.b and packet.type == PacketType.ACK
+    pair.lose = lambda side, packet: side is pair.b and packet.type == SHUTDOWN
+    one.close(pair.now)
+    other.close(pair.now)
+    pair.run_until(lambda: not pair.b.endpoint.connections)
+    pair.settle()
+    assert one.state is State.DRAIN
+    pair.lose = lambda side, packet: False
+    pair.hold = lambda side, packet: False
+    pair.release()
+    pair.run(SECOND_US + SECOND_US // 2)
+    assert [packet.attempt for packet in pair.a.of_type(SHUTDOWN)] == [0, 1, 0]
+    assert is_gone(pair)
+    assert Lost not in kinds(pair.a) + kinds(pair.b)

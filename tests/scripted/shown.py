@@ -74,6 +74,7 @@ def show(packet: Packet, party: Party | None) -> Shown:
     fields: dict[str, Value] = {}
     if party is not None and packet.type in SEQUENCED:
         fields["seq"] = party.own_number(packet.sequence)
+    if packet.type in SEQUENCED or packet.type == PacketType.SHUTDOWN:  # 1.8: no other type counts its attempts
         fields["attempt"] = packet.attempt
     fields |= _PAYLOADS.get(packet.type, _nothing)(packet, party)
     fields["source"], fields["destination"] = packet.source, packet.destination

@@ -102,15 +102,31 @@ def test_the_end_is_reported_only_for_a_connection_that_was_reported() -> None:
     assert act(hidden, Action.REPORT_CLOSED) == []
 
 
-def test_shutdown_is_sent_only_when_the_peers_id_is_known() -> None:
+@pytest.mark.parametrize("action", [Action.SEND_SHUTDOWN, Action.SEND_LAST_SHUTDOWN])
+def test_shutdown_is_sent_only_when_the_peers_id_is_known(action: Action) -> None:
     solo = Solo().opened()
-    act(solo, Action.SEND_SHUTDOWN)
+    act(solo, action)
     (packet,) = solo.out()
     assert (packet.type, packet.source, packet.destination) == (PacketType.SHUTDOWN, solo.connection.id, PEER)
     assert packet.sequence == 0
     alone = Solo().connect()
-    act(alone, Action.SEND_SHUTDOWN)
+    act(alone, action)
     assert alone.out() == []
+
+
+def test_a_release_that_has_begun_does_not_begin_again_and_the_last_shutdown_awaits_no_answer() -> None:  # 5.7
+    solo = Solo().opened()
+    act(solo, Action.SEND_SHUTDOWN)
+    assert [packet.attempt for packet in solo.out()] == [0]
+    act(solo, Action.SEND_SHUTDOWN)
+    assert solo.out() == []
+    solo.connection.state = State.DRAIN
+    solo.wait(SECOND_US)
+    assert [packet.attempt for packet in solo.out()] == [1]
+    act(solo, Action.SEND_SHUTDOWN)
+    assert solo.out() == []
+    act(solo, Action.SEND_LAST_SHUTDOWN)
+    assert [packet.attempt for packet in solo.out()] == [0]
 
 
 @pytest.mark.parametrize(("user_timeout_s", "drain_s"), [(10, 60), (300, 300)])

@@ -1,7 +1,7 @@
 """The end of a connection: FINISH and CLOSE; SHUTDOWN until it is answered; and the drain (section 5).
 
-The actions of the state table (`state.py`) call `discard_received`, `queue_close`, `report_closed`, `release` and
-`start_drain`. `answer_shutdown` answers the peer of a connection that is already forgotten.
+The actions of the state table (`state.py`) call `discard_received`, `queue_close`, `report_closed`, `release`,
+`send_last_shutdown` and `start_drain`. `answer_shutdown` answers the peer of a connection that is already forgotten.
 """
 
 from tunnel.core.connection.base import ConnectionBase, Owner
@@ -117,8 +117,14 @@ class Closing:
     def release(self, now: int) -> None:
         """Release the route: send SHUTDOWN, and repeat it until the peer answers or the drain ends.
 
-        Without the peer's id, do nothing.
+        Without the peer's id, do nothing. If SHUTDOWN was sent already, because the CLOSEs crossed, do nothing either:
+        its repeats go on with their attempts, which tell a peer that has forgotten the connection to answer (5.7).
         """
+        if self._connection.identity.peer_id and not self._shutdowns_sent:
+            self._send_shutdown(0, now)
+
+    def send_last_shutdown(self, now: int) -> None:
+        """Send SHUTDOWN with attempt 0, before the connection is forgotten: an answer would find none (5.7)."""
         if self._connection.identity.peer_id:
             self._send_shutdown(0, now)
 

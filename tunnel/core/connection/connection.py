@@ -347,6 +347,7 @@ ACTIONS: dict[Action, Callable[[Connection, int], None]] = {
     Action.JUNK_SEND: lambda connection, now: connection.junk_send(),
     Action.REPORT_CLOSED: lambda connection, now: connection.closing.report_closed(now),
     Action.SEND_SHUTDOWN: lambda connection, now: connection.closing.release(now),
+    Action.SEND_LAST_SHUTDOWN: lambda connection, now: connection.closing.send_last_shutdown(now),
     Action.START_DRAIN: lambda connection, now: connection.closing.start_drain(now),
     Action.FORGET: lambda connection, now: connection.forget(now),
 }

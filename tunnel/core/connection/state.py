@@ -62,7 +62,8 @@ class Action(enum.Enum):
     QUEUE_CLOSE = "queue CLOSE after everything written"
     JUNK_SEND = "drop the send queue and stop its timers; unacknowledged bytes cause a reset"
     REPORT_CLOSED = "report the end to the application"
-    SEND_SHUTDOWN = "release the route"
+    SEND_SHUTDOWN = "begin to release the route, unless that has begun"
+    SEND_LAST_SHUTDOWN = "release the route before the connection is forgotten"
     START_DRAIN = "acknowledge repeats until the drain ends"
     FORGET = "free everything except the tombstone"
 
@@ -104,8 +105,8 @@ CLOSING: dict[tuple[State, Input], Row] = {
     ),
     # 5.7: the ACK of a CLOSE that crossed the peer's
     (State.DRAIN, Input.CLOSE_ACKED): (State.DRAIN, (Action.SEND_SHUTDOWN,)),
-    (State.DRAIN, Input.SHUTDOWN): (State.CLOSED, (Action.SEND_SHUTDOWN, Action.FORGET)),
-    (State.DRAIN, Input.DRAINED): (State.CLOSED, (Action.SEND_SHUTDOWN, Action.FORGET)),
+    (State.DRAIN, Input.SHUTDOWN): (State.CLOSED, (Action.SEND_LAST_SHUTDOWN, Action.FORGET)),
+    (State.DRAIN, Input.DRAINED): (State.CLOSED, (Action.SEND_LAST_SHUTDOWN, Action.FORGET)),
     (State.DRAIN, Input.LOST): (State.CLOSED, (Action.FORGET,)),
 }
 
