@@ -6,6 +6,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tunnel.carriers.challenges import Challenge, Introduction, parse_challenges
 
@@ -28,10 +30,30 @@ from tunnel.carriers.challenges import Challenge, Introduction, parse_challenges
         ),
         (['realm="of nobody"'], []),
         (['"?', "\x00", "Basic ="], [Challenge("basic")]),
+        (["Weird {x: 1}, Basic realm=x"], [Challenge("weird"), Challenge("basic", {"realm": "x"})]),
+        (['Weird "a, Digest b" c, Basic realm=x'], [Challenge("weird"), Challenge("basic", {"realm": "x"})]),
+        (["@, Basic realm=x"], [Challenge("basic", {"realm": "x"})]),
+        # An invalid parameter is none, and does not end its challenge.
+        (
+            ['Digest nonce="n", opaque=, algorithm==, qop=auth, Basic realm=x'],
+            [Challenge("digest", {"nonce": "n", "qop": "auth"}), Challenge("basic", {"realm": "x"})],
+        ),
+        # A challenge that begins with an invalid part gives its parameters to no other challenge.
+        (
+            ["Digest nonce=1, {W} a=1, nonce=2", "nonce=3", "Basic realm=x"],
+            [Challenge("digest", {"nonce": "1"}), Challenge("basic", {"realm": "x"})],
+        ),
+        # Everything after an open quote is quoted text.
+        (['Weird a="b, Basic realm=x', "NTLM"], [Challenge("weird"), Challenge("ntlm")]),
     ],
 )
 def test_headers_are_read(headers: list[str], found: list[Challenge]) -> None:
-    assert parse_challenges(headers)[: len(found)] == found
+    assert parse_challenges(headers) == found
+
+
+@given(st.text(alphabet=st.characters(exclude_characters='"')))
+def test_a_header_without_quotes_hides_no_later_challenge(start: str) -> None:
+    assert parse_challenges([f"{start}, Basic realm=x"])[-1] == Challenge("basic", {"realm": "x"})
 
 
 @pytest.mark.parametrize("odd", ["\udcff", "a\rb", "a\nX-Injected: b", "\0", "\x7f"])
@@ -87,6 +109,11 @@ def test_the_strongest_supported_scheme_is_chosen() -> None:
     assert 'nonce="1"' in (introduced(*foreign).header("GET", "/") or "")
     body = Challenge("digest", {"nonce": "1", "qop": "auth-int"})
     assert (introduced(body, Challenge("basic")).header("GET", "/") or "").startswith("Basic ")
+
+
+def test_basic_is_answered_beside_a_challenge_that_cannot_be_read() -> None:
+    introduction = introduced(*parse_challenges(["Weird {x: 1}, Basic realm=x"]))
+    assert (introduction.header("GET", "/") or "").startswith("Basic ")
 
 
 def test_a_rejected_password_is_not_retried_but_a_stale_nonce_is_replaced() -> None:

@@ -98,6 +98,9 @@ def _challenges(data: bytes) -> None:
     values = [line.decode("latin-1") if choice & 1 else line.decode("utf-8", "surrogateescape") for line in lines]
     challenges = parse_challenges(values)
     assert len(challenges) <= len(data)
+    for value in values:
+        if '"' not in value:
+            assert parse_challenges([f"{value}, Basic realm=x"])[-1] == Challenge("basic", {"realm": "x"})
     for challenge in challenges:
         assert challenge.scheme == challenge.scheme.lower()
         assert all(name == name.lower() for name in challenge.parameters)
@@ -121,6 +124,7 @@ def _challenge_seeds() -> Iterator[tuple[str, bytes]]:
         "several": ['Negotiate, NTLM, Basic realm="x", Digest nonce=1'],
         "empty": ["", ",", "=", '"', 'Digest nonce="', "Digest nonce=\xff, realm=\xfe\xff"],
         "unknown": ["Bearer abc==", "a b c d e f", "Basic , , realm=x ,"],
+        "invalid": ["Weird {, Basic realm=x", 'Digest nonce="n", opaque=, qop=auth', '@ "a, b", NTLM', 'X a="b, Basic'],
     }
     for number, (name, values) in enumerate(fields.items()):
         for choice in (0, 1):

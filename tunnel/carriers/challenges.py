@@ -15,10 +15,16 @@ import msgspec
 __all__ = ["Challenge", "Conversation", "Introduction", "parse_challenges"]
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_REST = (
+    rf"""(?:[^",]+|{_QUOTED})*"""  # up to the next comma that is in no quoted text, or up to a quote that stays open
+)
 _ITEM = re.compile(
     rf"""[\s,]*(?:
-        (?P<name>{_TOKEN})\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s",=][^\s",]*))
+        (?P<name>{_TOKEN})\s*=\s*(?:(?P<quoted>{_QUOTED})|(?P<plain>[^\s",=][^\s",]*))
+        | (?P<broken>{_TOKEN}=){_REST}
         | (?P<scheme>{_TOKEN})(?:\s+(?P<data>[A-Za-z0-9._~+/-]+=*)(?=\s*(?:,|$)))?
+        | (?=[^\s,])(?:[^",]|{_QUOTED}){_REST}
     )""",
     re.VERBOSE,
 )
@@ -48,8 +54,13 @@ class Conversation(Protocol):
 
 
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:
-    """Return the challenges in Proxy-Authenticate headers. Of each header, ignore what follows an invalid part."""
+    """Return the challenges in Proxy-Authenticate headers.
+
+    Ignore an invalid part up to the next comma. Unless it is a parameter, it may have begun a challenge: then ignore
+    the parameters that follow it, too. Also ignore everything after a quote that stays open: it is the quoted text.
+    """
     found: list[Challenge] = []
+    parameters: dict[str, str] = {}  # of the challenge that is read now
     for raw in values:
         value = _UNPRINTABLE.sub("?", raw)
         at = 0
@@ -57,9 +68,13 @@ def parse_challenges(values: Iterable[str]) -> list[Challenge]:
             at = match.end()
             if match["scheme"]:
                 found.append(Challenge(match["scheme"].lower(), {}, match["data"] or ""))
-            elif found:
-                text = match["plain"] if match["plain"] is not None else re.sub(r"\\(.)", r"\1", match["quoted"])
-                found[-1].parameters[match["name"].lower()] = text
+                parameters = found[-1].parameters
+            elif match["name"]:
+                quoted = match["quoted"]
+                text = match["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted[1:-1])
+                parameters[match["name"].lower()] = text
+            elif not match["broken"]:
+                parameters = {}
     return found
 
 
