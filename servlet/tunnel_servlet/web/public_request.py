@@ -93,9 +93,13 @@ class PublicRequest:
         has_body = self.is_chunked or headers.get(b"content-length", b"0").strip(b"0") != b""
         upgrade = headers.get(b"upgrade", b"").strip().lower()
         self.is_upgrade = b"upgrade" in named and upgrade == _WEBSOCKET and not has_body
-        dropped = _HOP_BY_HOP | (named - _FRAMING)
+        hop_by_hop = _HOP_BY_HOP | (named - _FRAMING)
         lines = [b"%s %s HTTP/1.1" % (request.method, request.target)]
-        lines += [b"%s: %s" % (name, value) for name, value in request.headers.raw_items() if not _goes(name, dropped)]
+        lines += [
+            b"%s: %s" % (name, value)
+            for name, value in request.headers.raw_items()
+            if not _is_dropped(name, hop_by_hop)
+        ]
         lines.append(b"Connection: Upgrade\r\nUpgrade: websocket" if self.is_upgrade else b"Connection: close")
         lines.append(b"X-Forwarded-For: %s" % self._client.encode())
         lines.append(b"X-Forwarded-Proto: %s" % self._scheme.encode())
@@ -113,10 +117,10 @@ def _name(host: bytes) -> str:
     return (name if colon and port.isdigit() else text).removesuffix(".")
 
 
-def _goes(name: bytes, dropped: frozenset[bytes]) -> bool:
-    """Whether the service must not get this header.
+def _is_dropped(name: bytes, hop_by_hop: frozenset[bytes]) -> bool:
+    """Return whether the service must not get this header, which concerns one hop or could be forged.
 
     An application that runs under CGI or WSGI cannot tell an underscore from a hyphen.
     """
     plain = name.lower().replace(b"_", b"-")
-    return plain in dropped or plain in _TRUSTED or plain.startswith(_FORWARDED)
+    return plain in hop_by_hop or plain in _TRUSTED or plain.startswith(_FORWARDED)
