@@ -1,9 +1,10 @@
 """From outbox to inbox: each message once, in order, whichever process dies in between."""
 
 import asyncio
+import errno
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -147,6 +148,54 @@ async def test_delivery_to_a_failing_receiver_is_retried(tmp_path: Path, monkeyp
             await outbox.delivered(0)
             assert sender.attempts > 3
         assert received(inbox) == [b"x"]
+
+
+@in_loop_within(HANGING_S)
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "before it connects"])
+async def test_a_failed_log_ends_its_sender_once_everything_on_disk_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_idle: bool
+) -> None:
+    """The sender must not turn in circles either: nothing further can be sent until the outbox is opened again."""
+    real, asked = os.writev, 0
+
+    def full(descriptor: int, buffers: Sequence[bytes]) -> int:
+        if b"lost" in b"".join(buffers):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, buffers)
+
+    monkeypatch.setattr(os, "writev", full)
+    with Inbox.open(tmp_path / "in") as inbox, Outbox.open(tmp_path / "out") as outbox:
+        flushed = outbox.log.flushed
+
+        async def counted(end: int, *, now: bool = False) -> None:
+            nonlocal asked
+            asked += 1
+            await flushed(end, now=now)
+
+        monkeypatch.setattr(outbox.log, "flushed", counted)
+        async with wire(inbox) as path:
+            sender = fast(outbox, path)
+            if is_idle:
+                sender.start()
+                await outbox.put(b"kept")
+                await outbox.delivered(0)
+            else:
+                await outbox.put(b"kept")
+            with pytest.raises(LogError, match="No space left"):
+                await outbox.put(b"lost")
+            if not is_idle:
+                sender.start()
+            with pytest.raises(OutboxError, match=r"No space left.*free the disk.*everything on disk was delivered"):
+                await sender.wait()
+            assert (sender.attempts, path.dials) == (1, 1)
+            assert asked < 10
+            await sender.close()
+        assert received(inbox) == [b"kept"]
+        assert outbox.undelivered == 0
+    with Inbox.open(tmp_path / "in") as inbox, Outbox.open(tmp_path / "out") as outbox:
+        async with wire(inbox) as path, fast(outbox, path):
+            await outbox.delivered(await outbox.put(b"after"))
+        assert received(inbox) == [b"kept", b"after"]
 
 
 @in_loop_within(HANGING_S)

@@ -124,7 +124,7 @@ class OffsetOutOfRangeError(LogError):
 
 
 class OutboxError(MessageError):
-    """Delivery cannot continue: outbox and receiver disagree about which messages were delivered."""
+    """Delivery cannot continue: the outbox's log failed, or outbox and receiver disagree about what was delivered."""
 
 
 class FencedError(OutboxError):

@@ -123,7 +123,7 @@ class Log(Closeable):
         return log
 
     def close(self) -> None:
-        """Write and flush everything appended, then end the writer thread."""
+        """Write and flush everything appended, then end the writer thread. `error` says if that failed."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()

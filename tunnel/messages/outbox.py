@@ -148,8 +148,9 @@ class Outbox(Closeable):
 class OutboxSender(Startable):
     """Delivers the messages of an outbox while it runs: it connects, sends, and retries with exponential backoff.
 
-    When only the operator can help, it stops and sets `error`: FencedError, or OutboxError if outbox and receiver
-    disagree about which messages were delivered.
+    When only the operator can help, it stops and sets `error`: FencedError; or OutboxError if outbox and receiver
+    disagree about which messages were delivered, or if the outbox's log has failed and the receiver has every message
+    that is on disk.
     """
 
     def __init__(self, outbox: Outbox, connect: Connect, *, random: Random | None = None) -> None:
@@ -218,7 +219,10 @@ class OutboxSender(Startable):
             await asyncio.gather(*in_flight, return_exceptions=True)
 
     async def _more(self, channel: CallChannel, position: int) -> None:
-        """Wait until there is more to send; raise ConnectionResetError if the channel ends first."""
+        """Wait until there is more to send.
+
+        Raise OutboxError if the log has failed, since nothing more will come; ConnectionResetError if the channel ends.
+        """
         loop = asyncio.get_running_loop()
         waits: list[asyncio.Task[None]] = [
             loop.create_task(self._outbox.log.flushed(position + 1)),
@@ -230,6 +234,8 @@ class OutboxSender(Startable):
             for task in waits:
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+        if self._outbox.log.error is not None:
+            raise OutboxError(f"{self._outbox.log.error}; everything on disk was delivered")
         if not channel.is_open:
             raise ConnectionResetError("the connection to the receiver has ended")
 

@@ -1,12 +1,15 @@
 """A broker, its replica and consumers, over loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import errno
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.messages.streams import served
 from tests.support.disk import RecordedDisk
@@ -251,6 +254,37 @@ async def test_a_replica_without_its_master_waits(tmp_path: Path) -> None:
         async with Replica(log, ChannelTable(refuse), "x:1"):
             await asked.wait()
             await asyncio.sleep(0)
+
+
+@in_loop_within(HANGING_S)
+async def test_a_replica_whose_own_disk_fails_stops_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not claim to wait for its master, which has done nothing wrong."""
+    real = os.writev
+
+    def full(descriptor: int, buffers: Sequence[bytes]) -> int:
+        if b"copy" in os.readlink(f"/proc/self/fd/{descriptor}").encode():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, buffers)
+
+    with (
+        Log.open(tmp_path / "master", SOON) as log,
+        Log.open(tmp_path / "copy", SOON) as copy,
+        capture_logs() as lines,
+    ):
+        monkeypatch.setattr(os, "writev", full)
+        log.append(numbered(10))
+        log.flush()
+        async with (
+            served(LogBroker(log).handlers) as master,
+            ChannelTable() as table,
+            Replica(copy, table, master, batch_bytes=10) as replica,
+        ):
+            with pytest.raises(LogError, match="No space left"):
+                await replica.wait()
+            assert [line["event"] for line in lines] == ["a log failed", "a replica stopped"]
+    monkeypatch.undo()
 
 
 @in_loop

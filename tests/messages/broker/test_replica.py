@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.messages.broker.rig import QUICK, brokered, drain_fetches, until
 from tests.support.loops import in_loop
@@ -104,3 +108,31 @@ async def test_a_replica_waits_for_its_master(tmp_path: Path) -> None:
         await master.listen(host, int(port))
         await until(lambda: "t" in replica.topics.found)
         assert await drain_fetches(copy, "t", 1) == [b"a"]
+
+
+@in_loop
+async def test_a_replica_whose_own_disk_is_full_does_not_blame_its_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, is_full = os.writev, True
+
+    def limited(descriptor: int, buffers: Sequence[bytes]) -> int:
+        if is_full and f"{tmp_path}/b/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, buffers)
+
+    monkeypatch.setattr(os, "writev", limited)
+    async with brokered(tmp_path / "a") as (_, client):
+        await client.producer().send("t", b"a")
+        with capture_logs() as lines:
+            settings = BrokerSettings(master=client.address, log=QUICK)
+            async with brokered(tmp_path / "b", settings=settings) as (_, copy):
+                await until(lambda: any(line["event"] == "a log failed" for line in lines))
+                # The copy finds the failure with the next message.
+                await client.producer().send("t", b"b")
+                await until(lambda: any(line["event"] in ("storage_failed", "master_away") for line in lines))
+                is_full = False
+                assert await drain_fetches(copy, "t", 2) == [b"a", b"b"]
+    events = [line["event"] for line in lines]
+    assert events.count("storage_failed") == events.count("storage_recovered") == 1
+    assert "master_away" not in events

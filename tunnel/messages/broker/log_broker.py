@@ -177,7 +177,10 @@ class LogBroker:
 
 
 class Replica:
-    """Copies a master's log into its own log, with the same offsets, for as long as it runs."""
+    """Copies a master's log into its own log, with the same offsets, for as long as it runs.
+
+    When its own log has failed, it stops and sets `error`: only the operator can help.
+    """
 
     def __init__(
         self,
@@ -190,6 +193,7 @@ class Replica:
         partition: int = 0,
     ) -> None:
         self.log = log
+        self.error: LogError | None = None
         self._place = place_fields(topic, partition)
         self._table = table
         self._master = master
@@ -207,18 +211,30 @@ class Replica:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    async def wait(self) -> None:
+        """Wait until the replica has stopped for good, and raise `error`."""
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        if self.error is not None:
+            raise self.error
+
     async def _run(self) -> None:
         while True:
             try:
                 await self.pull()
             except (OSError, TunnelError, TimeoutError) as error:
+                if self.log.error is not None:
+                    self.error = self.log.error
+                    _logger.error("a replica stopped", master=self._master, error=str(self.error))
+                    return
                 _logger.info("a replica waits for its master", master=self._master, error=str(error))
                 await asyncio.sleep(0.5)
 
     async def pull(self) -> int:
         """Copy one batch, and return the number of its messages.
 
-        Raises OffsetOutOfRangeError, a LogError, if the master no longer has the next message.
+        Raises OffsetOutOfRangeError, a LogError, if the master no longer has the next message; another LogError if the
+        own log has failed.
         """
         fields = {
             **self._place,

@@ -15,7 +15,7 @@ from tunnel.messages.broker.protocol import TOPICS, TopicReport
 from tunnel.messages.broker.settings import TopicSpec
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.channels import ChannelTable
-from tunnel.messages.errors import OffsetOutOfRangeError
+from tunnel.messages.errors import LogError, OffsetOutOfRangeError, RemoteCallError
 
 __all__ = ["Replication"]
 
@@ -75,9 +75,7 @@ class Replication:
         while True:
             try:
                 async with self._pulls:
-                    await partition.ready()
-                    replica = Replica(partition.log, self._table, self._master, topic=topic, partition=number)
-                    await replica.pull()
+                    await self._pull(topic, number, partition)
             except OffsetOutOfRangeError as error:
                 if error.offset < error.first:
                     _logger.warning("copy_restarted", topic=topic, partition=number, offset=error.first)
@@ -91,6 +89,16 @@ class Replication:
                     "the folder of the replica",
                 )
                 await asyncio.sleep(10 * _RETRY_S)
+            except LogError:  # of our own disk: the partition reports it once, and the next try opens the log again
+                await asyncio.sleep(_RETRY_S)
             except (OSError, TunnelError) as error:
                 self._away(error)
                 await asyncio.sleep(_RETRY_S)
+
+    async def _pull(self, topic: str, number: int, partition: StoredPartition) -> None:
+        """Copy one batch. LogError if the partition cannot be written here."""
+        try:
+            await partition.ready()
+        except RemoteCallError as error:
+            raise LogError(str(error)) from None
+        await Replica(partition.log, self._table, self._master, topic=topic, partition=number).pull()
