@@ -15,6 +15,7 @@ import msgspec
 from tests.field.flows import SCANNED
 from tests.field.messages import Head, MalformedError, encode, read_body, read_head
 from tunnel.event_loops import new_event_loop
+from tunnel.messages.resets import reset_stream
 
 __all__ = ["BEHAVIOURS", "Behaviour", "ScriptedProxy", "main"]
 
@@ -83,7 +84,7 @@ class ScriptedProxy:
                         if self._behaviour.closes or self._behaviour.http_10:
                             return
                 except (_ResetError, MalformedError):
-                    writer.transport.abort()
+                    reset_stream(writer)
 
     async def _exchange(self, head: Head, body: bytes) -> bytes:
         """Return the whole answer to a request."""

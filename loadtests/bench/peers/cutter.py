@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import signal
 
+from tunnel.messages.resets import reset_stream
+
 __all__ = ["main", "serve"]
 
 _READ_BYTES = 256 * 1024
@@ -28,16 +30,17 @@ async def serve(upstream: int, age_s: float) -> asyncio.Server:
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", upstream)
         except OSError:
-            writer.transport.abort()
+            reset_stream(writer)
             return
         try:
             async with asyncio.timeout(age_s):
                 await asyncio.gather(_pass(reader, far_writer), _pass(far_reader, writer))
         except TimeoutError:
-            pass
+            reset_stream(writer)
+            reset_stream(far_writer)
         finally:
-            writer.transport.abort()
-            far_writer.transport.abort()
+            writer.close()
+            far_writer.close()
 
     return await asyncio.start_server(connected, "127.0.0.1", 0)
 
