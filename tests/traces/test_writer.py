@@ -100,6 +100,24 @@ def test_records_after_closing_are_dropped(tmp_path: Path) -> None:
     writer.close()
     writer(record(2))
     assert [each.time_us for each in read_all(tmp_path)] == [1]
+    assert (writer.written, writer.dropped) == (1, 1)
+
+
+def test_only_records_of_callers_count_as_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that the writer itself adds: the wall clock, and how many were dropped."""
+    writer = TraceWriter(tmp_path, queue_records=100, reads_clock=True)
+    gate = held(writer, monkeypatch)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer._folder, "takes", full)
+    for number in range(150):
+        writer(record(number))
+    assert writer.dropped == 50  # at once, even if the disk hangs
+    gate.set()
+    writer.close()
+    assert (writer.written, writer.dropped) == (0, 150)
 
 
 def test_files_are_finished_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

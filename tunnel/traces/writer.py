@@ -65,7 +65,6 @@ class TraceWriter:
         """
         self.level = level
         self.writer = f"{name or 'trace'}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.dropped = 0  # number of records dropped since the start
         self.written = 0
         self.failure = ""  # why records are dropped at present; empty if they are not
         self._directory = Path(directory)
@@ -81,6 +80,7 @@ class TraceWriter:
         self._queue: deque[TraceRecord] = deque()
         self._append = self._queue.append
         self._refused = 0  # records refused so far; callers count, the thread reports
+        self._lost = 0  # records that were queued and could not be written
         self._told = 0  # how many of the refused records were reported in the trace
         self._number = 1
         self._encoder = msgspec.json.Encoder()
@@ -120,6 +120,11 @@ class TraceWriter:
         self._thread.join(_CLOSE_S)
 
     @property
+    def dropped(self) -> int:
+        """The number of records that were dropped since the start, those after `close` included."""
+        return self._refused + self._lost
+
+    @property
     def removed_files(self) -> int:
         """The number of files that were removed because the directory was full."""
         return self._folder.removed_files
@@ -154,11 +159,10 @@ class TraceWriter:
             try:
                 self._write(records, refused)
             except OSError as error:
-                self._failed(len(records), error)
+                self._failed(count, error)
                 return
 
     def _write(self, records: list[TraceRecord], refused: int) -> None:
-        self.dropped += refused
         if refused:
             records.append(self._dropped_record(refused))
         if self._reads_clock and (self._file is None or not self._file_size):
@@ -201,7 +205,7 @@ class TraceWriter:
 
     def _failed(self, count: int, error: OSError) -> None:
         """Drop records that could not be written, as when the disk is full. The next flush tries a new file."""
-        self.dropped += count
+        self._lost += count
         self.failure = f"{self._directory}: {error.strerror or error}"
         if not self._has_told_failure:
             self._has_told_failure = True
