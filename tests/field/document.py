@@ -23,9 +23,11 @@ last 13 intermediaries are scripts that behave as their names say. `make test-fi
 them and writes this table (`--write`); the configuration of each intermediary is in
 `tests/field/config`.
 
-Each line shows one intermediary with one carrier: `auto`, which uses an upgraded connection (link)
-where the path allows it, or `poll`, which uses separate requests only. Relay, exit, client
-(`tunnel forward`), target and intermediary are processes on one machine.
+Each line shows one intermediary with one carrier, `auto` or `poll`. Where the path allows it,
+`auto` uses an upgraded connection (`link`), or else a WebSocket (`websocket`), or else requests
+with streamed answers (`stream`); it needs no more than `poll`, which uses separate requests with
+complete answers. Relay, exit, client (`tunnel forward`), target and intermediary are processes on
+one machine.
 
 | column | meaning |
 |---|---|

@@ -36,12 +36,15 @@ class Run:
         self._is_examined = is_examined
         self._echoes: Echoes | None = None
         self._quiet_since_s = 0.0
+        self._has_started = False  # all programs run, perhaps without the client
 
     async def start(self) -> None:
         """Start the processes."""
         try:
             await asyncio.to_thread(self._stage.start)
+            self._has_started = True
         except StageError as error:
+            self._has_started = True
             self.result.broken["attach"] = str(error)
             self.result.code = error.code
         except NotReadyError as error:
@@ -114,8 +117,7 @@ class Run:
 
     async def examine(self) -> None:
         """End the client, and let the doctor judge the path."""
-        # No exit code: a program did not start, or the client neither attached nor ended in time.
-        if not self._is_examined or ("attach" in self.result.broken and self.result.code is None):
+        if not self._is_examined or not self._has_started:  # without all programs, there is no path to judge
             return
         await self._stage.stop_forward()
         self.result.doctor = read_report(*await self._stage.examine())

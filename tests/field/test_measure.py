@@ -100,6 +100,16 @@ async def test_a_client_that_does_not_attach_is_recorded_with_its_exit_code(monk
 
 
 @in_loop
+async def test_the_doctor_examines_a_client_that_neither_attaches_nor_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeStage, "failure", StageError("the client did not attach within 45 s: waiting", None))
+    result = (await measure_all(1)).result
+    assert (result.code, result.up_bps) == (None, None)
+    assert result.broken == {"attach": "the client did not attach within 45 s: waiting"}
+    assert result.doctor == Doctor(0, "the tunnel works here")
+    assert (await measure_all(1, is_examined=False)).result.doctor is None
+
+
+@in_loop
 async def test_a_program_that_does_not_start_leaves_nothing_to_examine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeStage, "failure", NotReadyError("caddy run: ended\nno such option"))
     result = (await measure_all(1)).result
