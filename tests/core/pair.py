@@ -61,7 +61,6 @@ class Relay:
     bound: dict[tuple[str, int], int] = field(default_factory=dict)  # (side, own id) -> the other side's id
     early: dict[tuple[str, int], list[Packet]] = field(default_factory=dict)
     answering: bool = True  # whether it answers a packet without a route with DROPPED(no route)
-    user: str | None = None  # the user that every CONNECT names
 
     def restart(self) -> None:
         """Forget every route."""

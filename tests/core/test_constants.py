@@ -13,7 +13,6 @@ def test_the_numbers_are_those_of_the_protocol() -> None:
     assert constants.RTO_INITIAL_US == constants.RTO_MIN_US == second_us  # 4.6
     assert 60 * second_us == constants.BACKOFF_MAX_US  # 4.6
     assert constants.VARIANCE_MIN_US == 10_000  # 4.6
-    assert constants.TAIL_PROBE_MIN_US == 10_000  # 4.7
     assert constants.REORDER_MIN_US == 1_000  # 4.8
     assert second_us == constants.RESUME_INTERVAL_US  # 6.5
     assert 64 * kib == constants.EARLY_BYTES_MAX  # 3.6

@@ -22,7 +22,6 @@ __all__ = [
     "RTO_MIN_US",
     "SECOND_US",
     "SMALL_BYTES",
-    "TAIL_PROBE_MIN_US",
     "TOMBSTONE_US",
     "VARIANCE_MIN_US",
 ]
@@ -38,7 +37,6 @@ RTO_INITIAL_US = SECOND_US  # 4.6, RFC 6298 2.1
 RTO_MIN_US = SECOND_US  # 4.6, RFC 6298 2.4
 BACKOFF_MAX_US = 60 * SECOND_US  # 4.6, RFC 6298 2.5
 VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the timer precision of event loops under load
-TAIL_PROBE_MIN_US = 10_000  # a floor below the 25 ms that the time of 4.7 has in any case
 REORDER_MIN_US = 1_000  # 4.8
 RESUME_INTERVAL_US = SECOND_US  # 6.5: a connection recovers within 2 s after the path does
 FAST_OPENS = 10  # 3.1: repeats of CONNECT after a fresh attach before its intervals grow; they cover the 5 s of 6.5

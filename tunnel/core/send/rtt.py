@@ -6,7 +6,6 @@ from tunnel.core.constants import (
     REORDER_MIN_US,
     RTO_INITIAL_US,
     RTO_MIN_US,
-    TAIL_PROBE_MIN_US,
     VARIANCE_MIN_US,
 )
 
@@ -57,7 +56,7 @@ class RttEstimator:
         """Return the silence after which a tail probe leaves (4.7); 0 before the first sample."""
         if not self.srtt_us:
             return 0
-        return max(2 * self.srtt_us + ACK_DELAY_US + self.pull_interval_us, TAIL_PROBE_MIN_US)
+        return 2 * self.srtt_us + ACK_DELAY_US + self.pull_interval_us
 
     def reorder_window_us(self, lanes: int) -> int:
         """Return the reordering window: how long beyond the RTT an overtaken packet is still waited for (4.8)."""
