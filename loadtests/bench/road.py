@@ -22,6 +22,7 @@ from loadtests.bench.programs import MissingPeerError
 from loadtests.bench.road_paths import ROADS, Road, Way
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.compiled import NotCompiledError
+from loadtests.harness.names import AddNames
 from loadtests.harness.processes import NotReadyError, Process, python_command
 
 __all__ = ["Row", "machine", "main", "measure", "render"]
@@ -174,7 +175,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=int, default=3, help="runs of each path; the results are medians (default 3)")
     parser.add_argument("--echoes", type=int, default=1000, help="echoes per run (default 1000)")
-    parser.add_argument("--only", default="", metavar="NAMES", help=f"measure only these, of {','.join(names)}")
+    parser.add_argument(
+        "--only", action=AddNames, default="", metavar="NAMES", help=f"measure only these, of {','.join(names)}"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",") if options.only else names

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from loadtests.harness.names import AddNames
 from loadtests.harness.tree import ROOT
 from loadtests.stress.gates import Finding, Thresholds, judge
 from loadtests.stress.outcome import Outcome, read_outcome, without_summary
@@ -173,7 +174,11 @@ def _parser() -> argparse.ArgumentParser:
         "--max-slope", type=float, default=1.0, help="largest growth of memory, in percent per minute (default: 1)"
     )
     parser.add_argument(
-        "--only", default="", metavar="NAMES", help="classes of users, as in EchoUser,BulkUser (default: all)"
+        "--only",
+        action=AddNames,
+        default="",
+        metavar="NAMES",
+        help="classes of users, as in EchoUser,BulkUser (default: all)",
     )
     parser.add_argument("--each", type=int, default=0, help="connections per IdleCrowd user (default: 20)")
     parser.add_argument(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadtests.harness.names import AddNames
 from tests.field.document import write_document
 from tests.field.machine import load_line, missing_programs
 from tests.field.results import Outcome, Result, judge, mended
@@ -35,7 +36,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--only", default="", metavar="NAME,...", help="measure these rows (default: all)")
+    parser.add_argument(
+        "--only", action=AddNames, default="", metavar="NAME,...", help="measure these rows; repeatable (default: all)"
+    )
     parser.add_argument("--carrier", choices=CARRIERS, help="ask for this carrier alone (default: both)")
     parser.add_argument("--idle", type=float, default=70.0, metavar="S", help="seconds of idleness (default: 70)")
     parser.add_argument(

@@ -44,6 +44,11 @@ def test_whole_rows_are_exit_code_0(capsys: pytest.CaptureFixture[str], measured
     assert measured == [("direct", "closes")]
 
 
+def test_the_rows_of_repeated_options_are_all_measured(measured: list[tuple[str, ...]]) -> None:
+    command.main(["--only", "closes", "--only", "direct", "--carrier", "auto"])
+    assert measured == [("direct", "closes")]
+
+
 def test_a_row_that_is_not_whole_is_exit_code_1() -> None:
     assert command.main(["--only", "closes"]) == 1
 

@@ -25,6 +25,7 @@ from loadtests.bench.programs import MissingPeerError
 from loadtests.bench.road import machine, measure, render
 from loadtests.bench.road_paths import Road, Way, bare, start_target
 from loadtests.faultproxy.grammar import parse_size_bytes
+from loadtests.harness.names import AddNames
 from loadtests.harness.processes import NotReadyError
 from tunnel.command_line import may_escape
 
@@ -122,9 +123,11 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known = ",".join(contender.name for contender in CONTENDERS)
-    parser.add_argument("--only", default="", metavar="NAMES", help=f"compare only these, of {known}")
+    parser.add_argument("--only", action=AddNames, default="", metavar="NAMES", help=f"compare only these, of {known}")
     kinds = ",".join(weather.name for weather in WEATHERS)
-    parser.add_argument("--weather", default="", metavar="NAMES", help=f"only these kinds of faults, of {kinds}")
+    parser.add_argument(
+        "--weather", action=AddNames, default="", metavar="NAMES", help=f"only these kinds of faults, of {kinds}"
+    )
     parser.add_argument(
         "--size", default="32MiB", help="bytes per direction of a connection under faults (default 32MiB)"
     )
