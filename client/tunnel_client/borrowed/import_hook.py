@@ -5,9 +5,11 @@ This file needs only the standard library and Python 3.8: programs that borrow a
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.util
 import sys
+from contextlib import suppress
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 __all__ = ["Late"]
@@ -20,9 +22,15 @@ class Late(importlib.abc.MetaPathFinder):
         self._calls: dict[str, Callable[[Any], None]] = {}
 
     def watch(self, name: str, call: Callable[[Any], None]) -> None:
-        """Call `call` once with the module: now if it is imported, otherwise when it is."""
+        """Call `call` once with the module: now if it is imported, otherwise when it is.
+
+        Wait for another thread that is importing the module. If this thread is importing it, the call never comes.
+        """
+        if _is_initialising(sys.modules.get(name)):
+            with suppress(Exception):  # a failure occurs in the other thread, too, where the program learns of it
+                importlib.import_module(name)  # the other thread has begun without us: this waits for its end
         module = sys.modules.get(name)
-        if module is not None and not getattr(module.__spec__, "_initializing", False):
+        if module is not None and not _is_initialising(module):
             call(module)
             return
         if not self._calls:
@@ -46,6 +54,10 @@ class Late(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             spec.loader = _Executing(spec.loader, call)
         return spec
+
+
+def _is_initialising(module: Any) -> bool:
+    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
 class _Executing(importlib.abc.Loader):
