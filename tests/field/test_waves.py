@@ -13,10 +13,14 @@ from tests.support.loops import in_loop
 
 
 class FakeRun:
-    """Records its phases in `log`; `moving` counts the runs that transfer at the same time."""
+    """Records its phases in `log`; `moving` and `resting` count the runs that transfer, or are idle, at the same time.
+
+    `resting_most` is the highest count of idle runs."""
 
     log: ClassVar[list[str]] = []
     moving = 0
+    resting = 0
+    resting_most = 0
 
     def __init__(self, row: Any, carrier: str, target: int, *, mib: int | None, is_examined: bool) -> None:
         self.row = row
@@ -38,7 +42,11 @@ class FakeRun:
         FakeRun.moving -= 1
 
     async def stay_idle(self, seconds: float) -> None:
+        FakeRun.resting += 1
+        FakeRun.resting_most = max(FakeRun.resting_most, FakeRun.resting)
+        assert FakeRun.moving == 0
         await self._phase(f"idle {seconds:.0f}")
+        FakeRun.resting -= 1
 
     async def kill(self) -> None:
         await self._phase("kill")
@@ -56,6 +64,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
         return Bare(1, 1, 1)
 
     FakeRun.log = []
+    FakeRun.resting_most = 0
     monkeypatch.setattr(waves, "Run", FakeRun)
     monkeypatch.setattr(waves, "start_target", lambda stack: 1)
     monkeypatch.setattr(waves, "start_forwarder", lambda stack, port: 2)
@@ -63,7 +72,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_loop
-async def test_one_wave_follows_the_other_and_runs_transfer_alone() -> None:
+async def test_one_wave_follows_the_other_and_its_runs_transfer_alone_and_are_idle_together() -> None:
     told: list[str] = []
     plan = Plan(("auto", "poll"), idle_s=70, side_by_side=2)
     results = await measure_rows(find_rows("caddy,envoy"), plan, told.append)
@@ -80,6 +89,7 @@ async def test_one_wave_follows_the_other_and_runs_transfer_alone() -> None:
         f"{phase} True" if phase == "examine" else phase for phase in phases
     ]
     assert "examine False caddy poll" in first
+    assert FakeRun.resting_most == 2
     assert told[0] == "0 of 4 measured; next: caddy"
 
 
