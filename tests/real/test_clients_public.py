@@ -132,7 +132,10 @@ def test_the_places_open_again_after_the_relay_was_killed(world: World) -> None:
 
 
 def test_a_place_closes_when_the_command_ends(world: World) -> None:
-    world.exposing["three"].kill()
+    """The relay closes the place of a command that ended by SIGTERM soon, and keeps that of another one open."""
+    assert world.curl("x.example", port=world.port).startswith("three ")
+    world.exposing["three"].signal(signal.SIGTERM)
     world.exposing["two"].signal(signal.SIGTERM)
     wait_until(lambda: "no service is offered" in world.curl("two.example"), "the site is away")
+    wait_until(lambda: "Failed to connect" in world.curl("x.example", port=world.port), "the port is closed")
     assert world.curl("one.example").startswith("one ")

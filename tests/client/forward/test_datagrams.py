@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -171,7 +171,9 @@ async def test_datagrams_to_a_denied_target_are_dropped_without_a_new_request_fo
 
 
 @either
-def test_a_socks_association_carries_only_datagrams_of_its_own_client(encrypted: bool) -> None:
+def test_a_socks_association_carries_only_datagrams_of_its_own_client_and_ends_with_its_connection(
+    encrypted: bool,
+) -> None:
     run(_use_a_socks_association(encrypted))
 
 
@@ -203,3 +205,15 @@ async def _use_a_socks_association(encrypted: bool) -> None:
             writer.write_eof()
             assert await reader.read() == b""
             writer.close()
+            await _is_free(found[1])
+            while attachment.stats().connections:  # noqa: ASYNC110 - flows end without an event
+                await asyncio.sleep(0.01)
+
+
+async def _is_free(port: int) -> None:
+    """Wait until this UDP port can be bound: the proxy has closed its socket, which no event tells."""
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return
+        await asyncio.sleep(0.01)

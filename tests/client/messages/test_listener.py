@@ -92,21 +92,34 @@ def test_a_handler_runs_in_threads_and_the_position_follows(runtime: Runtime, tm
         assert [each.offset for each in near.runner.run(consumer.consumer.client.positions())] == [1, 3]
 
 
-def test_as_many_handlers_run_at_once_as_the_concurrency_says(runtime: Runtime, tmp_path: Path) -> None:
+def test_as_many_handlers_run_at_once_as_the_concurrency_says_and_closing_waits_for_them(
+    runtime: Runtime, tmp_path: Path
+) -> None:
     with broker(tmp_path) as address, table(runtime) as near:
         BlockingBrokerProducer(near, address).send("t", *(b"%d" % number for number in range(3)), partition=0)
-        meeting = threading.Barrier(3)
+        meeting = threading.Barrier(3 + 1)  # the handlers, and this thread
+        may_end = threading.Event()
         met: list[int] = []
 
         def handle(message: DeliveredMessage) -> None:
             meeting.wait(DEADLINE_S)
+            assert may_end.wait(DEADLINE_S)
             met.append(message.offset)
 
         consumer = BlockingGroupConsumer(near, address, "billing", "t", config=QUICK)
         listener = consumer.register_message_listener(handle, concurrency=3)
-        while len(met) < 3:
-            threading.Event().wait(0.01)
-        listener.close()
-        assert sorted(met) == [0, 1, 2]
+        meeting.wait(DEADLINE_S)
+        at_end: list[int] = []
+
+        def close() -> None:
+            listener.close()
+            at_end.extend(met)
+
+        with beside(close):
+            while not listener._pool._shutdown:  # closing has left the group, and waits for the handlers now
+                threading.Event().wait(0.01)
+            assert met == []
+            may_end.set()
+        assert sorted(at_end) == [0, 1, 2]
         with pytest.raises(ValueError, match="concurrency"):
             consumer.register_message_listener(handle, concurrency=0)

@@ -219,10 +219,30 @@ def test_the_exit_of_the_interpreter_has_a_time_limit(relay: RelayThread, listen
         read_all(far)
 
 
-def test_an_interpreter_that_never_connected_exits_without_a_message(relay: RelayThread) -> None:
-    assert (
-        run_python(relay, "import tunnel_client; tunnel_client.Runtime(); tunnel_client.create_connection").stderr == ""
-    )
+NEVER_CONNECTED = """
+import sys, threading, tunnel_client
+tunnel_client.Runtime()
+kept = tunnel_client.Runtime()
+assert kept.stats() is None
+tunnel_client.TunnelSocket(runtime=kept).close()
+closed = tunnel_client.Runtime()
+closed.close()
+if sys.argv[1:]:
+    try:
+        tunnel_client.create_connection(("nosuch.internal", 80), timeout=60)
+    except OSError as error:
+        print(type(error).__name__)
+print(sum(thread.name == "tunnel" for thread in threading.enumerate()))
+"""
+
+
+@pytest.mark.parametrize(("arguments", "said"), [((), "0\n"), (("try",), "ResolveError\n1\n")], ids=["idle", "tried"])
+def test_an_interpreter_that_never_connected_exits_without_a_message(
+    relay: RelayThread, arguments: tuple[str, ...], said: str
+) -> None:
+    """Neither runtimes without a connect, which need no loop thread, nor a connect in vain keep it or make it speak."""
+    done = run_python(relay, NEVER_CONNECTED, *arguments)
+    assert (done.stdout, done.stderr) == (said, "")
 
 
 CONFIGURED = """
