@@ -138,8 +138,15 @@ def test_the_command_treats_a_user_without_tokens_as_unknown(file: Path, capsys:
     assert list(reload_config(str(file)).tokens.users) == ["ann"]
 
 
+def _replace(path: Path) -> None:
+    """Put another file in its place, with the same content: a check of the files takes it for whole at once."""
+    new = path.with_suffix(".new")
+    new.write_bytes(path.read_bytes())
+    new.replace(path)
+
+
 @in_loop
-async def test_after_an_unexpected_error_the_relay_goes_on_and_can_reload() -> None:
+async def test_after_an_unexpected_error_the_relay_goes_on_and_its_watch_can_reload(file: Path) -> None:
     outcomes: list[object] = [OSError("disk"), ValueError("odd"), settings(admin=LOOPBACK)]
 
     def load() -> RelayConfig:
@@ -149,24 +156,34 @@ async def test_after_an_unexpected_error_the_relay_goes_on_and_can_reload() -> N
         assert isinstance(found, Exception)
         raise found
 
-    async with relay(settings(admin=LOOPBACK), load=load) as running, Client(running) as client:
-        assert [running.reload() for _ in range(3)] == [False, False, True]
-        assert (running.relay.reloads.failed, running.relay.reloads.applied) == (2, 1)
+    running = relay(settings(admin=LOOPBACK), load=load, files=[file])
+    async with running, Client(running) as client:
+        for failed, applied in ((1, 0), (2, 0), (2, 1)):
+            _replace(file)
+            running.reloading.watch.look()
+            assert (running.relay.reloads.failed, running.relay.reloads.applied) == (failed, applied)
         assert isinstance(await client.attach(), Attached)
 
 
 @in_loop
-async def test_an_error_that_stays_is_logged_again_only_when_another_reload_is_asked_for() -> None:
+async def test_an_error_that_stays_is_logged_again_only_when_another_reload_is_asked_for(file: Path) -> None:
+    loads: list[None] = []
+
     def fail() -> RelayConfig:
+        loads.append(None)
         raise ConfigError("x")
 
-    async with relay(load=fail) as running:
+    async with relay(load=fail, files=[file]) as running:
         with capture_logs() as logs:
-            running.reload()
-            running.reloading.reload(is_repeat=True)
+            _replace(file)
+            while len(loads) < 3:  # the watch tries again by itself
+                running.reloading.watch.look()
             assert len(logs) == 1
-            running.reload()  # SIGHUP, or another change
-        assert [line["event"] for line in logs] == ["not_reloaded"] * 2
+            running.reload()  # SIGHUP
+            assert len(logs) == 2
+            _replace(file)
+            running.reloading.watch.look()
+        assert [line["event"] for line in logs] == ["not_reloaded"] * 3
 
 
 def _name_other_tokens(file: Path) -> None:

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, control, data, kinds, of_kind, read_rejected
 from tests.support.logs import limited_logs
-from tests.support.loops import in_loop
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.event_loops import new_event_loop
 from tunnel.traces.jsonl import read_trace
 from tunnel.traces.record import TraceEvent
@@ -30,6 +30,8 @@ from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
 from tunnel_servlet.web.admin import ADMIN_HEADER, create_admin
 from tunnel_servlet.web.running import RunningRelay, serve
+
+NEVER_S = 1e9  # a relay that waits for this fails at the deadline of the test
 
 
 def admin(**changes: Any) -> RelayConfig:
@@ -161,7 +163,7 @@ def test_sigterm_does_not_wait_for_connections_that_stand_still(monkeypatch: pyt
 
 
 def test_sigterm_waits_for_connections_that_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunnel_servlet.web.running.STILL_S", 1e9)
+    monkeypatch.setattr("tunnel_servlet.web.running.STILL_S", NEVER_S)
 
     @in_loop
     async def scenario() -> None:
@@ -177,21 +179,31 @@ def test_sigterm_waits_for_connections_that_move(monkeypatch: pytest.MonkeyPatch
     scenario()
 
 
-@in_loop
-async def test_without_connections_draining_stops_the_relay() -> None:
-    async with relay() as running:
-        running.drain()
-        running.drain()
-        await running.stopped.wait()
+@in_loop_within(HANGING_S)
+async def test_without_connections_draining_stops_the_relay_at_once() -> None:
+    with capture_logs() as logs:
+        async with relay(settings(limits={"drain_seconds": NEVER_S})) as running:
+            running.drain()
+            running.drain()
+            await running.stopped.wait()
+    assert [entry["event"] for entry in logs if entry["event"] in ("drained", "cut", "drain_timeout")] == ["drained"]
 
 
-@in_loop
-async def test_a_second_sigterm_stops_the_relay() -> None:
-    async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
-        await route(ann, exit_)
-        running.terminate()
-        running.terminate()
-        await running.stopped.wait()
+def test_a_second_sigterm_stops_the_relay_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel_servlet.web.running.STILL_S", NEVER_S)
+
+    @in_loop_within(HANGING_S)
+    async def scenario() -> None:
+        running = relay(settings(limits={"drain_seconds": NEVER_S}))
+        async with running, Client(running) as ann, Client(running, "exits") as exit_:
+            await route(ann, exit_)
+            running.terminate()
+            await ann.post(exchange_body(ann.epoch, 2, serial_received=1))
+            assert not running.stopped.is_set()
+            running.terminate()
+            assert running.stopped.is_set()
+
+    scenario()
 
 
 @in_loop
