@@ -33,10 +33,14 @@ class MuteRelay(HttpTestRelay):
         self.held: list[int] = []  # at each request for a link: how many pulls of bob were held
         self.gone = asyncio.Event()
 
+    def held_of(self, user: str) -> int:
+        """The number of this user's pulls that are held."""
+        attachments = self.host.switch._registry.by_id.values()
+        return sum(len(one.parked) for one in attachments if one.account.user == user)
+
     async def _link(self, request: web.Request) -> web.StreamResponse:
         self.links += 1
-        attachments = self.host.switch._registry.by_id.values()
-        self.held.append(sum(len(one.parked) for one in attachments if one.account.user == "bob"))
+        self.held.append(self.held_of("bob"))
         if self.works:
             return await super()._link(request)
         response = web.StreamResponse(status=101, headers={"Connection": "Upgrade", "Upgrade": "tunnel-link/1"})
@@ -120,17 +124,21 @@ async def test_a_try_on_a_path_with_room_for_all_is_not_given_up_for_others() ->
 
 
 @in_loop
-async def test_a_narrow_path_of_one_endpoint_delays_no_other_endpoint() -> None:
-    async with MuteRelay(answers=True) as relay, relay.attach("ann") as service:
+async def test_a_narrow_path_of_one_user_delays_no_other_user() -> None:
+    """The relay goes on to hold the other user's pulls: its answers wait for nothing."""
+    async with MuteRelay(answers=True) as relay, relay.attach("exit") as service:
         await service.start_server(echo, "echo")
         options = FaultProxyOptions(upstream=("127.0.0.1", relay.port), slots=1)
         async with (
             FaultProxy(options) as proxy,
             through(proxy) as client,
-            attach(relay.url, token=token_of("bob"), proxy=None, carrier="poll") as other,
+            attach(relay.url, token=token_of("ann"), proxy=None, carrier="poll") as other,
         ):
             _, writer = await say_and_hear(client)
+            assert why(client) == WAITED
             reader_2, writer_2 = await say_and_hear(other)
-            await ask(reader_2, writer_2, noise(1000))
+            for _ in range(20):
+                await until(lambda: relay.held_of("ann") > 0)
+                await ask(reader_2, writer_2, noise(1000))
             await end(writer_2)
             await end(writer)

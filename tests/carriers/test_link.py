@@ -12,7 +12,7 @@ from aiohttp import web
 import tunnel
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
 from tests.support.http_relay import LinkTestRelay, token_of
-from tests.support.loops import in_loop, run
+from tests.support.loops import HANGING_S, in_loop, in_loop_within, run
 from tests.support.proxies import UpstreamProxy
 from tunnel import Attachment
 from tunnel.carriers.dialed_link import hello
@@ -155,16 +155,36 @@ def test_lanes_carry_on_whatever_answers_the_request_for_a_link(greeting: str) -
     run(main())
 
 
-@in_loop
-async def test_an_attachment_that_ends_while_its_link_opens_causes_no_error() -> None:
+def test_an_attachment_that_ends_while_its_link_opens_ends_the_link_and_causes_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The relay has accepted the link and has not greeted yet. An error would be one that the loop reports, too."""
+    monkeypatch.setattr("tunnel.carriers.link.SECOND", 1)  # so that the client's patience does not end the link
+    accepted: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
+    told: list[str] = []
+
+    class Listener:
+        def read_closed(self, text: str) -> None:
+            told.append(text)
+
     class Slow(LinkTestRelay):
         async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
-            greeted.set_result(None)
-            await asyncio.sleep(0)
+            accepted.put_nowait(transport)
+            await asyncio.Event().wait()  # until the end of the connection cancels this handler
 
-    greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    async with Slow() as relay, relay.attach("ann", carrier="auto"):
-        await greeted
+    @in_loop_within(HANGING_S)
+    async def scenario() -> None:
+        async with Slow() as relay:
+            async with relay.attach("ann", carrier="auto") as client:
+                client.add_error_listener(Listener())
+                transport = await accepted.get()
+                await until(lambda: client._driver.carrier._greeting is not None)  # type: ignore[union-attr]
+                assert not transport.is_closing()
+            await until(transport.is_closing)
+            assert relay.links == 1
+        assert told == []
+
+    scenario()
 
 
 def test_the_greeting_names_the_attachment() -> None:
@@ -205,11 +225,22 @@ async def test_a_spare_link_takes_over_from_a_silent_one() -> None:
 
 
 @in_loop
-async def test_links_open_where_a_relay_has_several_urls() -> None:
-    async with LinkTestRelay() as relay:
+async def test_links_open_at_the_urls_of_a_relay_by_turns() -> None:
+    hosts: list[str] = []
+
+    class Noting(LinkTestRelay):
+        async def _link(self, request: web.Request) -> web.StreamResponse:
+            hosts.append(request.url.host or "")
+            return await super()._link(request)
+
+    async with Noting() as relay:
         urls = [relay.url, relay.url.replace("127.0.0.1", "localhost")]
         async with tunnel.attach(urls, token=token_of("bob"), proxy=None, carrier="link", links=2) as client:
-            await until(lambda: client.stats().carrier.endswith("and 1 spare"))
+            for count in range(2, 6):
+                await until(lambda: client.stats().carrier.endswith("and 1 spare"))
+                assert hosts == (["127.0.0.1", "localhost"] * 3)[:count]
+                next(iter(relay.host.links.values())).end("cut by the test")
+                await until(lambda count=count: len(hosts) > count)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("url", "links"), [("http://127.0.0.1:1", 0), ("http://127.0.0.1:1", 5), ([], 1)])

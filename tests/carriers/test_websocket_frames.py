@@ -94,16 +94,16 @@ async def test_digests_are_equal_whatever_happens_to_frames(name: str) -> None:
 
 @pytest.mark.parametrize("side", ["request", "response"])
 @in_loop
-async def test_a_frame_that_never_ends_costs_its_endpoint_a_road_and_another_endpoint_nothing(side: str) -> None:
-    """The first frame of each websocket of one endpoint stalls. Another endpoint's websocket goes on."""
+async def test_a_frame_that_never_ends_costs_its_user_a_road_and_another_user_nothing(side: str) -> None:
+    """The first frame of each websocket of one user stalls. Another user's one websocket goes on."""
     faults = FrameFaults(stall=FrameStall(1, side))
-    async with WebSocketTestRelay() as relay, relay.attach("ann", carrier="poll") as service:
+    async with WebSocketTestRelay() as relay, relay.attach("exit", carrier="poll") as service:
         await service.start_server(digest, "digest")
         options = FaultProxyOptions(upstream=("127.0.0.1", relay.port), frames=faults)
         async with (
             FaultProxy(options) as proxy,
             attach(f"{proxy.url}/prefix", token=token_of("bob"), proxy=None, carrier="websocket") as client,
-            relay.attach("bob") as other,
+            relay.attach("ann") as other,
         ):
             await until(lambda: moved_by(other) == "websocket")
             await asyncio.gather(move(client), move(other))
