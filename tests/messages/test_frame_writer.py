@@ -1,7 +1,9 @@
 """Answers out of files: they keep their place among other answers, over sockets and over streams without one."""
 
 import asyncio
+import os
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -67,12 +69,32 @@ async def test_a_connection_that_ends_within_a_file_ends_the_sending(tmp_path: P
                 assert answering._frames._sending is None
 
 
-def test_warming_a_file_ends_and_leaves_its_size(tmp_path: Path) -> None:
+def test_warming_reads_the_whole_set_once_and_ends_where_the_file_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(SIZE))
+    read: list[tuple[int, int]] = []  # from where, up to where
+
+    def preadv(descriptor: int, buffers: list[bytearray], offset: int) -> int:
+        got = real(descriptor, buffers, offset)
+        read.append((offset, offset + got))
+        return got
+
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", preadv)
     with FileMessageSet.open(path) as file:
-        file.warm()
-        assert file.size_bytes == SIZE
+        for start, size in ((0, SIZE), (1_000_001, SIZE - 1_000_001), (5, 1_500_000)):
+            read.clear()
+            part = file.read(start, size)
+            part.warm()
+            assert read[0][0] == start
+            assert read[-1][0] < start + size <= read[-1][1]
+            assert all(before[1] == after[0] for before, after in pairwise(read))
+            assert part.size_bytes == size
+        part = FileMessageSet(file.descriptor, 0, 2 * SIZE)  # of a file that was shortened meanwhile
+        part.warm()
+        assert read[-1] == (SIZE, SIZE)
 
 
 def test_frames_for_a_connection_that_has_ended_are_dropped() -> None:

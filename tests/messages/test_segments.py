@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.disk import RecordedDisk
 from tunnel.messages.errors import LogError
 from tunnel.messages.message import encode_payloads
 from tunnel.messages.segments import INDEX_BYTES, Segment, recover_segments, segment_path, write_atomically
@@ -105,8 +106,28 @@ def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
         recover_segments([segments[0], Segment(tmp_path, 11)])
 
 
-def test_a_replaced_file_has_the_new_content_and_leaves_no_other_file(tmp_path: Path) -> None:
-    for data in (b"old", b"new"):
-        write_atomically(tmp_path / "file", data)
-        assert (tmp_path / "file").read_bytes() == data
-    assert os.listdir(tmp_path) == ["file"]
+def test_a_replaced_file_has_the_old_or_the_new_content_even_after_a_power_failure(tmp_path: Path) -> None:
+    with RecordedDisk(tmp_path / "disk") as disk:
+        path = disk.root / "file"
+        for data in (b"old", b"new"):
+            write_atomically(path, data)
+            assert path.read_bytes() == data
+            disk.mark("written", data)
+        assert os.listdir(disk.root) == ["file"]
+    seen = set()
+    for crash in disk.crashes():
+        written = crash.last("written", None)
+        allowed = {None: (None, b"old"), b"old": (b"old", b"new"), b"new": (b"new",)}[written]
+        for _ in crash.images(tmp_path / "image", seeds=range(9)):
+            left = tmp_path / "image" / "file"
+            found = left.read_bytes() if left.exists() else None
+            assert found in allowed
+            seen.add((written, found))
+    assert seen == {(None, None), (None, b"old"), (b"old", b"old"), (b"old", b"new"), (b"new", b"new")}
+
+
+def test_a_reader_of_a_file_that_is_replaced_keeps_the_old_content(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", b"old")
+    with open(tmp_path / "file", "rb") as reader:
+        write_atomically(tmp_path / "file", b"a longer new one")
+        assert reader.read() == b"old"

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from tests.messages.streams import served
 from tests.support.disk import RecordedDisk
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
+from tests.support.power import Act, Step
 from tunnel.messages.broker import APPEND, CORRUPT, FETCH, MALFORMED, BrokerConfig, LogBroker, Replica, count_messages
 from tunnel.messages.calls import Request, Response
 from tunnel.messages.channels import ChannelTable
@@ -287,18 +289,33 @@ async def test_a_replica_whose_own_disk_fails_stops_and_says_so(
     monkeypatch.undo()
 
 
-@in_loop
+@in_loop_within(HANGING_S)
 async def test_appends_wait_for_a_slow_disk(tmp_path: Path) -> None:
-    table = ChannelTable()
-    with Log.open(tmp_path, LogConfig(flush_messages=1, flush_s=0.0, pending_bytes_max=-1)) as log:
+    """While the disk holds up a write, an append that finds too many bytes waiting is answered only after it."""
+    is_slow, goes_on = threading.Event(), threading.Event()
+
+    def hold_up(step: Step) -> None:
+        if step.act is Act.WRITE:
+            is_slow.set()
+            assert goes_on.wait(HANGING_S)
+
+    config = LogConfig(flush_messages=1, flush_s=0.0, pending_bytes_max=100)
+    with RecordedDisk(tmp_path / "disk") as disk, Log.open(disk.root / "log", config) as log:
+        table = ChannelTable()
         async with broker(log, table) as address:
-            call = asyncio.ensure_future(table.call(address, APPEND, encode_payloads([b"a"])))
-            await log.flushed(1)
-            log._config = SOON
-            log.append([b"b"])
-            for waiter in [*log._room_waiters]:
-                waiter[0].call_soon(waiter[1].set_result, None)
-            assert (await call).fields == {"offset": "0"}
+            disk.before = hold_up
+            first = await table.call(address, APPEND, encode_payloads([b"a"]))  # in the hands of the disk
+            await asyncio.to_thread(is_slow.wait, HANGING_S)
+            second = await table.call(address, APPEND, encode_payloads([b"b"]))  # there is room for it
+            third = asyncio.ensure_future(table.call(address, APPEND, encode_payloads([bytes(100)])))
+            while not log._room_waiters:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await table.call(address, FETCH, b"", {"offset": "0", "wait_ms": "0"})  # the broker answers others
+            assert not third.done()
+            assert not log.has_room
+            goes_on.set()
+            offsets = [answer.fields["offset"] for answer in (first, second, await third) if answer.fields]
+            assert offsets == ["0", "1", "2"]
 
 
 class DirectTable:

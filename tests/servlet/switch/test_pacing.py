@@ -122,7 +122,7 @@ def test_9_8_another_user_does_not_wait() -> None:
     scene.send(bob, 21, *[4000] * 24)
     scene.collect(2 * MS)
     assert scene.sources().count(21) == 24
-    assert scene.sources().count(11) <= 3
+    assert 1 <= scene.sources().count(11) <= 3
 
 
 def test_9_8_a_limited_stream_may_queue_half_a_second_at_most() -> None:
@@ -147,7 +147,7 @@ def test_9_8_a_rule_has_a_rate_of_its_own_beside_the_users() -> None:
     scene.send(ann, 12, *[4000] * 4)
     scene.collect(250 * MS)
     assert scene.sources().count(11) == 15
-    assert scene.sources().count(12) <= 4
+    assert 2 <= scene.sources().count(12) <= 3  # 250 ms at 40 KiB/s, and what may leave at once
     rules = {(each.rule, each.bytes_per_second) for each in scene.relay.switch.rate_waits(scene.relay.now)}
     assert rules == {("", 400 * KIB), (OTHER.host, 40 * KIB)}
 
@@ -194,7 +194,7 @@ def test_9_8_a_new_rate_holds_for_open_connections() -> None:
     scene.send(ann, 11, *[4000] * 8)
     scene.collect(10 * MS)
     before = len(scene.arrived)
-    assert before < 3
+    assert 0 < before < 3
     scene.rates.users["ann"] = 10 * MIB
     review(scene)
     scene.collect(20 * MS)
