@@ -21,7 +21,7 @@ class FlowShape:
     """The treatment that a path gives to every streamed answer, without being faulty."""
 
     buffers: bool = False  # holds each answer back until it ends
-    joins_us: int = 0  # every piece arrives so much later
+    joins_us: int = 0  # a piece waits for this time, and arrives together with those that came meanwhile
 
 
 @dataclass(slots=True)
@@ -51,9 +51,10 @@ class AnswerFlow:
         self._strikes_at = log_between(random, 1, CUT_BYTES_MAX)
         self._passed = 0
         self._kept = b""
+        self._joined = b""  # pieces that arrive together
+        self._joined_until_us = 0  # when they do
         self._free_us = 0
         self._is_over = False
-        self._earlier = b""
 
     def send(self, piece: bytes, arrive_us: int, *, is_last: bool) -> None:
         """Send a piece. Without faults, it arrives at `arrive_us` or later; the answer ends after the last one."""
@@ -66,11 +67,33 @@ class AnswerFlow:
             if self._fault is K.STREAM_HELD:
                 self._note(K.STREAM_HELD, self._kept)
             piece, self._kept = self._kept, b""
-        arrive_us += self._shape.joins_us
+        if self._shape.joins_us:
+            piece = self._join(piece, arrive_us, is_last=is_last)
+            if self._is_over:  # a fault has struck the pieces before
+                return
         self._pass_on(piece, arrive_us)
         if is_last and not self._is_over:
             self._is_over = True
             self._at(arrive_us, self._sink.end)
+
+    def _join(self, piece: bytes, arrive_us: int, *, is_last: bool) -> bytes:
+        """Keep the piece until those that come soon after it have arrived, too. Return what arrives at the end."""
+        if arrive_us > self._joined_until_us:
+            self._part()
+        if is_last:
+            piece, self._joined = self._joined + piece, b""
+            return piece
+        if piece and not self._joined:
+            self._joined_until_us = until_us = arrive_us + self._shape.joins_us
+            self._clock.at(until_us, lambda: self._part() if self._joined_until_us == until_us else None)
+        self._joined += piece
+        return b""
+
+    def _part(self) -> None:
+        """Let the joined pieces arrive."""
+        joined, self._joined = self._joined, b""
+        if joined and not self._is_over:
+            self._pass_on(joined, self._joined_until_us)
 
     def _pass_on(self, piece: bytes, arrive_us: int) -> None:
         before = self._passed

@@ -33,7 +33,6 @@ MARKS = {
     K.RESPONSE_FLIPPED: "~",
     K.BLACKHOLE: "▒",
     K.RELAY_RESTART: "▲",
-    K.SLOW_READER: "·",
 }
 
 
