@@ -8,7 +8,7 @@ from tests.sim.faults import FaultKind
 
 
 class Heard:
-    """What arrives at the endpoint; pieces that arrive at the same time count as one, since any may be split."""
+    """The pieces that arrive at the endpoint; those of the same time count as one, since any may be split."""
 
     def __init__(self, shape: FlowShape, *faults: FaultKind) -> None:
         self.clock = Clock()
