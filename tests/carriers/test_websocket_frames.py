@@ -96,6 +96,12 @@ async def test_digests_are_equal_whatever_happens_to_frames(name: str) -> None:
 @in_loop
 async def test_a_frame_that_never_ends_costs_its_user_a_road_and_another_user_nothing(side: str) -> None:
     """The first frame of each websocket of one user stalls. Another user's one websocket goes on."""
+    told: list[str] = []
+
+    class Listener:
+        def read_closed(self, text: str) -> None:
+            told.append(text)
+
     faults = FrameFaults(stall=FrameStall(1, side))
     async with WebSocketTestRelay() as relay, relay.attach("exit", carrier="poll") as service:
         await service.start_server(digest, "digest")
@@ -106,7 +112,9 @@ async def test_a_frame_that_never_ends_costs_its_user_a_road_and_another_user_no
             relay.attach("ann") as other,
         ):
             await until(lambda: moved_by(other) == "websocket")
+            other.add_error_listener(Listener())
             await asyncio.gather(move(client), move(other))
             assert moved_by(client) != "websocket"
             assert moved_by(other) == "websocket"
+            assert told == []
             assert proxy.counts.faults["frame_stall"] >= 1
