@@ -58,10 +58,70 @@ def test_bytes_are_bounded_too() -> None:
         world.backlog.put(payload)
     assert world.backlog.size_bytes == 8
     assert world.lost == [b"1234"]
-    with pytest.raises(MessageTooLargeError):
+    with pytest.raises(MessageTooLargeError, match="has 11 bytes, the backlog holds 10: raise bytes_max"):
         world.backlog.put(bytes(11))
     with pytest.raises(ValueError, match="positive"):
         MemoryBacklog(messages_max=0)
+
+
+def test_a_backlog_holds_as_much_as_its_limits_say() -> None:
+    world = World(DiscardPolicy.OLDEST, bytes_max=10)
+    for payload in (bytes(10), b"12345", b"67890"):
+        assert world.backlog.put(payload)
+    assert world.lost == [bytes(10)]
+    assert world.rest() == [b"12345", b"67890"]
+    smallest = MemoryBacklog(messages_max=1, bytes_max=1)
+    assert smallest.put(b"a")
+    assert smallest.put(b"b")
+    assert smallest.get_nowait() == BacklogItem(b"b")
+    default = MemoryBacklog()
+    for _ in range(100_001):
+        default.put(b"")
+    assert (len(default), default.discarded_count) == (100_000, 1)
+
+
+def test_numbers_count_all_messages_that_came() -> None:
+    world = World(DiscardPolicy.OLDEST, messages_max=2)
+    backlog = world.backlog
+    assert (backlog.first_number, backlog.next_number) == (0, 0)
+    for payload in (b"a", b"b", b"c"):
+        backlog.put(payload)
+    assert (backlog.first_number, backlog.next_number) == (1, 3)
+    assert world.rest() == [b"b", b"c"]
+    assert (backlog.first_number, backlog.next_number) == (3, 3)
+
+
+def test_a_reader_sees_messages_from_a_number_on_and_removes_none() -> None:
+    backlog = World(DiscardPolicy.OLDEST).backlog
+    for payload in (b"aa", b"bb", b"cc"):
+        backlog.put(payload)
+    assert backlog.peek(0, 100) == (0, [b"aa", b"bb", b"cc"])
+    assert backlog.peek(1, 100) == (1, [b"bb", b"cc"])
+    assert backlog.peek(3, 100) == backlog.peek(0, 0) == (3, [])
+    assert backlog.peek(0, 1) == backlog.peek(0, 2) == (0, [b"aa"])
+    assert backlog.peek(0, 3) == (0, [b"aa", b"bb"])
+    assert len(backlog) == 3
+
+
+def test_a_reader_gets_no_messages_from_both_sides_of_a_discarded_one() -> None:
+    """It could not tell which of them is missing."""
+    world = World(DiscardPolicy.PRIORITY, messages_max=4)
+    for payload, priority in ((b"a", 2), (b"b", 2), (b"c", 1), (b"d", 2), (b"e", 2)):
+        world.backlog.put(payload, priority=priority)
+    assert world.lost == [b"c"]
+    assert world.backlog.peek(0, 100) == (0, [b"a", b"b"])
+    assert world.backlog.peek(2, 100) == (3, [b"d", b"e"])
+
+
+def test_a_reader_gets_no_expired_message() -> None:
+    world = World(DiscardPolicy.OLDEST)
+    for number in range(200):
+        world.backlog.put(b"%d" % number, ttl=1)
+    for payload in (b"x", b"y"):
+        world.backlog.put(payload)
+    world.now = 1.0
+    assert world.backlog.peek(0, 100) == (200, [b"x", b"y"])
+    assert (len(world.lost), len(world.backlog)) == (200, 2)
 
 
 def test_expired_messages_are_not_returned() -> None:
@@ -84,6 +144,18 @@ def test_the_discard_order_does_not_grow_without_end(policy: DiscardPolicy) -> N
     for number in range(20):
         world.backlog.put(b"%d" % number, ttl=1e6 - number)
     assert len(world.rest()) == 10
+
+
+def test_messages_that_stay_keep_their_place_in_the_discard_order() -> None:
+    world = World(DiscardPolicy.PRIORITY, messages_max=100)
+    for _ in range(89):
+        world.backlog.put(b"", priority=5)
+    world.backlog.put(b"least", priority=0)
+    for _ in range(85):  # the heap is rebuilt meanwhile
+        world.backlog.get_nowait()
+    for _ in range(96):
+        world.backlog.put(b"", priority=5)
+    assert world.lost == [b"least"]
 
 
 @in_loop

@@ -6,20 +6,18 @@ Whatever happened, each message that an outbox accepted reaches the application 
 
 import asyncio
 import os
-import threading
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from tests.support.disk import RecordedDisk
 from tests.support.loops import in_loop
-from tests.support.power import Act, Crash, Step
+from tests.support.power import Crash
 from tunnel.messages.calls import CallChannel, Request, Response
-from tunnel.messages.errors import RemoteCallError
 from tunnel.messages.inbox import Inbox
 from tunnel.messages.log import LogConfig
 from tunnel.messages.outbox import Outbox, OutboxSender
@@ -227,169 +225,3 @@ async def test_a_power_failure_at_any_step_loses_and_doubles_no_message(tmp_path
         for spared in ([], OUTBOXES, ["in"]):
             for _ in crash.images(tmp_path / "image", range(1), spared=spared):
                 check(tmp_path / "image", crash.last("told", Told()))
-
-
-# cases that the runs above may miss
-
-
-async def opens_at_every_step(disk: RecordedDisk, place: Path) -> None:
-    for crash in disk.crashes():
-        for _ in crash.images(place, range(3)):
-            with Inbox.open(place / "in") as inbox:
-                assert inbox.expected(ID) == inbox.log.end_offset
-
-
-@in_loop
-async def test_a_checkpoint_names_only_records_that_are_on_disk(tmp_path: Path) -> None:
-    renamed, free = asyncio.Event(), threading.Event()
-    syncs = 0
-
-    def before(step: Step) -> None:
-        nonlocal syncs
-        if step.act is Act.SYNC and step.path.endswith(".log"):
-            syncs += 1
-            if syncs == 3:  # the first is that of the opening, the second that of the first record
-                assert free.wait(60)
-        elif step.act is Act.RENAME:
-            loop.call_soon_threadsafe(renamed.set)
-
-    loop = asyncio.get_running_loop()
-    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", checkpoint_records=0) as inbox:
-        disk.before = before
-        first = asyncio.ensure_future(inbox._accept(ID, 0, 0, [b"a"]))
-        await inbox.log.flushed(1, now=True)
-        second = asyncio.ensure_future(inbox._accept(ID, 0, 1, [b"b"]))
-        # The checkpoint after the first record names the second one, too. So the checkpoint and the sender of the
-        # second record wait until that record is on disk.
-        while not renamed.is_set() and len(inbox.log._waiters) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        free.set()
-        assert (await first, await second) == (1, 2)
-    await opens_at_every_step(disk, tmp_path / "image")
-
-
-@in_loop
-async def test_trimming_syncs_the_records_and_then_writes_their_checkpoint(tmp_path: Path) -> None:
-    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
-        accepted = inbox._accept(ID, 0, 0, [b"a"])  # appended, and nothing asks for a flush yet
-        inbox.trim(0)
-        assert await accepted == 1
-    assert any(step.to == "in/inbox.json" for step in disk.steps)
-    await opens_at_every_step(disk, tmp_path / "image")
-
-
-@in_loop
-async def test_records_are_removed_only_once_a_checkpoint_covers_them(tmp_path: Path) -> None:
-    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", SMALL) as inbox:
-        for number in range(30):
-            await inbox._accept(ID, 0, number, [b"x"])
-        inbox.trim(25)
-        assert inbox.log.first_offset > 20
-    await opens_at_every_step(disk, tmp_path / "image")
-
-
-@in_loop
-async def test_a_greeting_is_answered_only_once_its_epoch_is_on_disk(tmp_path: Path) -> None:
-    """Otherwise an older copy of the outbox could send again after a power failure."""
-    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
-        assert await inbox._hello(ID, 3) == 0
-        disk.mark("answered", True)
-    answered = next(crash for crash in disk.crashes() if crash.last("answered", False))
-    answered.write(tmp_path / "image")
-    with Inbox.open(tmp_path / "image" / "in") as inbox, pytest.raises(RemoteCallError, match="epoch 2 is over"):
-        inbox._accept(ID, 2, 0, [b"from an old copy"])
-
-
-@in_loop
-async def test_a_repeat_is_confirmed_only_once_its_first_delivery_is_on_disk(tmp_path: Path) -> None:
-    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", LATE) as inbox:
-        first = inbox._accept(ID, 1, 0, [b"a"])  # appended, and nothing asks for a flush yet
-        assert await inbox._accept(ID, 1, 0, [b"a"]) == 1
-        disk.mark("confirmed", True)
-        await first
-    confirmed = next(crash for crash in disk.crashes() if crash.last("confirmed", False))
-    confirmed.write(tmp_path / "image")
-    with Inbox.open(tmp_path / "image" / "in") as inbox:
-        assert [record.payload for record in inbox.read(0)] == [b"a"]
-
-
-class WatchedLock:
-    """A lock that tells when it is asked for."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Semaphore(0)
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self.asked.release()
-        self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
-
-
-def test_two_threads_never_write_a_checkpoint_at_once(tmp_path: Path) -> None:
-    """Both would write the same new file, and one would rename what the other has half written."""
-    held, free = threading.Event(), threading.Event()
-    writers: list[int] = []
-
-    def before(step: Step) -> None:
-        if step.path.endswith(".new"):
-            writers.append(threading.get_ident())
-            if step.act is Act.SYNC and not held.is_set():
-                held.set()
-                assert free.wait(60)
-            else:
-                # A second writer that comes here has come past the lock: the test then stops waiting, and its next
-                # assertion fails. The first writer comes here, too; the loop below takes its releases back.
-                lock.asked.release()
-
-    lock = WatchedLock()
-    with RecordedDisk(tmp_path / "disk") as disk, Inbox.open(disk.root / "in", SMALL) as inbox:
-        inbox._noting = cast("Any", lock)
-        inbox.log.append([inbox_record(0)])
-        disk.before = before
-        first = threading.Thread(target=inbox.trim, args=(0,))
-        first.start()
-        assert held.wait(60)
-        while lock.asked.acquire(blocking=False):
-            pass
-        inbox.log.append([inbox_record(1)])
-        second = threading.Thread(target=inbox.trim, args=(0,))
-        second.start()
-        assert lock.asked.acquire(timeout=60)
-        assert set(writers) == {first.ident}
-        free.set()
-        first.join()
-        second.join()
-        assert set(writers) == {first.ident, second.ident}
-
-
-def inbox_record(number: int) -> bytes:
-    return b"\0" + ID + bytes(8) + number.to_bytes(8, "big")
-
-
-def test_an_older_checkpoint_never_replaces_a_newer_one(tmp_path: Path) -> None:
-    """Records that only the older one needs may have been removed, and the inbox could not be opened again."""
-    with Inbox.open(tmp_path / "in", SMALL) as inbox:
-        inbox.log.append([inbox_record(0)])
-        older = inbox._progress()
-        for number in range(1, 30):
-            inbox.log.append([inbox_record(number)])
-            inbox.log.flush()
-        inbox.trim(25)
-        inbox._note(older)
-        assert inbox.log.first_offset > older.offset
-    with Inbox.open(tmp_path / "in") as inbox:
-        assert [record.number for record in inbox.read(29)] == [29]
-
-
-@in_loop
-async def test_no_checkpoint_is_written_after_the_inbox_is_closed(tmp_path: Path) -> None:
-    """A thread writes it. After `close`, another process may have written a newer one."""
-    inbox = Inbox.open(tmp_path / "in", SMALL)
-    inbox.log.append([b""])
-    progress = inbox._progress()
-    inbox.close()
-    inbox._note(progress)
-    assert not (tmp_path / "in" / "inbox.json").exists()

@@ -26,6 +26,11 @@ def test_the_layout_is_that_of_the_document() -> None:
     assert data == struct.pack(">II", 4 + len(header) + 4, len(header)) + header + b"body"
 
 
+def test_a_frame_without_a_body_is_one_buffer() -> None:
+    header = b'{"code":10,"opaque":7}'
+    assert encode_frame(CallHeader(10, 7)) == [struct.pack(">II", 4 + len(header), len(header)) + header]
+
+
 @settings(max_examples=40)
 @given(st.lists(st.tuples(headers, st.binary(max_size=30)), max_size=5), st.integers(1, 100))
 def test_a_stream_may_be_cut_anywhere(sent: list[tuple[CallHeader, bytes]], step: int) -> None:

@@ -2,19 +2,20 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from tests.support.loops import in_loop
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError
 from tunnel.messages.file_sets import FileMessageSet
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import encode_payloads
+from tunnel.messages.segments import Segment
 
 NEVER_S = 3600.0
 
@@ -42,15 +43,16 @@ def test_appended_messages_can_be_read_after_the_flush(tmp_path: Path) -> None:
         assert payloads(log) == [b"a", b"b", b"c"]
         assert payloads(log, 2) == [b"c"]
         for offset in (-1, 4):
-            with pytest.raises(OffsetOutOfRangeError, match="0 to 3"):
+            with pytest.raises(OffsetOutOfRangeError, match="0 to 3") as caught:
                 log.read(offset)
+            assert (caught.value.offset, caught.value.first, caught.value.end) == (offset, 0, 3)
         log.append([b"d"])
     with Log.open(tmp_path / "log") as log:
         assert payloads(log) == [b"a", b"b", b"c", b"d"]
         assert log.append([b"e"]) == 4
         with pytest.raises(LogError, match="another process"):
             Log.open(tmp_path / "log")
-    with pytest.raises(LogError, match="closed"):
+    with pytest.raises(LogError, match="log is closed: open the log again to append"):
         log.append([b"f"])
     log.close()
 
@@ -65,6 +67,7 @@ async def test_groups_are_flushed_by_number_and_by_time(tmp_path: Path) -> None:
         await first
         assert log.end_offset == 3
         await log.flushed(2)
+        await log.flushed(3)
     with Log.open(tmp_path / "time", config(flush_s=0.01)) as log:
         log.append([b"a"])
         await log.flushed(1)
@@ -190,8 +193,9 @@ def test_a_message_whose_segment_was_removed_is_an_offset_out_of_range(tmp_path:
         log.append([b"b"])
         log.flush()
         (tmp_path / f"{0:020d}.log").unlink()
-        with pytest.raises(OffsetOutOfRangeError):
+        with pytest.raises(OffsetOutOfRangeError) as caught:
             log.read(0)
+        assert (caught.value.offset, caught.value.first, caught.value.end) == (0, 0, 2)
 
 
 def test_retention_removes_old_segments(tmp_path: Path) -> None:
@@ -236,32 +240,6 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
         Log.open(tmp_path)
 
 
-CHILD = """
-import sys
-from tunnel.messages.file_sets import FileMessageSet
-from tunnel.messages.log import Log, LogConfig
-with Log.open(sys.argv[1], LogConfig(flush_messages=10, flush_s=0.001, segment_bytes=20_000)) as log:
-    while True:
-        offset = log.append([b"%d" % (log.next_offset + index) for index in range(50)])
-        log.flush()
-        print(log.end_offset, flush=True)
-"""
-
-
-def test_kill_9_loses_nothing_that_was_flushed(tmp_path: Path) -> None:
-    for _ in range(3):
-        with subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            try:
-                told = [int(child.stdout.readline()) for _ in range(30)]
-            finally:
-                child.kill()
-            rest = [int(line) for line in child.stdout.read().split("\n")[:-1]]
-        with Log.open(tmp_path) as log:
-            assert log.end_offset >= max([*told, *rest])
-            assert payloads(log) == [b"%d" % number for number in range(log.end_offset)]
-
-
 @in_loop
 async def test_a_disk_that_fails_ends_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log.open(tmp_path, config(flush_messages=1, pending_bytes_max=10))
@@ -284,6 +262,25 @@ async def test_a_disk_that_fails_ends_the_log(tmp_path: Path, monkeypatch: pytes
     monkeypatch.undo()
     with Log.open(tmp_path) as again:
         assert payloads(again) == [b"kept"]
+
+
+@in_loop_within(HANGING_S)
+async def test_a_file_that_cannot_be_opened_ends_the_log_and_lets_nobody_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Log.open(tmp_path).close()
+
+    def fail(segment: Segment) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Segment, "writer", fail)
+    log = Log.open(tmp_path)
+    log._thread.join()
+    with pytest.raises(LogError, match="Too many open files; free the disk"):
+        log.append([b"a"])
+    with pytest.raises(LogError, match="Too many open files"):
+        await log.flushed(1)
+    log.close()
 
 
 @in_loop
@@ -331,3 +328,184 @@ async def test_waiting_for_room_raises_when_the_disk_fails(tmp_path: Path, monke
             await room
         with pytest.raises(LogError, match="Input/output"):
             await log.room()
+
+
+def test_no_other_user_can_read_the_files_of_a_log(tmp_path: Path) -> None:
+    with Log.open(tmp_path, config(segment_bytes=10)) as log:
+        log.append([bytes(10)])
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert set(modes) == {"lock", f"{0:020d}.log", f"{0:020d}.index", f"{1:020d}.log"}
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_log_that_is_closed_twice_closes_nothing_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log.open(tmp_path)
+    log.close()
+    monkeypatch.setattr(os, "close", lambda descriptor: pytest.fail(f"it closed {descriptor}"))
+    log.close()
+
+
+def test_messages_that_were_written_and_not_flushed_can_be_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their senders got an error, and may have sent them again somewhere else."""
+    log = Log.open(tmp_path, config())
+    log.append([b"kept"])
+    log.flush()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    log.append([b"refused"])
+    with pytest.raises(LogError, match=r"cannot be written: .* free the disk"):
+        log.flush()
+    log.close()
+    monkeypatch.undo()
+    assert (tmp_path / f"{0:020d}.log").stat().st_size == 14 + 17
+    log.discard_unflushed()
+    with Log.open(tmp_path) as again:
+        assert (again.cut_bytes, payloads(again)) == (0, [b"kept"])
+
+
+def test_the_operator_reads_in_the_journal_what_became_of_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log.open(tmp_path) as log:
+        log.append([b"a", b"b"])
+    (tmp_path / f"{0:020d}.log").write_bytes((tmp_path / f"{0:020d}.log").read_bytes() + b"torn")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with capture_logs() as lines:
+        log = Log.open(tmp_path, config())
+        monkeypatch.setattr(os, "fdatasync", fail)
+        log.append([b"c"])
+        log.close()
+        monkeypatch.undo()
+        Log.open(tmp_path / "other").close()
+    cut, failed = lines
+    assert cut == {
+        "event": "cut the torn end of a log",
+        "log_level": "warning",
+        "directory": str(tmp_path),
+        "bytes": 4,
+        "end": 2,
+    }
+    assert (failed["event"], failed["log_level"], failed["directory"]) == ("a log failed", "error", str(tmp_path))
+    assert failed["error"] == str(log.error)
+
+
+def test_a_thread_list_names_the_log_and_an_open_log_does_not_keep_a_process_alive(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "orders") as log:
+        assert log._thread.name == "tunnel-log orders"
+        assert log._thread.daemon
+
+
+def test_nothing_is_flushed_and_no_segment_begins_before_it_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
+    with Log.open(tmp_path, config(flush_messages=3)) as log:
+        log.append([b"a"])
+        log.append([b"b"])
+        assert log._wait_s() > 1000  # type: ignore[operator]
+        assert log.end_offset == 0
+        log.flush()
+    assert len(list(tmp_path.glob("*.log"))) == 1
+
+
+def test_there_is_room_until_more_bytes_wait_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
+    with Log.open(tmp_path, config(pending_bytes_max=22)) as log:
+        log.append([b"a"])
+        log.append([b"a"])
+        assert (log._pending_bytes, log.has_room) == (22, True)
+
+
+def test_messages_are_found_in_a_segment_that_was_written_in_many_sets(tmp_path: Path) -> None:
+    sent = [b"%d:" % number + bytes(1000) for number in range(150)]
+    with Log.open(tmp_path, config(segment_bytes=100_000)) as log:
+        for number in range(0, 50, 2):
+            log.append(sent[number : number + 2])
+        log.append(sent[50:100])
+        log.flush()
+        assert len(log._segments[-1]._offsets) > 5 or log.first_offset < log._segments[-1].base
+        for number in range(100, 150):
+            log.append([sent[number]])
+        log.flush()
+        for number in range(150):
+            assert next(iter(log.read(number, 1).payloads())) == sent[number]
+    with Log.open(tmp_path) as log:
+        assert [next(iter(log.read(number, 1).payloads())) for number in range(150)] == sent
+
+
+def test_a_large_set_gets_index_entries_inside(tmp_path: Path) -> None:
+    with Log.open(tmp_path, config()) as log:
+        log.append([bytes(1000)] * 100)
+        log.flush()
+        assert len(log._segments[-1]._offsets) == 6
+
+
+def aged(directory: Path, *bases: int) -> None:
+    """Let segments look as if they had been written last 1,000 s ago."""
+    for base in bases:
+        before = time.time() - 1000
+        os.utime(directory / f"{base:020d}.log", (before, before))
+
+
+def filled(directory: Path, count: int, **changes: Any) -> None:
+    """Make a log with a segment of 60 bytes for each message, and an empty last one."""
+    with Log.open(directory, config(segment_bytes=50, **changes)) as log:
+        for _ in range(count):
+            log.append([bytes(50)])
+            log.flush()
+
+
+def test_as_many_segments_are_kept_as_the_bytes_allow(tmp_path: Path) -> None:
+    filled(tmp_path, 5, retain_bytes=120)
+    with Log.open(tmp_path) as log:
+        assert (log.first_offset, log.end_offset, log.size_bytes) == (3, 5, 120)
+
+
+def test_segments_are_kept_until_they_and_all_before_them_are_too_old(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    aged(tmp_path, 0, 1, 3)
+    with Log.open(tmp_path) as log:
+        log.retain()
+        assert log.first_offset == 0
+    with Log.open(tmp_path, config(retain_s=100.0)) as log:
+        log.retain()
+        assert (log.first_offset, log.end_offset) == (2, 5)
+    aged(tmp_path, 2, 4)
+    with Log.open(tmp_path, config(retain_s=2000.0)) as log:
+        log.retain()
+        assert log.first_offset == 2
+
+
+def test_the_last_segment_is_removed_too_when_it_is_too_old(tmp_path: Path) -> None:
+    with Log.open(tmp_path, config()) as log:
+        log.append([b"old"])
+    aged(tmp_path, 0)
+    with Log.open(tmp_path, config(retain_s=2000.0)) as log:
+        log.retain()
+        assert not log._must_roll
+    with Log.open(tmp_path, config(retain_s=100.0)) as log:
+        log.retain()
+        while log.first_offset < 1:
+            threading.Event().wait(0.001)
+        assert (log.first_offset, log.end_offset) == (1, 1)
+        aged(tmp_path, 1)
+        log.retain()  # an empty segment is not replaced
+        assert not log._must_roll
+    assert len(list(tmp_path.glob("*.log"))) == 1
+
+
+def test_trimming_keeps_the_segment_that_has_the_offset(tmp_path: Path) -> None:
+    filled(tmp_path, 4)
+    with Log.open(tmp_path) as log:
+        for before, first in ((0, 0), (1, 1), (2, 2), (2, 2)):
+            log.trim(before)
+            assert log.first_offset == first
+            assert len(payloads(log, first)) == 4 - first

@@ -16,7 +16,7 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import process_time
+from time import monotonic, process_time
 from typing import Any, TypeGuard
 
 import pytest
@@ -26,7 +26,7 @@ __all__ = ["Outcome", "pytest_addoption", "pytest_configure"]
 
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # address space of a child: a mutant that appends without end stops early
-WALL_S = 600  # for a child that neither ends nor computes
+WALL_S = 5  # for a test that neither ends nor computes: it waits for a thread or an event that the mutant has lost
 
 
 class Outcome:
@@ -73,6 +73,7 @@ class Runner:
         self._cpu_s: int = config.getoption("--mutants-cpu")
         self._hits: dict[str, dict[int, None]] = {}
         self._costs_s: list[float] = []
+        self._durations_s: list[float] = []
         self._children: dict[int, Job] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -117,9 +118,10 @@ class Runner:
         items = session.items
         for number, item in enumerate(items):
             reached.clear()
-            started = process_time()
+            started, began = process_time(), monotonic()
             self._test(item, _after(items, number))
             self._costs_s.append(process_time() - started)
+            self._durations_s.append(monotonic() - began)
             for name in reached:
                 self._hits.setdefault(name, {})[number] = None
         del os.environ["MUTANT_UNDER_TEST"]
@@ -157,6 +159,7 @@ class Runner:
         for place, number in enumerate(job.tests):
             limit_s = int(process_time() + self._cpu_s + 10 * self._costs_s[number]) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
+            signal.setitimer(signal.ITIMER_REAL, WALL_S + 20 * self._durations_s[number])
             self._test(items[place], _after(items, place))
             if self.failed:
                 return 1
@@ -210,4 +213,3 @@ def _confine() -> None:
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    signal.alarm(WALL_S)

@@ -319,8 +319,8 @@ class Log(Closeable):
     # the writer thread
 
     def _run(self) -> None:
-        writer = self._segments[-1].writer()
         try:
+            writer = self._segments[-1].writer()
             while True:
                 batch = self._next_batch()
                 if batch is None:
