@@ -8,7 +8,14 @@ import pytest
 from tests.support.disk import RecordedDisk
 from tunnel.messages.errors import LogError
 from tunnel.messages.message import encode_payloads
-from tunnel.messages.segments import INDEX_BYTES, Segment, recover_segments, segment_path, write_atomically
+from tunnel.messages.segments import (
+    INDEX_BYTES,
+    Segment,
+    make_directory,
+    recover_segments,
+    segment_path,
+    write_atomically,
+)
 
 PAYLOADS = [b"%d" % number + bytes(1000) for number in range(100)]
 
@@ -131,3 +138,140 @@ def test_a_reader_of_a_file_that_is_replaced_keeps_the_old_content(tmp_path: Pat
     with open(tmp_path / "file", "rb") as reader:
         write_atomically(tmp_path / "file", b"a longer new one")
         assert reader.read() == b"old"
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files and directories that were synced, in order."""
+    found: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_the_names_of_new_directories_are_synced_and_that_of_one_that_was_there(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    """The process that created it may have died before it was on disk."""
+    deep = tmp_path / "a" / "b" / "c"
+    make_directory(deep)
+    assert deep.is_dir()
+    assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+    synced.clear()
+    make_directory(deep)
+    assert synced == [str(tmp_path / "a" / "b")]
+
+
+def test_a_directory_may_be_made_below_one_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error: OSError = PermissionError(13, "Permission denied")
+
+    def refuse(directory: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("tunnel.messages.segments.sync_directory", refuse)
+    make_directory(tmp_path / "a")
+    assert (tmp_path / "a").is_dir()
+    error = OSError(5, "Input/output error")
+    with pytest.raises(OSError, match="Input/output"):
+        make_directory(tmp_path / "b")
+
+
+def test_a_file_is_replaced_when_its_content_is_on_disk_and_the_name_is_synced_too(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        synced.append("replace")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    write_atomically(tmp_path / "file", b"data")
+    assert synced == [str(tmp_path / "file.new"), "replace", str(tmp_path)]
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_is_replaced_as_a_whole_after_short_writes_and_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file.new").write_bytes(bytes(100))  # what a process left that was killed
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:2]))
+    write_atomically(tmp_path / "file", b"12345")
+    assert (tmp_path / "file").read_bytes() == b"12345"
+
+
+def test_what_a_killed_process_wrote_is_synced_before_it_is_read(tmp_path: Path, synced: list[str]) -> None:
+    segment = filled(tmp_path)
+    assert synced == [str(segment.path)]
+    Segment(tmp_path, 0).recover(last=False)
+    assert len(synced) == 1
+
+
+def test_the_first_damage_and_what_to_do_is_named(tmp_path: Path) -> None:
+    data = encode_payloads([b"abc", b"def"])
+    path = segment_path(tmp_path, 0)
+    for content, text in (
+        (data[:-1] + b"x", f"{path} is damaged: the payload does not match its CRC-32 (at 13); "),
+        (data[:-1], f"{path} ends within a message; "),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(LogError) as caught:
+            Segment(tmp_path, 0).recover(last=False)
+        assert str(caught.value) == f"{text}restore it, or remove it and all older segments"
+
+
+def test_a_part_says_which_offset_comes_after_it_where_that_is_known(tmp_path: Path) -> None:
+    segment = filled(tmp_path, 5)
+    size = len(encode_payloads(PAYLOADS[:1]))
+    for part in (segment.read(5, segment.size), segment.read(5, 1 << 30)):
+        assert (part.size_bytes, part.next_offset) == (segment.size, 105)
+    assert (segment.read(105, 10).size_bytes, segment.read(105, 10).next_offset) == (0, 105)
+    part = segment.read(5, 40_000)  # up to an entry of the index
+    assert part.next_offset is not None
+    assert 20_000 < part.size_bytes <= 40_000
+    assert list(part.payloads()) == PAYLOADS[: part.next_offset - 5]
+    exact = segment.read(5, part.size_bytes)
+    assert (exact.size_bytes, exact.next_offset) == (part.size_bytes, part.next_offset)
+    inside = segment.read(part.next_offset, 1500)
+    assert (inside.size_bytes, inside.next_offset) == (1500, None)
+    assert segment.read(5, 1).size_bytes == size
+    assert segment.read(5, size).size_bytes == size
+
+
+def test_a_segment_has_messages_of_any_size(tmp_path: Path) -> None:
+    large = bytes(1_000_001)
+    segment = filled(tmp_path, 0, [b"small", large])
+    assert (segment.count, list(segment.read(0, 1).payloads())) == (2, [b"small"])
+    assert list(segment.read(1, 1).payloads()) == [large]
+
+
+def test_a_segment_can_be_read_when_it_is_sealed_and_its_end_was_noted(tmp_path: Path) -> None:
+    segment = filled(tmp_path)
+    segment.remember_end()
+    assert segment.position(100) == segment.size
+    segment.seal()
+    assert next(iter(segment.read(99, 1))).payload == PAYLOADS[99]
+    assert segment.index_path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_missing_segment_is_named_with_the_offsets_around_it(tmp_path: Path) -> None:
+    first = filled(tmp_path, 0, PAYLOADS[:10])
+    filled(tmp_path, 12, PAYLOADS[:5])
+    with pytest.raises(LogError) as caught:
+        recover_segments([first, Segment(tmp_path, 12)])
+    text = f"{first.path} ends at 10, but the next segment begins at 12: one is missing; restore it"
+    assert str(caught.value) == text
+
+
+def test_only_what_is_cut_off_the_last_segment_is_counted(tmp_path: Path) -> None:
+    first, last = filled(tmp_path, 0, PAYLOADS[:10]), filled(tmp_path, 10, PAYLOADS[:5])
+    with open(last.path, "ab") as file:
+        file.write(b"torn")
+    assert recover_segments([first, last]) == 4
+    assert recover_segments([first, last]) == 0

@@ -159,7 +159,7 @@ class Runner:
         for place, number in enumerate(job.tests):
             limit_s = int(process_time() + self._cpu_s + 10 * self._costs_s[number]) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
-            signal.setitimer(signal.ITIMER_REAL, WALL_S + 20 * self._durations_s[number])
+            signal.setitimer(signal.ITIMER_REAL, WALL_S + 5 * self._durations_s[number])
             self._test(items[place], _after(items, place))
             if self.failed:
                 return 1
