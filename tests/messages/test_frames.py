@@ -82,3 +82,11 @@ def test_later_versions_may_have_more_fields() -> None:
     header = b'{"code":1,"opaque":2,"language":"JAVA","version":3}'
     (found,) = FrameDecoder().feed(struct.pack(">II", 4 + len(header), len(header)) + header)
     assert found == (CallHeader(1, 2), b"")
+
+
+def test_a_header_that_reaches_beyond_its_frame_is_refused() -> None:
+    header = b'{"code":10,"opaque":7}'
+    for short in (1, 4):
+        data = struct.pack(">II", 4 + len(header) - short, len(header)) + header
+        with pytest.raises(MalformedFrameError, match=f"header length {len(header)}; check that the other side"):
+            list(FrameDecoder().feed(data))

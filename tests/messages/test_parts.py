@@ -72,3 +72,33 @@ def test_an_empty_part_is_complete_with_its_header() -> None:
     assert not decoder.feed(header[:-1])
     assert len(decoder.feed(header[-1:])) == 1
     assert len(decoder.feed(header + header)) == 2
+
+
+def test_a_part_may_be_as_large_as_the_limit_and_has_every_kind_from_1_on() -> None:
+    for kind, size in ((1, 100), (255, 0)):
+        (found,) = PartDecoder(100).feed(encode(Part(kind, 0, 0, 0, 1, 0, False), bytes(size)))
+        assert (found.type, found.size, found.body(), found.last) == (kind, size, bytes(size), False)
+    largest = encode(Part(16, 0, 0, 0, 1, 0, True), bytes(256 * 1024))
+    assert PartDecoder().feed(largest)[0].size == 256 * 1024
+    with pytest.raises(MalformedFrameError, match="length 262183"):
+        PartDecoder().feed(encode_part_header(Part(16, 0, 0, 0, 1, 0, True), 256 * 1024 + 1))
+
+
+def test_an_error_says_what_to_check() -> None:
+    with pytest.raises(MalformedFrameError) as caught:
+        PartDecoder(100).feed(struct.pack(">IBqqqqiB", 37, 16, 0, 0, 0, 0, 1, 1))
+    text = "not a part: length 37, type 16, correlation id 1; check that the peer uses a MessageSession"
+    assert str(caught.value) == text
+    with pytest.raises(MalformedFrameError, match=r"^not a part: a single part that is not the last$"):
+        PartDecoder(100).feed(struct.pack(">IBqqqqiB", 38, 16, 0, 0, 0, 0, -1, 0))
+
+
+def test_a_part_that_arrives_in_pieces_keeps_them_without_a_copy() -> None:
+    data = encode(Part(16, 0, 0, 0, 1, 0, True), b"abcdef")
+    decoder = PartDecoder()
+    assert not decoder.feed(data[:44])
+    assert not decoder.feed(b"")
+    assert not decoder.is_between_parts
+    (found,) = decoder.feed(data[44:])
+    assert [bytes(piece) for piece in found.payload] == [b"ab", b"cdef"]
+    assert decoder.is_between_parts

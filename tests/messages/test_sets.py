@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tunnel.messages.codec import Codec
-from tunnel.messages.errors import MessageTooLargeError
-from tunnel.messages.sets import ByteBufferMessageSet, MessageSet
+from tunnel.messages.errors import DecompressError, MessageSizeError, MessageTooLargeError
+from tunnel.messages.sets import ByteBufferMessageSet, MessageSet, bounds
 
 PAYLOADS = [b"one", b"two", b"three"]
 
@@ -72,3 +72,39 @@ def test_a_set_writes_to_sockets_and_descriptors(tmp_path: Path) -> None:
     finally:
         os.close(descriptor)
     assert (tmp_path / "set").read_bytes() == messages.data
+
+
+def test_a_set_takes_messages_up_to_its_limits() -> None:
+    data = ByteBufferMessageSet.of([bytes(11)]).data
+    assert list(ByteBufferMessageSet(data, message_bytes_max=11).payloads()) == [bytes(11)]
+    for iterate in (iter, ByteBufferMessageSet.shallow):
+        with pytest.raises(MessageSizeError):
+            list(iterate(ByteBufferMessageSet(data, message_bytes_max=10)))
+    packed = ByteBufferMessageSet.of([bytes(1000)], codec=Codec.GZIP)
+    exact = ByteBufferMessageSet(packed.data, unpacked_bytes_max=1010)
+    assert list(exact.payloads()) == [bytes(1000)]
+    small = ByteBufferMessageSet(packed.data, unpacked_bytes_max=1009)
+    with pytest.raises(DecompressError):
+        list(small)
+    assert len(list(small.shallow())) == 1
+    with pytest.raises(MessageSizeError):
+        list(ByteBufferMessageSet(packed.data, message_bytes_max=10, unpacked_bytes_max=10).shallow())
+
+
+def test_a_set_that_was_made_with_a_limit_keeps_it() -> None:
+    large = [b"a", bytes(1_000_001)]
+    messages = ByteBufferMessageSet.of(large, message_bytes_max=1_000_001)
+    assert list(messages.payloads()) == large
+    assert messages.message_bytes_max == 1_000_001
+    with pytest.raises(MessageTooLargeError, match="1000001 bytes, at most 1000000 are allowed"):
+        ByteBufferMessageSet.of(large)
+
+
+def test_a_part_outside_of_a_set_is_named() -> None:
+    assert bounds(10, 10, None) == bounds(10, 10, 5) == (10, 10)
+    assert bounds(10, 0, 0) == (0, 0)
+    assert bounds(10, 3, 4) == (3, 7)
+    with pytest.raises(ValueError, match=r"^offset 11 is not in a set of 10 bytes$"):
+        bounds(10, 11, None)
+    with pytest.raises(ValueError, match=r"^size_max is -1, it must not be negative$"):
+        bounds(10, 0, -1)
