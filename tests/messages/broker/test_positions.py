@@ -1,0 +1,129 @@
+"""The positions of groups: which one holds, what is on disk, and what a start reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.loops import HANGING_S, in_loop_within
+from tunnel.messages.broker.disk_room import DiskRoom
+from tunnel.messages.broker.positions import PositionKey, Positions
+from tunnel.messages.broker.protocol import LIMIT
+from tunnel.messages.errors import LogError, RemoteCallError
+
+KEY: PositionKey = ("billing", "orders", 1)
+OTHER: PositionKey = ("reports", "orders", 0)
+
+
+def made(directory: Path, positions_max: int = 10, **options: Any) -> Positions:
+    return Positions(directory, positions_max, DiskRoom(directory, 0), **options)
+
+
+def checkpoint(directory: Path) -> Any:
+    path = directory / "positions.json"
+    return msgspec.json.decode(path.read_bytes()) if path.exists() else None
+
+
+@in_loop_within(HANGING_S)
+async def test_a_group_moves_forward_and_back_only_by_force(tmp_path: Path) -> None:
+    positions = made(tmp_path)
+    await positions.load()
+    assert (positions.get(KEY), positions.knows(KEY), len(positions)) == (0, False, 0)
+    assert await positions.set(KEY, 5) == 5
+    assert (positions.get(KEY), positions.knows(KEY), positions.knows(OTHER), len(positions)) == (5, True, False, 1)
+    end = positions._store.log.next_offset
+    for smaller in (4, 5):
+        assert await positions.set(KEY, smaller) == 5
+    assert await positions.set(KEY, 5, force=True) == 5
+    assert positions._store.log.next_offset == end == 1  # what changes nothing is not stored again
+    assert await positions.set(KEY, 3, force=True) == 3
+    assert await positions.set(OTHER, 0) == 0
+    assert (positions.get(KEY), positions.knows(OTHER), len(positions)) == (3, True, 2)
+    await positions.close()
+    again = made(tmp_path)
+    await again.load()
+    assert [part async for part in again.of_group()] == [[(KEY, 3), (OTHER, 0)]]
+    assert [part async for part in again.of_group("reports")] == [[(OTHER, 0)]]
+    await again.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_no_group_is_refused_because_of_a_position_that_it_has(tmp_path: Path) -> None:
+    positions = made(tmp_path, 2)
+    await positions.load()
+    for key in (KEY, OTHER):
+        await positions.set(key, 1)
+    with pytest.raises(RemoteCallError, match=r"^the broker keeps 2 positions: use an existing group$") as caught:
+        await positions.set(("new", "orders", 0), 1)
+    assert caught.value.code == LIMIT
+    assert await positions.set(KEY, 2) == 2
+    assert len(positions) == 2
+    await positions.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_a_checkpoint_has_all_positions_and_saves_reading_the_records_before_it(tmp_path: Path) -> None:
+    found = []
+    positions = made(tmp_path, checkpoint_records=3)
+    await positions.load()
+    await positions.set(OTHER, 7)
+    for offset in range(1, 9):
+        await positions.set(KEY, offset)
+        written = checkpoint(tmp_path)
+        found.append(written and written["offset"])
+    assert found == [None, None, 4, 4, 4, 4, 8, 8]
+    assert checkpoint(tmp_path) == {"offset": 8, "positions": [[*OTHER, 7], [*KEY, 7]]}
+    await positions.close()
+    again = made(tmp_path, checkpoint_records=3)
+    await again.load()
+    assert (again.get(KEY), again.get(OTHER)) == (8, 7)
+    assert again._checked == 8
+    for offset in (9, 10):
+        await again.set(KEY, offset)
+    assert checkpoint(tmp_path)["offset"] == 8
+    await again.set(KEY, 11)
+    assert checkpoint(tmp_path) == {"offset": 12, "positions": [[*OTHER, 7], [*KEY, 11]]}
+    await again.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_a_checkpoint_that_cannot_be_written_stops_no_group(tmp_path: Path) -> None:
+    positions = made(tmp_path, checkpoint_records=0)
+    await positions.load()
+    (tmp_path / "positions.json.new").mkdir()
+    with capture_logs() as lines:
+        assert await positions.set(KEY, 1) == 1
+    assert (lines[0]["event"], lines[0]["log_level"]) == ("no_checkpoint", "warning")
+    assert lines[0]["text"].startswith("positions are stored, but starting takes longer: ")
+    (tmp_path / "positions.json.new").rmdir()
+    assert await positions.set(KEY, 2) == 2
+    assert checkpoint(tmp_path) == {"offset": 2, "positions": [[*KEY, 2]]}
+    await positions.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_positions_that_do_not_fit_their_log_are_refused(tmp_path: Path) -> None:
+    """A group would go on somewhere else than where it was."""
+    positions = made(tmp_path)
+    await positions.load()
+    for offset in (1, 2):
+        await positions.set(KEY, offset)
+    await positions.close()
+    path = tmp_path / "positions.json"
+    path.write_bytes(b'{"offset":3,"positions":[]}')
+    text = f"{path} has the offset 3, but the log beside it has 0 to 2: restore both from one backup"
+    with pytest.raises(LogError) as caught:
+        await made(tmp_path).load()
+    assert str(caught.value) == text
+    path.write_bytes(b"[]")
+    with pytest.raises(LogError, match=f"^{tmp_path} does not hold positions: .*; restore it$"):
+        await made(tmp_path).load()
+    path.write_bytes(b'{"offset":2,"positions":[["billing","orders",1,9]]}')
+    again = made(tmp_path)
+    await again.load()
+    assert again.get(KEY) == 9
+    await again.close()
