@@ -172,6 +172,17 @@ async def test_checkpoints_are_written_as_often_as_they_should_be(tmp_path: Path
 
 
 @in_loop_within(HANGING_S)
+async def test_an_outbox_does_not_wait_until_the_records_of_another_are_flushed_by_themselves(tmp_path: Path) -> None:
+    with Inbox.open(tmp_path, LATE, checkpoint_records=0) as inbox:
+        first = asyncio.ensure_future(inbox._accept(ID, 0, 0, [b"a"]))
+        await inbox.log.flushed(1, now=True)
+        second = inbox._accept(ID, 0, 1, [b"b"])  # the checkpoint names it, and nothing else asks for its flush
+        assert await first == 1
+        assert checkpoint(tmp_path) == {"offset": 2, "expected": {ID.hex(): [0, 2]}}
+        assert await second == 2
+
+
+@in_loop_within(HANGING_S)
 async def test_a_checkpoint_that_says_nothing_new_is_not_written(tmp_path: Path) -> None:
     with Inbox.open(tmp_path) as inbox:
         await inbox._accept(ID, 0, 0, [b"a"])

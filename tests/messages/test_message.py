@@ -43,6 +43,10 @@ def test_the_layout_is_that_of_the_document() -> None:
     assert Message(b"hello").size_bytes == 15
 
 
+def test_payloads_may_come_from_any_iterable() -> None:
+    assert encode_payloads(iter([b"a", b"b"])) == encode_payloads([b"a", b"b"])
+
+
 def test_messages_come_with_their_offsets() -> None:
     found = list(scan(encode_payloads([b"a", b"", b"ccc"]), base=100))
     assert found[0] == MessageAndOffset(Message(b"a"), 100, 111)
@@ -215,3 +219,15 @@ def test_too_large_a_message_is_an_error_of_the_caller() -> None:
 def test_the_header_alone_gives_the_place_of_the_next_message() -> None:
     data = encode_payloads([b"abc"])
     assert parse_header(data, 0, 100) == (13, 0, crc32(b"abc"))
+    assert parse_header(encode_payloads([b""]), 0, 6) == (10, 0, 0)
+
+
+@pytest.mark.parametrize(("message_max", "unpacked_max"), [(10, 100), (100, 10)])
+def test_a_compressed_set_may_be_as_long_as_its_messages_and_no_longer(message_max: int, unpacked_max: int) -> None:
+    def scanned(length: int) -> list[MessageAndOffset]:
+        header = struct.pack(">IBBI", length, 1, 1, 0)
+        return list(scan(header, message_bytes_max=message_max, unpacked_bytes_max=unpacked_max))
+
+    assert scanned(106) == []
+    with pytest.raises(MessageSizeError):
+        scanned(107)

@@ -275,3 +275,11 @@ def test_only_what_is_cut_off_the_last_segment_is_counted(tmp_path: Path) -> Non
         file.write(b"torn")
     assert recover_segments([first, last]) == 4
     assert recover_segments([first, last]) == 0
+
+
+def test_a_new_segment_is_empty_and_only_its_user_can_read_it(tmp_path: Path) -> None:
+    segment = Segment(tmp_path, 5)
+    assert (segment.size, segment.count, segment.end) == (0, 0, 5)
+    segment.writer()
+    assert segment.path.stat().st_mode & 0o777 == 0o600
+    assert segment.read(5, 10).size_bytes == 0
