@@ -1,6 +1,7 @@
 """Segments: finding messages by offset, and recovery after a crash."""
 
 import os
+from array import array
 from pathlib import Path
 
 import pytest
@@ -283,3 +284,26 @@ def test_a_new_segment_is_empty_and_only_its_user_can_read_it(tmp_path: Path) ->
     segment.writer()
     assert segment.path.stat().st_mode & 0o777 == 0o600
     assert segment.read(5, 10).size_bytes == 0
+
+
+@pytest.mark.parametrize("count", range(10, 100, 15))
+def test_an_index_is_read_as_it_was_written(tmp_path: Path, count: int) -> None:
+    segment = filled(tmp_path, 0, PAYLOADS[:count])
+    segment.seal()
+    segment.path.write_bytes(bytes(segment.size))  # to read the messages would be an error
+    again = Segment(tmp_path, 0)
+    assert again.recover(last=False) == 0
+    assert (again._offsets, again._positions) == (segment._offsets, segment._positions)
+    assert (again.count, again.size) == (count, segment.size)
+
+
+@pytest.mark.parametrize("number", [-2, -1])
+def test_an_index_with_an_entry_beyond_the_end_is_not_used(tmp_path: Path, number: int) -> None:
+    segment = filled(tmp_path)
+    segment.seal()
+    numbers = array("Q", segment.index_path.read_bytes())
+    numbers[number - 2] = 1 << 40  # the last two are the end
+    segment.index_path.write_bytes(numbers.tobytes())
+    again = Segment(tmp_path, 0)
+    again.recover(last=False)
+    assert (again._offsets, again._positions) == (segment._offsets, segment._positions)
