@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.disk import RecordedDisk
 from tunnel.messages.errors import LogError
+from tunnel.messages.file_sets import FileMessageSet
 from tunnel.messages.message import encode_payloads
 from tunnel.messages.segments import (
     INDEX_BYTES,
@@ -307,3 +308,26 @@ def test_an_index_with_an_entry_beyond_the_end_is_not_used(tmp_path: Path, numbe
     again = Segment(tmp_path, 0)
     again.recover(last=False)
     assert (again._offsets, again._positions) == (segment._offsets, segment._positions)
+
+
+def test_the_last_ends_that_readers_saw_are_found_without_reading_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = filled(tmp_path)
+    end = segment.size
+    for count in range(1, 101):
+        segment.count, segment.size = count, 1010 * count
+        segment.remember_end()
+    segment.size = end
+    monkeypatch.setattr(FileMessageSet, "search", lambda *_: pytest.fail("it read the file"))
+    assert [segment.position(count) for count in range(40, 100)] == [1010 * count for count in range(40, 100)]
+    assert len(segment._ends) <= 64
+
+
+def test_readers_share_the_descriptor_of_the_writer(tmp_path: Path) -> None:
+    segment = filled(tmp_path)
+    writer = segment.writer()
+    assert segment.messages().keeps is writer
+    del writer
+    reader = segment.messages()
+    assert segment.messages().keeps is reader.keeps
