@@ -331,3 +331,15 @@ def test_readers_share_the_descriptor_of_the_writer(tmp_path: Path) -> None:
     del writer
     reader = segment.messages()
     assert segment.messages().keeps is reader.keeps
+
+
+def test_a_reader_gets_nothing_that_is_not_flushed(tmp_path: Path) -> None:
+    """A power failure could take it back."""
+    segment = filled(tmp_path)
+    flushed = segment.read(0, 40_000)
+    assert flushed.next_offset is not None
+    segment.count, segment.size = flushed.next_offset, flushed.size_bytes
+    for size_max in (1, 20_000, segment.size, 1 << 30):
+        assert segment.read(0, size_max).size_bytes <= segment.size
+    assert list(segment.read(0, 1 << 30).payloads()) == PAYLOADS[: segment.count]
+    assert segment.read(segment.count, 1 << 30).size_bytes == 0
