@@ -65,11 +65,12 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
         "backlog": ("tests/messages/test_backlog.py",),
         "codec": ("tests/messages/test_codec.py",),
         "frames": ("tests/messages/test_frames.py",),
+        "inbox": ("tests/messages/test_inbox.py",),
         "message": ("tests/messages/test_message.py",),
         "pacing": ("tests/messages/test_pacing.py",),
         "parts": ("tests/messages/test_parts.py",),
         "requests": ("tests/messages/test_requests.py",),
-        "segments": ("tests/messages/test_segments.py", "tests/messages/test_durability.py"),
+        "segments": ("tests/messages/test_segments.py",),
         "sets": ("tests/messages/test_sets.py",),
     },
     "face": {
