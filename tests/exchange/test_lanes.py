@@ -322,7 +322,8 @@ def test_retry_after_is_obeyed() -> None:
 
 def test_trouble_is_reported_when_it_has_lasted_and_so_is_its_end() -> None:
     loop = attached_loop(packets=1)
-    loop.fate = pushes(*[Fate(status=502, body=b"<h1>Bad gateway</h1>")] * 20)
+    page = Fate(status=502, body=b"<h1>Bad gateway</h1>")
+    loop.fate = lambda request, now: page if now < 8 * SECOND else Fate()
     loop.lanes.set_pulling(False)  # a held pull is doubted, and answered, when its deadline passes
     loop.run(20 * SECOND)
     told = [event for _, event in loop.events if isinstance(event, Troubled | Recovered)]

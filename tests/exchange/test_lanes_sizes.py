@@ -53,6 +53,29 @@ def test_requests_that_are_too_large_become_smaller(refusal: Fate, idle_seconds:
     assert 16 * KIB <= loop.lanes.body_bytes <= LIMIT
 
 
+CROWDED = {
+    "all eight lanes": (LaneConfig(), False),
+    "streams": (LaneConfig(), True),
+    "pulls at intervals": (LaneConfig(pull_interval_us=SECOND // 10), False),
+    "two lanes": (LaneConfig(lanes_max=2), False),
+    "two lanes, pulls at intervals": (LaneConfig(lanes_max=2, pull_interval_us=SECOND // 10), False),
+    "three lanes, one with a stream": (LaneConfig(lanes_max=3), True),
+}
+
+
+@pytest.mark.parametrize("refusal", ["a reset", "silence"])
+@pytest.mark.parametrize(("config", "streams"), CROWDED.values(), ids=CROWDED)
+def test_pushes_that_are_too_large_leave_a_lane_for_small_bodies(
+    config: LaneConfig, streams: bool, refusal: str
+) -> None:
+    """There is always more to push, and the path passes only bodies that are much smaller than the first ones."""
+    loop = Loop(config, fate=refusing(REFUSALS[refusal], 20 * KIB), resends=True, streams=streams)
+    loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(1500))
+    for _ in range(3):  # the connection would be lost if nothing passed for 300 s (4.15)
+        before = len(loop.relay.received)
+        loop.until(lambda before=before: len(loop.relay.received) >= before + 50, loop.now + 150 * SECOND)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 def test_answers_that_are_too_large_become_smaller(refusal: Fate) -> None:
     loop = Loop(fate=lambda request, now: Fate(too_large=refusal, answer_bytes_max=LIMIT))

@@ -29,7 +29,7 @@ from tunnel.exchange.laneset import LaneSet
 from tunnel.exchange.path_model import AnswerSeen, PathModel
 from tunnel.exchange.pulls import NEVER_US
 from tunnel.exchange.refusals import Refusals
-from tunnel.exchange.registration import Registration
+from tunnel.exchange.registration import OTHER_VERSION, SEVERAL_RELAYS, Registration
 from tunnel.exchange.responses import Outcome, Verdict, judge
 from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, encode_packets
 
@@ -276,11 +276,18 @@ class Lanes:
         yield from self._set.flights()
 
     def _push_lane(self) -> Lane | None:
-        """Return the lane for a push, or None. With several lanes, the last idle one is kept for the held pull."""
+        """Return the lane for a push, or None. With several lanes, the last idle one may be kept for a pull."""
+        if self._keeps_lane():
+            return None
         reserved = self._pulling and self._path.holding and not self._set.pulls_in_flight()
         if reserved and self._set.idle_count(self.lane_count) == 1:
             return None
         return self._set.idle(self.lane_count)
+
+    def _keeps_lane(self) -> bool:
+        """Whether the last lane that is left is kept for pulls, because the size of a push is in doubt (7.16)."""
+        left = self._set.idle_count(self.lane_count) + self._path.lanes.most - self.lane_count
+        return left == 1 < self._path.lanes.most and self._refusals.doubts(self._set)
 
     def _pull_due_us(self) -> int:
         if not self._pulling or self._set.idle(self.lane_count) is None:
@@ -296,7 +303,7 @@ class Lanes:
         while self._pull_due_us() <= now:
             idle = self._set.idle(self.lane_count)
             assert idle is not None  # else no pull is due
-            hold_us = self._path.pulls.started(self._path.hold.hold_us, now)
+            hold_us = self._refusals.hold_us(self._path.pulls.started(self._path.hold.hold_us, now), self._set)
             self._start(idle, idle.start_pull(attached, hold_us, self._path.down.limit_bytes), now)
 
     def _start_piece(self, lane: Lane, attached: Attached, now: int) -> None:
@@ -341,17 +348,25 @@ class Lanes:
             self._abandon(flight)
             self._give_up(self._set.lanes[flight.lane])
         elif self._refusals.wants_probe(flight, self._set):
-            self._probe(now)
+            self._probe(flight, now)
 
-    def _probe(self, now: int) -> None:
-        """Pull on a further lane, without a hold, to find out whether small bodies pass."""
+    def _probe(self, flight: Flight, now: int) -> None:
+        """Pull without a hold, to find out whether small bodies pass while this push fails.
+
+        Without a lane for the pull, give up another push that fails: the failures of this one are the proof.
+        """
         attached = self._registration.attached
-        if attached is not None and self._path.lanes.add():
+        assert attached is not None  # else no push is in flight
+        lane = self._set.idle(self.lane_count)
+        if lane is None and self._path.lanes.add():
             lane = self._set.lanes[self.lane_count - 1]
-            lane.used_us = now
-            if lane.idle:
-                self._start(lane, lane.start_pull(attached, 0, self._path.down.limit_bytes), now)
             self._tell_lanes()
+        elif lane is None and (other := self._set.least_failed_push(but=flight)) is not None:
+            lane = self._set.lanes[other.lane]
+            self._abandon(other)
+            self._give_up(lane)
+        if lane is not None and lane.idle:
+            self._start(lane, lane.start_pull(attached, 0, self._path.down.limit_bytes), now)
 
     def _refused_once(self, flight: Flight, request_id: int, status: int, outcome: Outcome, now: int) -> None:
         """Process a response that is neither ANSWER nor ATTACHED."""
@@ -443,26 +458,11 @@ class Lanes:
         attempt = self._close(flight, request_id)
         if message.version != VERSION:
             self._registration.attached = None  # AttachedEvent was not emitted, so Detached must not be either
-            self._refuse(
-                AttachRefused(
-                    0,
-                    0,
-                    f"the relay chose protocol version {message.version}, but this endpoint speaks only {VERSION}: "
-                    "update the older side",
-                )
-            )
+            self._refuse(AttachRefused(0, 0, OTHER_VERSION.format(message.version, VERSION)))
             return
         if self._registration.meets_several_relays:
             self._registration.attached = None
-            self._refuse(
-                AttachRefused(
-                    0,
-                    0,
-                    "several relays answer at this address by turns, and each one forgets what it does not see: "
-                    "configure the proxy in front of them to send each client to one relay (session stickiness), or "
-                    "name the URL of one relay",
-                )
-            )
+            self._refuse(AttachRefused(0, 0, SEVERAL_RELAYS))
             return
         self._attach = None
         self._heard()

@@ -28,6 +28,11 @@ class LaneSet:
         """Return the number of pulls in flight, but for those whose answers may be streams."""
         return sum(flight.pull and not flight.stream for flight in self.flights())
 
+    def least_failed_push(self, but: Flight) -> Flight | None:
+        """Return the push in flight with the fewest unexplained failures, at least one, apart from `but`; or None."""
+        pushes = [flight for flight in self.flights() if not flight.pull and flight.unexplained and flight is not but]
+        return min(pushes, key=lambda flight: flight.unexplained, default=None)
+
     def idle(self, count: int) -> Lane | None:
         """Return an idle lane among the first `count`, or None.
 

@@ -6,7 +6,7 @@ Many paths refuse large bodies without the status 413: with another status, a re
 repeatedly. An outage looks the same, except that smaller bodies fail, too.
 """
 
-from tunnel.exchange.config import KIB, LaneConfig
+from tunnel.exchange.config import KIB, SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.laneset import LaneSet
 from tunnel.exchange.path_model import PathModel
@@ -21,6 +21,7 @@ _UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passe
 _PASSED_BETWEEN = 2  # at least this number of these failures must have come after a smaller body had passed
 _LOWER_FAILURES = 4  # 7.16: from this failure on, every second repeat asks for the smallest answer
 _ANSWER_BYTES_MIN = 4 * KIB
+_HOLD_US_DOUBT = SECOND_US  # 7.16: the longest hold of a pull while the size of a push is in doubt
 
 
 class Refusals:
@@ -86,12 +87,23 @@ class Refusals:
             and self._path.up.refused(flight.body_bytes, now)
         )
 
+    def doubts(self, lanes: LaneSet) -> bool:
+        """Return whether the size of a push in flight is in doubt, because the push keeps failing."""
+        return any(_is_doubtful(flight) for flight in lanes.flights())
+
+    def hold_us(self, wanted_us: int, lanes: LaneSet) -> int:
+        """Return the hold that a pull may ask for: a long one would show too late that small bodies pass."""
+        doubtful = [flight for flight in lanes.flights() if _is_doubtful(flight)]
+        if not doubtful:
+            return wanted_us
+        return min(wanted_us, _HOLD_US_DOUBT) if all(flight.smaller_passed for flight in doubtful) else 0
+
     def wants_probe(self, flight: Flight, lanes: LaneSet) -> bool:
         """Return whether to send a pull to find out if small bodies pass.
 
         This is so if this push keeps failing, no smaller body has passed since, and no pull in flight will show it.
         """
-        if flight.pull or flight.unexplained < _LOWER_FAILURES or flight.smaller_passed:
+        if not _is_doubtful(flight) or flight.smaller_passed:
             return False
         return not any(other.pull and (other.failures or not other.hold_us) for other in lanes.flights())
 
@@ -107,3 +119,8 @@ class Refusals:
                 self._lowered_us = now
         elif answer.more or len(answer.data) * 2 > attempt.answer_bytes_max:
             self._lowered_us = -1
+
+
+def _is_doubtful(flight: Flight) -> bool:
+    """Whether this is a push that has failed so often that its body may be too large."""
+    return not flight.pull and flight.unexplained >= _LOWER_FAILURES

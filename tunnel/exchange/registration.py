@@ -3,7 +3,13 @@
 from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.wire import VERSION, Attach, Attached, attachment_id
 
-__all__ = ["Registration"]
+__all__ = ["OTHER_VERSION", "SEVERAL_RELAYS", "Registration"]
+
+OTHER_VERSION = "the relay chose protocol version {}, but this endpoint speaks only {}: update the older side"
+SEVERAL_RELAYS = (
+    "several relays answer at this address by turns, and each one forgets what it does not see: configure the proxy in "
+    "front of them to send each client to one relay (session stickiness), or name the URL of one relay"
+)
 
 _GENERATION_MAX = 2**32 - 1  # 7.11
 _RETURNS_MAX = 10  # returns to known epochs in quick succession; a single relay hardly ever causes ten

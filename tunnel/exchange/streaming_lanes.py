@@ -149,7 +149,9 @@ class StreamingLanes(Lanes):
         return self._path.pulls.due_us(self._set.pulls_in_flight(), lanes)
 
     def _push_lane(self) -> Lane | None:
-        return self._set.idle(self.lane_count) if self.is_streaming else super()._push_lane()
+        if self.is_streaming and not self._keeps_lane():
+            return self._set.idle(self.lane_count)
+        return super()._push_lane()
 
     def _start_what_is_due(self, attached: Attached, now: int) -> None:
         super()._start_what_is_due(attached, now)
