@@ -4,7 +4,7 @@ const JUST = 50; // ms, and half of a long wait: the document does not say how l
 const PROOFS = 2;
 const FIRST_REST = 60_000;
 const LONGEST_REST = 600_000;
-const FIRST_PAUSE = 100; // between pulls while none is held; the document does not say how often they leave then
+const FIRST_PAUSE = 100; // between pulls while none is held; 7.15 begins with 50 ms
 const LONGEST_PAUSE = 1000;
 
 export class HeldPulls {

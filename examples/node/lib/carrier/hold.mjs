@@ -6,7 +6,7 @@ const LONGEST = 55_000;
 const LEAST = 2000;
 const TRIAL_AFTER = 4; // pulls
 const MOST_BEFORE_TRIAL = 64;
-const SIMILAR = 0.2; // the document does not say when two ages are similar
+const SIMILAR = 0.2; // 7.15 names 1 s or a quarter, and allows other figures
 
 export class Hold {
   /** `most`: the largest hold of the relay. */
