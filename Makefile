@@ -63,7 +63,7 @@ test: setup ## Run lint, unit tests and 500 simulated runs; list what was skippe
 
 units: setup ## Run only the unit tests, without those of test-clients and test-long
 	@rm -f $(SUMMARY)
-	$(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG) $(CLIENTS)) --summary-file=$(SUMMARY)
+	$(BIN)/python -m pytest -n 6 --dist worksteal -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG) $(CLIENTS)) --summary-file=$(SUMMARY)
 
 test-clients: setup ## Run the tests of real clients (ssh, psql, redis, curl, Go, ...), Node's endpoint, and CPython's tests of sockets
 	@rm -f $(CLIENTS_SUMMARY)
