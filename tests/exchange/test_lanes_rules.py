@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.exchange.loop import SECRET, Fate, data_packet
-from tests.exchange.test_lanes import MS, SECOND, STEADY, attached_loop, encoded, pushes
+from tests.exchange.test_lanes import MS, SECOND, STEADY, attached_loop, encoded
 from tunnel.exchange import BatchDone, LaneConfig, Lanes, PacketsReceived, Request, Troubled
 from tunnel.wire import Answer, Attached, Discarded, Exchange, attachment_id, decode_envelope
 
@@ -56,7 +56,7 @@ def test_the_attach_is_the_first_measurement_of_the_path() -> None:
 def test_a_connection_that_failed_is_named_in_the_trouble() -> None:
     loop = attached_loop(packets=1)
     loop.lanes.set_pulling(False)
-    loop.fate = pushes(*[Fate(request_lost=True, reported=True)] * 20)
+    loop.fate = lambda request, now: Fate(request_lost=True, reported=True)
     loop.run(10 * SECOND)
     told = {event.last for _, event in loop.events if isinstance(event, Troubled)}
     assert told == {"the HTTP connection failed"}

@@ -85,8 +85,8 @@ def test_haproxy_that_limits_the_rate_of_requests_and_their_size(tmp_path: Path)
 @haproxy
 @pytest.mark.parametrize("slots", [1, 2])
 def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) -> None:
-    """The endpoint learns to hold fewer pulls than requests pass at once. A push waits for the end of a hold only
-    until it has learned this, and for a moment each time it tries one pull more, at most once in 60 s."""
+    """The endpoint learns to hold fewer pulls than requests pass at once. When it has learned this depends on the load
+    of the machine."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:
@@ -102,7 +102,7 @@ def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) ->
         start_haproxy(tmp_path, "haproxy-few-slots.cfg", relay=relay, slots=slots) as server,
     ):
         run(main())
-    assert sum(most >= slots for most in held_most) <= 5
+    assert min(held_most) == slots - 1
 
 
 @nginx
