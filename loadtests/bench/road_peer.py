@@ -229,8 +229,7 @@ class Forwarder(asyncio.Protocol):
         if path.rate_bps:
             self._free_at = max(self._free_at, now) + size / path.rate_bps
         self._loop.call_at(max(self._free_at, now) + path.delay_s, self._pass)
-        if path.rate_bps and self._late_bytes > path.holds_bytes:
-            self.transport.pause_reading()
+        self._pause_or_read()
 
     def _pass(self) -> None:
         if self.other is None:
@@ -238,8 +237,8 @@ class Forwarder(asyncio.Protocol):
         data = self._late.popleft()
         self._late_bytes -= len(data)
         self.other.transport.write(data)
-        if self._path.rate_bps and self._late_bytes <= self._path.holds_bytes and not self._is_held:
-            self.transport.resume_reading()
+        if self._path.is_slow:
+            self._pause_or_read()
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -252,9 +251,15 @@ class Forwarder(asyncio.Protocol):
     def hold(self, *, held: bool) -> None:
         """Stop reading while the other side takes no more, or go on."""
         self._is_held = held
-        if held:
+        self._pause_or_read()
+
+    def _pause_or_read(self) -> None:
+        is_full = self._path.rate_bps and self._late_bytes > self._path.holds_bytes
+        if self.transport.is_closing():
+            return
+        if self._is_held or is_full:
             self.transport.pause_reading()
-        elif not self._path.rate_bps or self._late_bytes <= self._path.holds_bytes:
+        else:
             self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
