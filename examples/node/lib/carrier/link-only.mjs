@@ -2,7 +2,7 @@
 // exchanges, as the carrier "auto" does.
 
 import { Alarm } from '../clock.mjs';
-import { Link } from './link.mjs';
+import { openLink } from './link.mjs';
 import { interpret, RESULT } from './response.mjs';
 
 const NO_RECEIPT = 10_000; // 8.0
@@ -45,12 +45,7 @@ export class LinkCarrier {
   }
 
   open() {
-    this.cancel = this.client.upgrade((error, response) => {
-      this.cancel = null;
-      if (response?.status !== 101) return this.notOpened(error, response);
-      this.link = new Link(this, response.socket);
-      return this.link.start(response.head);
-    });
+    openLink(this);
   }
 
   notOpened(error, response) {

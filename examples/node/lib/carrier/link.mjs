@@ -21,6 +21,16 @@ function noop() {
   return { packets: [packet], size: packet.length, receipted() {}, lost() {} };
 }
 
+/** Asks for an upgrade. The owner then has a link that has started as `link`, or its `notOpened` is called. */
+export function openLink(owner) {
+  owner.cancel = owner.client.upgrade((error, response) => {
+    owner.cancel = null;
+    if (response?.status !== 101) return owner.notOpened(error, response);
+    owner.link = new Link(owner, response.socket);
+    return owner.link.start(response.head);
+  });
+}
+
 export class Link {
   /**
    * `owner`: {clock, endpoint, info, attachment, wake(), opened(link), receipted(link), ended(link, why, result)}.

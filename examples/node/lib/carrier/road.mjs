@@ -1,7 +1,7 @@
 // The link as a road beside exchanges (8.6): when it is tried, when it is doubted, and when it rests.
 
 import { Alarm } from '../clock.mjs';
-import { Link } from './link.mjs';
+import { openLink } from './link.mjs';
 import { interpret } from './response.mjs';
 
 const LEAST_TRY = 3000;
@@ -80,12 +80,7 @@ export class Road {
     this.triedAt = this.clock.now();
     this.turns.set(CHECK_TURNS);
     this.limit.set(Math.max(LEAST_TRY, 4 * (this.times.srtt ?? 0)));
-    this.cancel = this.client.upgrade((error, response) => {
-      this.cancel = null;
-      if (response?.status !== 101) return this.notOpened(error, response);
-      this.link = new Link(this, response.socket);
-      return this.link.start(response.head);
-    });
+    openLink(this);
   }
 
   /** Not every proxy lets an upgrade through. Only the answers to exchanges have consequences (8.0). */
