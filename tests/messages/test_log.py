@@ -4,30 +4,17 @@ import asyncio
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.messages.logs import NEVER_S, config, payloads
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError
 from tunnel.messages.file_sets import FileMessageSet
-from tunnel.messages.log import Log, LogConfig
+from tunnel.messages.log import Log
 from tunnel.messages.message import encode_payloads
 from tunnel.messages.segments import Segment
-
-NEVER_S = 3600.0
-
-
-def config(**changes: Any) -> LogConfig:
-    return LogConfig(**{"flush_messages": 1_000_000, "flush_s": NEVER_S, **changes})
-
-
-def payloads(log: Log, offset: int = 0) -> list[bytes]:
-    found: list[bytes] = []
-    while offset + len(found) < log.end_offset:
-        found += log.read(offset + len(found), 1000).payloads()
-    return found
 
 
 def test_appended_messages_can_be_read_after_the_flush(tmp_path: Path) -> None:

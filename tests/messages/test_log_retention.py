@@ -6,20 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tunnel.messages.log import Log, LogConfig
-
-NEVER_S = 3600.0
-
-
-def config(**changes: Any) -> LogConfig:
-    return LogConfig(**{"flush_messages": 1_000_000, "flush_s": NEVER_S, **changes})
-
-
-def payloads(log: Log, offset: int = 0) -> list[bytes]:
-    found: list[bytes] = []
-    while offset + len(found) < log.end_offset:
-        found += log.read(offset + len(found), 1000).payloads()
-    return found
+from tests.messages.logs import config, payloads
+from tunnel.messages.log import Log
 
 
 def test_retention_removes_old_segments(tmp_path: Path) -> None:
