@@ -27,7 +27,7 @@ _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
 _DOUBT_S = 5.0  # after a refusal because of perhaps one connection too many, no additional one is opened for this long
-_REFUSED_S = 1.0  # a connection too many is refused sooner: then even a pull that is held shows that it works
+_NEW_S = 1.0  # a connection too many is refused sooner: then even a pull that is held shows that it works
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
 PAUSE_S = 0.2  # time for the path to notice that the connection of a refused request was closed
 
@@ -123,7 +123,7 @@ class Connections:
         A proxy that allows fewer then refuses all requests. If it has the body of one that it refuses, it may go on
         counting that connection as open when it is reset: Squid does so for 15 minutes.
         """
-        return len(self._busy) + len(self._idle) > self._carried and now_s - self._made_s < _REFUSED_S
+        return len(self._busy) + len(self._idle) > self._carried and now_s - self._made_s < _NEW_S
 
     async def close(self) -> None:
         """Close all connections. None may be in use."""
