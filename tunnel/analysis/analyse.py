@@ -133,12 +133,14 @@ def _streams(
         kept(network.stream_table(ordered)) as streams,
     ):
         _totals(result, streams)
-        found = beside.submit(_network, result, ordered, events, relay_dropped)
+        examined = beside.submit(_network, result, ordered, events, relay_dropped)
         progress("measuring round trips and stalls")
         with kept(timing.steps_of(steps, streams)) as timed:
             _timing(result, timed, ordered, streams)
-            _stalls(result, timed, steps, ordered, streams, events, missing)
-        found.result()
+            with kept(stalls.stalls_of(timed, steps, ordered, streams, events, missing)) as stalled:
+                _stalls(result, stalled, timed, streams)
+        result.points = _points(steps, [row["stream"] for row in result.worst[:WORST]])
+        examined.result()
         _name(result, steps)
 
 
@@ -228,28 +230,16 @@ def _timing(result: Analysis, timed: DataFrame, ordered: DataFrame, streams: Dat
     result.limits = _row(limits.limits_of(timed, streams, F.lit(result.totals["payload_most"])))
 
 
-def _stalls(
-    result: Analysis,
-    timed: DataFrame,
-    steps: DataFrame,
-    ordered: DataFrame,
-    streams: DataFrame,
-    events: DataFrame,
-    missing: DataFrame,
-) -> None:
-    with kept(stalls.stalls_of(timed, steps, ordered, streams, events, missing)) as found:
-        result.stalls = _rows(stalls.stalls_by_cause(found))
-        result.longest_stalls = _rows(stalls.longest(found, STALLS_LISTED))
-        by_stream = found.groupBy("stream").agg(
-            F.count("*").alias("stalls"), F.sum("gap_us").alias("stalled_us"), F.mode("why").alias("stalled_by")
-        )
-        receipts = timing.receipts_by_stream(timed)
-        worst = streams.join(by_stream, "stream", "left").join(receipts, "stream", "left")
-        blame = (
-            F.coalesce("stalled_us", F.lit(0)) + 1000 * F.coalesce("lost", F.lit(0)) + F.coalesce("needless", F.lit(0))
-        )
-        result.worst = _rows(worst.orderBy(blame.desc(), "stream").limit(WORST_LISTED))
-    result.points = _points(steps, [row["stream"] for row in result.worst[:WORST]])
+def _stalls(result: Analysis, stalled: DataFrame, timed: DataFrame, streams: DataFrame) -> None:
+    result.stalls = _rows(stalls.stalls_by_cause(stalled))
+    result.longest_stalls = _rows(stalls.longest(stalled, STALLS_LISTED))
+    by_stream = stalled.groupBy("stream").agg(
+        F.count("*").alias("stalls"), F.sum("gap_us").alias("stalled_us"), F.mode("why").alias("stalled_by")
+    )
+    receipts = timing.receipts_by_stream(timed)
+    worst = streams.join(by_stream, "stream", "left").join(receipts, "stream", "left")
+    blame = F.coalesce("stalled_us", F.lit(0)) + 1000 * F.coalesce("lost", F.lit(0)) + F.coalesce("needless", F.lit(0))
+    result.worst = _rows(worst.orderBy(blame.desc(), "stream").limit(WORST_LISTED))
     for row in result.worst:
         for name in ("receipts", "backoff_max"):  # 0 if the stream sent packets, None if its sender was not traced
             row[name] = row[name] or (0 if row["packets"] else None)

@@ -17,7 +17,6 @@ from tunnel.traces.salvage import examine
 __all__ = ["export", "qlog_event"]
 
 _SEPARATOR = b"\x1e"  # RFC 7464
-_RECOVERY = frozenset({"packet_lost", "marked_for_retransmit", "timer_updated", "packets_acked"})
 _QUIC = frozenset(
     {
         "packet_sent", "packet_received", "packet_dropped", "packet_buffered", "packets_acked", "packet_lost",

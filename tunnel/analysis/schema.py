@@ -5,10 +5,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from tunnel.traces.record import TraceRecord
 
-__all__ = ["CORRUPT", "EVENT_COLUMNS", "events_schema"]
+__all__ = ["CORRUPT", "events_schema"]
 
 CORRUPT = "_corrupt_record"  # Spark's own name for the column with the text of a line that is not JSON
-EVENT_COLUMNS = tuple(field.name for field in msgspec.structs.fields(TraceRecord))
 
 # Small numbers get narrow columns, because millions of rows are sorted and moved.
 _NARROW = frozenset({"packet_type", "attempt", "backoff", "lane", "status"})

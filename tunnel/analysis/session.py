@@ -23,8 +23,6 @@ _SETTINGS = {
     "spark.sql.constraintPropagation.enabled": "false",
     # Otherwise each expression that is built asks Java four more questions, to name its line in an error.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # The streaming state is only a list of file names.
-    "spark.sql.streaming.minBatchesToRetain": "2",
 }
 
 # In one process, adaptive planning gains nothing: the shuffles are small, and to plan the next stage and to generate
