@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,36 @@ async def test_short_writes_are_completed_and_room_is_awaited(tmp_path: Path, mo
         await log.room()
         log.flush()
         assert payloads(log) == sent
+
+
+@in_loop_within(HANGING_S)
+async def test_the_writer_may_make_room_just_when_a_caller_begins_to_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer wakes those who wait when it takes what is pending. A caller that came later would wait forever."""
+    gate = threading.Event()
+    real, get_loop = os.writev, asyncio.get_running_loop
+
+    def held(descriptor: int, buffers: list[memoryview]) -> int:
+        assert gate.wait(HANGING_S)
+        return real(descriptor, buffers)
+
+    def get_loop_late() -> asyncio.AbstractEventLoop:
+        gate.set()
+        while not log.has_room:
+            time.sleep(0)
+        return get_loop()
+
+    monkeypatch.setattr(os, "writev", held)
+    with Log.open(tmp_path, config(pending_bytes_max=10)) as log:
+        log.append([bytes(50)])
+        while not log.has_room:  # until the writer thread takes it  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        log.append([bytes(50)])
+        assert not log.has_room
+        monkeypatch.setattr(asyncio, "get_running_loop", get_loop_late)
+        await log.room()
+        monkeypatch.undo()
 
 
 @in_loop

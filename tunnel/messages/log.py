@@ -212,6 +212,8 @@ class Log(Closeable):
             with self._condition:
                 if self._error is not None:
                     raise self._error
+                if self.has_room:  # the writer has just taken what was pending; it may take nothing more
+                    return
                 self._room_waiters.append((loop, waiter))
             await waiter
 

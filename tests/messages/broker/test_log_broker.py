@@ -258,11 +258,15 @@ async def test_a_replica_without_its_master_waits(tmp_path: Path) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("batch_bytes", [10, 1 << 20])
 @in_loop_within(HANGING_S)
 async def test_a_replica_whose_own_disk_fails_stops_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not claim to wait for its master, which has done nothing wrong."""
+    """It does not claim to wait for its master, which has done nothing wrong.
+
+    If all messages fit into one batch, no later append fails, so the replica itself must look at its log.
+    """
     real = os.writev
 
     def full(descriptor: int, buffers: Sequence[bytes]) -> int:
@@ -281,7 +285,7 @@ async def test_a_replica_whose_own_disk_fails_stops_and_says_so(
         async with (
             served(LogBroker(log).handlers) as master,
             ChannelTable() as table,
-            Replica(copy, table, master, batch_bytes=10) as replica,
+            Replica(copy, table, master, batch_bytes=batch_bytes) as replica,
         ):
             with pytest.raises(LogError, match="No space left"):
                 await replica.wait()

@@ -236,6 +236,8 @@ class Replica:
         Raises OffsetOutOfRangeError, a LogError, if the master no longer has the next message; another LogError if the
         own log has failed.
         """
+        if self.log.error is not None:  # perhaps after the last append, when no later one would report it
+            raise self.log.error
         fields = {
             **self._place,
             "offset": str(self.log.next_offset),
