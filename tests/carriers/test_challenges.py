@@ -308,3 +308,23 @@ def test_advice_names_the_missing_extra_where_only_conversations_are_offered(
     monkeypatch.setitem(sys.modules, "spnego", None)
     assert talking().advice([TALKS]) == "http://proxy asks for Negotiate: install tunnel-transport[proxy-auth]"
     assert talking().advice([TALKS, BASIC]) == f"http://proxy asks for Negotiate, Basic (office), {CHECK}"
+
+
+@pytest.mark.parametrize(
+    ("user", "sent", "challenges", "is_refusal"),
+    [
+        ("me", "Basic bWU6", [Challenge("basic")], True),
+        ("me", "Digest username=", [Challenge("digest", {"nonce": "n"})], True),
+        ("me", "Digest username=", [Challenge("digest", {"nonce": "n", "stale": "true"})], False),
+        ("me", "NTLM TlRM", [Challenge("ntlm")], True),
+        ("me", None, [Challenge("pigeon")], False),  # it never saw the password
+        ("", "Negotiate YII=", [Challenge("negotiate")], False),  # a ticket of the operating system
+    ],
+)
+def test_only_the_password_counts_as_refused(
+    user: str, sent: str | None, challenges: list[Challenge], is_refusal: bool
+) -> None:
+    introduction = Introduction("http://proxy", "proxy", user, "wrong", can_talk=True)
+    introduction.challenged(challenges, sent)
+    assert bool(introduction.refusal) is is_refusal
+    assert "wrong" not in introduction.refusal

@@ -131,6 +131,29 @@ def test_a_failed_authentication_says_what_to_do(
     assert "hidden" not in caplog.text
 
 
+class AsksForUpgrades:
+    """Admits exchanges, and no upgrade, whatever the password."""
+
+    def judge(self, method: str, uri: str, header: str) -> list[str] | None:
+        return None if uri.endswith("/exchange") else ['Basic realm="upgrades"']
+
+
+@pytest.mark.parametrize("carrier", ["link", "websocket"])
+def test_a_password_that_the_proxy_refuses_for_upgrades_is_sent_once(carrier: str) -> None:
+    """The ladder tries again and again. Many proxies lock an account after three to five wrong passwords."""
+
+    async def main() -> None:
+        async with LinkTestRelay() as relay, AskingProxy(AsksForUpgrades) as proxy:
+            url = f"http://{USER}:wrong@127.0.0.1:{proxy.port}"
+            async with relay.attach("bob", proxy=url, carrier=carrier) as client:
+                while client.stats().roads[0].tries < 4:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                assert [header for header in proxy.headers if header] == ["Basic bWU6d3Jvbmc="]
+                assert f"did not accept user {USER}" in client.stats().roads[0].why
+
+    run(main(), uvloop.new_event_loop)
+
+
 @in_loop
 async def test_a_client_certificate_is_presented_to_the_relay_behind_a_proxy() -> None:
     async with HttpTestRelay(tls=server_tls(client_certificates=True)) as relay, AskingProxy(Basic) as proxy:

@@ -26,6 +26,33 @@ async def test_each_refused_connect_closes_its_connection_to_the_proxy(status: s
                     assert await proxy.ended.get() == proxy.ports[-1]
 
 
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "CONNECT"])
+@in_loop
+async def test_a_refused_password_is_not_sent_again_until_there_is_another(is_tls: bool) -> None:
+    """Many proxies lock an account after a few wrong passwords, and each road, spare and renewal would send it."""
+    scheme = "https" if is_tls else "http"
+    async with Origin(answer('407 Who are you\r\nProxy-Authenticate: Basic realm="x"')) as proxy:
+
+        def with_password(password: str) -> str:
+            return f"{proxy.url[:7]}me:{password}@{proxy.url[7:]}"
+
+        dialing = Dialing(f"{scheme}://relay.invalid", proxy=with_password("wrong"))
+        async with dialing.session() as session:
+
+            async def get() -> None:
+                with pytest.raises(aiohttp.ClientHttpProxyError, match="did not accept user me") as caught:
+                    await session.get(dialing.url("exchange"), proxy=None if is_tls else dialing.proxy)
+                assert caught.value.status == 407
+
+            for _ in range(3):
+                await get()
+            assert len(proxy.heads) == 2  # without the password, and with it
+            dialing.renew(dialing.other_secrets(None, {}, with_password("new")), lambda status: None)
+            for _ in range(3):
+                await get()
+            assert len(proxy.heads) == 4
+
+
 @pytest.mark.parametrize(
     "head",
     [

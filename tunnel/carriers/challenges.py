@@ -79,11 +79,16 @@ def parse_challenges(values: Iterable[str]) -> list[Challenge]:
 
 
 class Introduction:
-    """User and password for one proxy, and the scheme in use. All connections share it. The password is not logged."""
+    """User and password for one proxy, and the scheme in use. All connections share it. The password is not logged.
+
+    Once the proxy has refused them, the callers must not send them again: many proxies lock an account after a few
+    wrong passwords. A new password comes with a new Introduction.
+    """
 
     def __init__(self, proxy: str, host: str, user: str = "", password: str = "", *, can_talk: bool = False) -> None:
         """`can_talk`: whether several messages on one connection are possible, as with CONNECT."""
         self.user = user
+        self.refusal = ""  # advice for people, once the proxy has refused user and password
         self._proxy = proxy
         self._host = host
         self._password = password
@@ -113,13 +118,18 @@ class Introduction:
         )
 
     def challenged(self, challenges: list[Challenge], sent: str | None) -> bool:
-        """Choose a scheme after the proxy answered 407 to the header `sent`. Return False if none is left to try."""
+        """Choose a scheme after the proxy answered 407 to the header `sent`.
+
+        Return False if none is left to try, and set `refusal` if that is because of user and password.
+        """
         scheme = (sent or "").partition(" ")[0].lower()
         if not challenges:
             challenges = [Challenge("basic")]  # the proxy must name a scheme, but did not: most such proxies mean Basic
         if scheme:
             offers = [offer for offer in challenges if offer.scheme == scheme == "digest"]
             if not any(offer.parameters.get("stale", "").lower() == "true" for offer in offers):
+                if self.user:  # without a user it was a ticket of the operating system, which may have a new one later
+                    self.refusal = self.advice(challenges)
                 return False
         best = next((offer for offer in sorted(challenges, key=_strength) if self._can_answer(offer)), None)
         if best is None:

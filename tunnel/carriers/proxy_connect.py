@@ -32,6 +32,7 @@ def introduce(present: Callable[[], Introduction]) -> aiohttp.ClientMiddlewareTy
 
     async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         introduction = present()
+        _require_unrefused(introduction, request.request_info)
         for tries_left in reversed(range(_TRIES)):
             sent = introduction.header(request.method, str(request.url))
             if sent is not None:
@@ -46,6 +47,12 @@ def introduce(present: Callable[[], Introduction]) -> aiohttp.ClientMiddlewareTy
         raise AssertionError("the last try returns or raises")
 
     return middleware
+
+
+def _require_unrefused(introduction: Introduction, info: aiohttp.RequestInfo) -> None:
+    """Raise ClientHttpProxyError, before a request is sent, if the proxy has refused this user and password."""
+    if introduction.refusal:
+        raise _refusal(info, 407, introduction.refusal)
 
 
 def _refusal(info: aiohttp.RequestInfo, status: int, message: str) -> aiohttp.ClientHttpProxyError:
@@ -97,6 +104,7 @@ class ConnectConnector(aiohttp.BaseConnector):
     async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "ProxyConnection":
         """Return a connection through the proxy to the target. Raise ClientHttpProxyError if the proxy refuses."""
         introduction = self._present()
+        _require_unrefused(introduction, req.request_info)
         for tries_left in reversed(range(_TRIES)):
             dialogue = await self._dial(req)
             try:
