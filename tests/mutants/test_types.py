@@ -11,6 +11,7 @@ SOURCE = """
 class Box:
     def __init__(self) -> None:
         self.full = False
+        self.level: int = 4
 
     def fill(self, size: int) -> None:
         self.full = size > 4
@@ -27,5 +28,6 @@ def test_a_mutant_with_a_wrong_type_is_refused_and_others_are_not(tmp_path: Path
     words = changes(text)
     assert {words[name] for name in found[module]} == {
         "Box.__init__: False => None #1",
+        "Box.__init__: 4 => None #1",
         "Box.fill: size > 4 => None #1",
     }

@@ -14,6 +14,9 @@ from tests.mutants.areas import Module
 __all__ = ["refused"]
 
 ERROR = re.compile(r"^(.+\.py):(\d+): error: (.*)$")
+# The copies of a constructor all declare the same attributes, each copy but the first a second time. That is not due to
+# the mutant.
+_OF_COPIES = "[no-redef]"
 
 
 def refused(tree: Path, modules: Iterable[Module]) -> dict[Module, set[str]]:
@@ -27,7 +30,7 @@ def refused(tree: Path, modules: Iterable[Module]) -> dict[Module, set[str]]:
     lines: dict[str, set[int]] = {}
     for line in done.stdout.splitlines():
         found = ERROR.match(line)
-        if found is not None and found[1] in by_path:
+        if found is not None and found[1] in by_path and not found[3].endswith(_OF_COPIES):
             lines.setdefault(found[1], set()).add(int(found[2]))
     return {
         module: set(_functions_with((tree / path).read_text(), lines.get(path, set())))
