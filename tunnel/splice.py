@@ -12,20 +12,18 @@ other: cleanly after a clean end, otherwise with a reset, so that a cut never lo
 
 import asyncio
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias, cast
 
 from tunnel.core import ConnectionStats
+from tunnel.linger import deliver_when_closed, reset_when_closed
 from tunnel.rate_limit import RateLimit
 from tunnel.transport import ByteStream, Transport
 from tunnel.wire import AbortReason
 
 __all__ = ["Ended", "Side", "SocketSide", "TunnelSide", "splice"]
 
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
-_DELIVER = struct.pack("ii", 0, 0)  # SO_LINGER: closing delivers what was written, then sends the end
 
 Made: TypeAlias = Callable[["Side"], None]
 Ended: TypeAlias = Callable[["Side", Exception | None], None]
@@ -184,22 +182,18 @@ class SocketSide(Side):
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        reset_when_closed(sock)
         super().connection_made(transport)
 
     def close(self) -> None:
-        if not self.is_over:
-            self._linger(_DELIVER)
+        if not self.is_over and self._is_tcp:
+            deliver_when_closed(self._transport.get_extra_info("socket"))
         super().close()
 
     def abort(self) -> None:
-        if not self._is_lost and not self._is_cut:
-            self._linger(_RESET)
+        if not self._is_lost and not self._is_cut and self._is_tcp:
+            reset_when_closed(self._transport.get_extra_info("socket"))
         super().abort()
-
-    def _linger(self, value: bytes) -> None:
-        if self._is_tcp:
-            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, value)
 
 
 class TunnelSide(Side):

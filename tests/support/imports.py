@@ -30,9 +30,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.core": ("tunnel.wire", "tunnel.traces.record"),
     "tunnel.exchange": ("tunnel.wire",),
     "tunnel.clock": (),
+    "tunnel.linger": (),
     "tunnel.tasks": (),
     "tunnel.rates": (),
-    "tunnel.carriers": ("tunnel.wire", "tunnel.exchange", "tunnel.tasks"),
+    "tunnel.carriers": ("tunnel.wire", "tunnel.exchange", "tunnel.linger", "tunnel.tasks"),
     "tunnel.driver": (
         "tunnel.wire",
         "tunnel.core",

@@ -8,7 +8,6 @@ wait here for a connection that works.
 
 import asyncio
 import socket
-import struct
 from collections.abc import Iterable
 from weakref import WeakSet
 
@@ -17,6 +16,7 @@ from aiohappyeyeballs import AddrInfoType
 
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.reuse import Reuse
+from tunnel.linger import reset_when_closed
 from tunnel.tasks import KeptTasks
 
 __all__ = ["PAUSE_S", "Connection", "Connections", "reset_on_close"]
@@ -28,7 +28,6 @@ _REFUSALS = 4  # new connections refused in succession, while others worked: the
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
 _DOUBT_S = 5.0  # after a refusal because of perhaps one connection too many, no additional one is opened for this long
 _NEW_S = 1.0  # a connection too many is refused sooner: then even a pull that is held shows that it works
-_AT_ONCE = struct.pack("ii", 1, 0)  # linger: on, for 0 s
 PAUSE_S = 0.2  # time for the path to notice that the connection of a refused request was closed
 
 
@@ -36,7 +35,7 @@ def reset_on_close(sockets: Iterable[socket.socket]) -> None:
     """Let closing these sockets send a reset, so that a proxy ends its side at once, too."""
     for sock in sockets:
         if sock.fileno() >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            reset_when_closed(sock)
 
 
 class Connection:

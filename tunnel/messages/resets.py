@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from contextlib import suppress
 
-__all__ = ["reset_stream"]
+from tunnel.linger import reset_when_closed
 
-_NO_LINGER = struct.pack("ii", 1, 0)  # closing a TCP socket then sends a reset
+__all__ = ["reset_stream"]
 
 
 def reset_stream(writer: asyncio.StreamWriter) -> None:
@@ -17,5 +16,5 @@ def reset_stream(writer: asyncio.StreamWriter) -> None:
     sock = writer.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):  # it is closed already
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            reset_when_closed(sock)
     writer.transport.abort()

@@ -8,7 +8,6 @@ import errno
 import os
 import socket
 import stat
-import struct
 from contextlib import suppress
 
 from tunnel import (
@@ -20,6 +19,7 @@ from tunnel import (
     RejectReason,
     UnreachableError,
 )
+from tunnel.linger import reset_when_closed
 from tunnel.special_targets import target_text
 from tunnel.splice import Side, splice
 from tunnel_client.borrowed.pair import name_of, widen
@@ -28,7 +28,6 @@ from tunnel_client.sockets.pump import FarSide, NearSide
 
 __all__ = ["Connector", "ResolveError", "TargetTimeoutError", "errno_of"]
 
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 _DESCRIPTORS = ("/proc/self/fd", "/dev/fd")
 
 
@@ -129,7 +128,7 @@ class Connector:
         try:
             far = await self.open(host, port, seconds)
         except BaseException:
-            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            reset_when_closed(near)
             near.close()
             raise
         else:

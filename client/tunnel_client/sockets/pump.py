@@ -15,15 +15,14 @@ import asyncio
 import fcntl
 import os
 import socket
-import struct
 import termios
 
+from tunnel.linger import reset_when_closed
 from tunnel.splice import Ended, Side, TunnelSide
 from tunnel_client.borrowed.pair import name_of
 
 __all__ = ["FarSide", "NearSide"]
 
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 _OUTGOING_CHECK_S = 0.02  # interval at which the kernel is asked
 # A socket that the application has closed looks half-closed until something is sent to it: here, a keepalive.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
@@ -121,7 +120,7 @@ class NearSide(Side):
         if self._is_lost or self._is_cut or self.descriptor < 0:
             return
         self._is_cut = True
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        reset_when_closed(self._sock)
         self._transport.abort()
 
     def other_ended(self, other: Side, *, clean: bool) -> None:
