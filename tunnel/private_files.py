@@ -1,10 +1,11 @@
-"""Reads files that hold a secret, which only their owner may be able to read, and says where a user's own files are."""
+"""Reads and writes files that only their owner can read, and says where a user's own files are."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 
-__all__ = ["cache_directory", "config_directory", "read_private", "read_token"]
+__all__ = ["cache_directory", "config_directory", "read_private", "read_token", "write_private"]
 
 _FILE_BYTES_MAX = 64 * 1024
 
@@ -62,6 +63,32 @@ def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = 
         raise
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}: check the path and its permissions") from None
+
+
+def write_private(path: Path, content: bytes, *, replaces: bool = True, is_synced: bool = True) -> None:
+    """Write a file of mode 0600 in one step: no reader, and no crash, ever finds a part of the content.
+
+    Without `replaces`, a file that exists is left as it is. Without `is_synced`, a power failure may damage the file.
+    Raise OSError if the file cannot be written; then nothing has changed.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        draft.unlink()  # left by a process with the same number that was killed
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            if is_synced:
+                os.fsync(descriptor)
+        if replaces:
+            os.replace(draft, path)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)  # unlike a rename, it never replaces what another process has just written
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
 
 
 def read_token(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tunnel.exchange import RoadReport
-from tunnel.private_files import read_private
+from tunnel.private_files import read_private, write_private
 
 __all__ = ["RememberedPath", "RoadMemory", "local_network", "path_name"]
 
@@ -83,15 +82,9 @@ class RoadMemory:
         return {name: path for name, path in found.paths.items() if now_s - _KEPT_S < path.at_s <= now_s}
 
     def _write(self, content: _File) -> None:
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with contextlib.suppress(FileNotFoundError):
-                draft.unlink()
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(content))
-            os.replace(draft, self.path)
+            write_private(self.path, msgspec.json.encode(content), is_synced=False)
         except OSError as error:
             _log.warning("what was learned of a path is not kept: %s: %s", self.path, error.strerror or error)
 

@@ -1,13 +1,11 @@
 """The file in which `tunnel login` stores one relay, and the settings to reach it. Only its owner may read it."""
 
-import contextlib
-import os
 from pathlib import Path
 
 import msgspec
 
 from tunnel import private_files
-from tunnel.private_files import read_private
+from tunnel.private_files import read_private, write_private
 from tunnel_client.errors import UsageError
 
 __all__ = [
@@ -90,17 +88,9 @@ def login_for(url: str, *, has_token: bool) -> Login:
 def write_login(login: Login) -> Path:
     """Replace the login file atomically and return its path. Creates the directory if necessary."""
     path = login_path()
-    new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with contextlib.suppress(FileNotFoundError):
-            new.unlink()
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(login), indent=2) + b"\n")
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(new, path)
+        write_private(path, msgspec.json.format(msgspec.json.encode(login), indent=2) + b"\n")
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror}: set XDG_CONFIG_HOME to a directory that you can write"

@@ -84,8 +84,8 @@ def test_the_login_is_on_disk_before_it_replaces_the_old_one(home: Path, monkeyp
         done.append(("replaced", source.stat().st_size))
         replace(source, target)
 
-    monkeypatch.setattr("tunnel_client.login_file.os.fsync", synced)
-    monkeypatch.setattr("tunnel_client.login_file.os.replace", replaced)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
     size = write_login(Login("https://relay.example", "tnl_x")).stat().st_size
     assert size > 0
     assert done == [("synced", size), ("replaced", size)]
@@ -164,7 +164,7 @@ def test_the_new_file_is_never_one_that_was_there_before(home: Path, monkeypatch
         opened.append((flags & (os.O_EXCL | os.O_NOFOLLOW), mode))
         return real(path, flags, mode)
 
-    monkeypatch.setattr("tunnel_client.login_file.os.open", recorded)
+    monkeypatch.setattr(os, "open", recorded)
     write_login(Login("https://relay.example", "secret"))
     assert opened == [(os.O_EXCL | os.O_NOFOLLOW, 0o600)]
 

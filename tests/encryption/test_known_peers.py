@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -140,7 +141,7 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be written"):
         KnownPeers(tmp_path / "file" / "known_peers").remember(RELAY, EXIT, A)
     file = KnownPeers(tmp_path / "known_peers")
-    (tmp_path / ".known_peers.new").mkdir()
+    (tmp_path / f".known_peers.{os.getpid()}").mkdir()
     with pytest.raises(ValueError, match="cannot be written"):
         file.remember(RELAY, EXIT, A)
 

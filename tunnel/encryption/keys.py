@@ -6,7 +6,6 @@ they are asked for a key: two exits of a relay that each made a key of their own
 clients would refuse the second.
 """
 
-import contextlib
 import os
 import re
 import ssl
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from tunnel.encryption.fingerprint import key_fingerprint
 from tunnel.encryption.tls import accepting_context
-from tunnel.private_files import config_directory, read_private
+from tunnel.private_files import config_directory, read_private, write_private
 
 __all__ = ["KeyFile", "make_key_file", "own_key"]
 
@@ -93,21 +92,9 @@ def make_key_file(path: Path) -> None:
     Raise ValueError, with advice, if the file cannot be written or the package `cryptography` is missing.
     """
     content = _new_key()
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            with contextlib.suppress(FileExistsError):
-                os.link(draft, path)  # unlike a rename, it never replaces the key that another process has just made
-        finally:
-            draft.unlink()
+        write_private(path, content, replaces=False)
     except OSError as error:
         raise ValueError(
             f"the key file {path} cannot be made: {error.strerror}: name a file in a directory that you can write"

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from tunnel.encryption.fingerprint import is_fingerprint
-from tunnel.private_files import read_private
+from tunnel.private_files import read_private, write_private
 from tunnel.wire import Target, TargetKind
 
 __all__ = ["EXIT", "KnownPeer", "KnownPeers", "peer_name", "relay_name", "service_peer"]
@@ -178,16 +178,8 @@ class KnownPeers:
             raise ValueError(
                 f"{self.path} would become too long: remove peers that you do not use, `tunnel peers forget`"
             )
-        draft = self.path.with_name(f".{self.path.name}.new")
         try:
-            with contextlib.suppress(FileNotFoundError):
-                draft.unlink()
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(draft, self.path)
+            write_private(self.path, content)
         except OSError as error:
             raise self._unwritable(error) from None
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from tunnel.private_files import write_private
 from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
@@ -135,31 +135,13 @@ def read_users(path: Path) -> dict[str, tuple[Key, ...]]:
 def write_users(path: Path, users: Mapping[str, Iterable[Key]]) -> None:
     """Replace the tokens file atomically; only its owner can read the new one.
 
-    Raise ConfigError if that fails, for example because the disk is full, or FileExistsError if a temporary file with
-    the number of this process exists already. The old file is then unchanged.
+    Raise ConfigError if that fails, for example because the disk is full. The old file is then unchanged.
     """
     try:
-        _replace(path, render_users(users))
-    except FileExistsError:
-        raise
+        write_private(path, render_users(users).encode())
     except OSError as error:
         text = f"{path} cannot be written: {error.strerror}: nothing was changed; check the disk and its permissions"
         raise ConfigError(text) from None
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f"_{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
 
 
 def watched_files(file: str, config: RelayConfig) -> list[Path]:
