@@ -222,7 +222,7 @@ async def test_a_disk_that_fails_ends_the_log(tmp_path: Path, monkeypatch: pytes
     await log.flushed(1)
     monkeypatch.setattr(os, "writev", full)
     log.append([b"lost"])
-    with pytest.raises(LogError, match="free the disk"):
+    with pytest.raises(LogError, match="mend this"):
         await log.flushed(2)
     for call in (log.flush, lambda: log.append([b"x"])):
         with pytest.raises(LogError, match="No space"):
@@ -247,7 +247,7 @@ async def test_a_file_that_cannot_be_opened_ends_the_log_and_lets_nobody_wait(
     monkeypatch.setattr(Segment, "writer", fail)
     log = Log.open(tmp_path)
     log._thread.join()
-    with pytest.raises(LogError, match="Too many open files; free the disk"):
+    with pytest.raises(LogError, match="Too many open files; mend this"):
         log.append([b"a"])
     with pytest.raises(LogError, match="Too many open files"):
         await log.flushed(1)
@@ -359,7 +359,7 @@ def test_messages_that_were_written_and_not_flushed_can_be_cut_off(
 
     monkeypatch.setattr(os, "fdatasync", fail)
     log.append([b"refused"])
-    with pytest.raises(LogError, match=r"cannot be written: .* free the disk"):
+    with pytest.raises(LogError, match=r"cannot be written: .* mend this"):
         log.flush()
     log.close()
     monkeypatch.undo()

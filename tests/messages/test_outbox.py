@@ -185,7 +185,7 @@ async def test_a_failed_log_ends_its_sender_once_everything_on_disk_is_delivered
                 await outbox.put(b"lost")
             if not is_idle:
                 sender.start()
-            with pytest.raises(OutboxError, match=r"No space left.*free the disk.*everything on disk was delivered"):
+            with pytest.raises(OutboxError, match=r"No space left.*mend this.*everything on disk was delivered"):
                 await sender.wait()
             assert (sender.attempts, path.dials) == (1, 1)
             assert asked < 10

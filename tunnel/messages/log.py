@@ -337,7 +337,7 @@ class Log(Closeable):
                     sync_directory(self.directory)
         except Exception as error:
             # After a failed fsync it is unknown what is on disk. To continue could lose messages reported as durable.
-            self._fail(LogError(f"{self.directory} cannot be written: {error}; free the disk, then open it again"))
+            self._fail(LogError(f"{self.directory} cannot be written: {error}; mend this, then open the log again"))
 
     def _wait_s(self) -> float | None:
         """How long the writer may wait: 0 if it must write or flush now; None if there is nothing to write or flush."""
