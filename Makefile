@@ -53,10 +53,10 @@ setup: .venv/.stamp ## Create .venv with everything for development; does nothin
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
-test: setup ## Run lint, unit tests and 500 simulated runs; list what was skipped at the end
+test: setup ## Run lint, unit tests and 250 simulated runs; list what was skipped at the end
 	@$(MAKE) lint
 	@$(MAKE) units
-	@$(MAKE) sim SEEDS=500
+	@$(MAKE) sim SEEDS=250
 	@cat $(SUMMARY)
 	@echo 'skipped: real clients, the Node endpoint, and the tests of the interpreter for sockets (make test-clients)'
 	@echo 'skipped: $(LONG): they take longer (make test-long)'
