@@ -1,9 +1,11 @@
 """The garbage collector as commands set it, in a process of its own, since the setting holds for the whole process."""
 
+import gc
 import subprocess
 import sys
 
 from tests.support.loops import DEADLINE_S
+from tunnel.garbage import CollectorTime
 
 PROGRAM = """
 import gc, weakref
@@ -26,3 +28,25 @@ def test_what_exists_is_left_alone_and_what_comes_later_is_collected() -> None:
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     assert done.stdout == "True True\nNone\n"
+
+
+def test_the_time_of_full_collections_is_counted_and_that_of_others_is_not() -> None:
+    found = CollectorTime()
+    gc.disable()
+    try:
+        nodes = [[number] for number in range(200_000)]
+        gc.collect(0)
+        assert found.total_s == found.longest_s == 0
+        gc.collect()
+        first_s = found.total_s
+        assert found.longest_s == first_s > 0
+        del nodes
+        gc.collect()
+        gc.collect()
+        assert found.total_s > found.longest_s
+    finally:
+        gc.enable()
+        found.close()
+    total_s = found.total_s
+    gc.collect()
+    assert found.total_s == total_s

@@ -42,6 +42,15 @@ class LoopTimer:
             self._handle.cancel()
             self._handle = None
 
+    def close(self) -> None:
+        """Stop the timer for good, and forget its function: an object that holds its own timer is then no cycle."""
+        self.cancel()
+        self._fired = _do_nothing
+
     def _fire(self) -> None:
         self._handle = None
         self._fired()
+
+
+def _do_nothing() -> None:
+    """Stand in for the function of a closed timer."""

@@ -1,8 +1,12 @@
-"""Settings of Python's cyclic garbage collector, for processes with many short-lived objects beside many modules."""
+"""Settings of Python's cyclic garbage collector, for processes with many short-lived objects beside many modules, and
+the time that it takes."""
 
 import gc
+import time
 
-__all__ = ["leave_alone_what_exists"]
+__all__ = ["CollectorTime", "leave_alone_what_exists"]
+
+_FULL = 2  # the generation whose collection visits all objects
 
 
 def leave_alone_what_exists() -> None:
@@ -15,3 +19,30 @@ def leave_alone_what_exists() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+class CollectorTime:
+    """The processor time that full collections took in this thread, in seconds, since this object was made.
+
+    A full collection visits the objects of all users. It runs when one of them happens to need another object.
+    """
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self.longest_s = 0.0
+        self._began_s = 0.0
+        gc.callbacks.append(self._note)
+
+    def close(self) -> None:
+        """Count no more."""
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] != _FULL:
+            return
+        if phase == "start":
+            self._began_s = time.thread_time()
+            return
+        took_s = time.thread_time() - self._began_s
+        self.total_s += took_s
+        self.longest_s = max(self.longest_s, took_s)

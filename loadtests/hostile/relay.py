@@ -1,7 +1,7 @@
 """A relay that reports what its users cost it: `python -m loadtests.hostile.relay -c FILE`.
 
 Each line that comes to the control port is answered with a line of JSON (`Cost`): the state at that moment, and in
-`turn_ms` the longest turn since the line before.
+`turn_ms` and `collector_ms` the longest ones since the line before.
 """
 
 import argparse
@@ -24,10 +24,11 @@ _log = structlog.get_logger("hostile")
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Memory and counts that the relay keeps for its users, and the most processor time of one user in one turn of its
-    event loop."""
+    """Memory and counts that the relay keeps for its users, the most processor time of one user in one turn of its
+    event loop, and that of the longest full run of Python's collector, for which no user pays."""
 
     turn_ms: float
+    collector_ms: float
     rss_bytes: int
     rss_trimmed_bytes: int  # after malloc has returned free memory
     users: int
@@ -57,8 +58,10 @@ def _cost(running: RunningRelay) -> Cost:
     stats, rss_bytes = host.switch.stats(), _rss_bytes()
     give_back_freed_memory()
     peak_us, host.turns.peak_us = host.turns.peak_us, 0
+    collector_s, host.collector.longest_s = host.collector.longest_s, 0.0
     return Cost(
         turn_ms=peak_us / 1000,
+        collector_ms=collector_s * 1000,
         rss_bytes=rss_bytes,
         rss_trimmed_bytes=_rss_bytes(),
         users=stats.users,

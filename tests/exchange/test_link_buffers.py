@@ -217,3 +217,15 @@ def test_pieces_equal_the_bytes_read_whatever_their_sizes(pieces: list[tuple[int
             offset += step
         taken.append(intake.take(size))
     assert list(map(bytes, taken)) == [bytes([index]) * size for index, (size, _) in enumerate(pieces)]
+
+
+def test_a_released_reader_gives_its_buffer_to_the_next_one() -> None:
+    """Also if the reader itself lives on."""
+    buffers = BufferPool()
+    intake, other = LinkReader(buffers), LinkReader(buffers)
+    read(intake, b"a part", SHARED)
+    before = intake.space(SHARED, 0).obj
+    assert other.space(SHARED, 0).obj is not before
+    intake.release()
+    assert intake.held_bytes == 0
+    assert LinkReader(buffers).space(SHARED, 0).obj is before

@@ -114,6 +114,14 @@ def test_an_empty_batch_counts() -> None:
     assert joined(theirs.handle_timeout(25 * MS)) == batch(0, received=1)
 
 
+def test_the_first_of_many_empty_batches_closes_a_link_that_takes_none() -> None:
+    """Receipts, which are empty and have the number 0, go on. A read of 128 KiB may hold five thousand such batches."""
+    theirs = LinkState(takes_empty=False)
+    assert theirs.receive(batch(0) + batch(1, b"a"), 0).batches == [b"a"]
+    assert theirs.receive(b"".join(map(batch, range(2, 100))), 0).batches == []
+    assert theirs.closed == "an empty batch"
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [

@@ -99,6 +99,7 @@ class DialedLink(LinkProtocol):
         self._refuse("not a relay's answer to a link")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.state.connection_lost()
         self._closed(exc)
         self._end(self.state.closed or (str(exc) if exc is not None else "the connection was closed"))
 

@@ -33,8 +33,10 @@ class LinkProtocol(asyncio.BufferedProtocol):
     It is a `BufferedProtocol`, because uvloop copies received data for a plain `Protocol`.
     """
 
-    def __init__(self, now: Callable[[], int], batch_bytes_max: int, first_bytes_max: int) -> None:
-        self.state = LinkState(batch_bytes_max, _buffers)
+    def __init__(
+        self, now: Callable[[], int], batch_bytes_max: int, first_bytes_max: int, *, takes_empty: bool = True
+    ) -> None:
+        self.state = LinkState(batch_bytes_max, _buffers, takes_empty=takes_empty)
         self.is_open = False  # the first messages were valid: batches may follow
         self.is_paused = False
         self.is_over = False

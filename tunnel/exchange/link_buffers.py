@@ -107,6 +107,10 @@ class LinkReader:
         self._start = stop = start + size
         return self._view[start:stop]
 
+    def release(self) -> None:
+        """Forget the bytes that were read and not taken, and let the pool have the buffer."""
+        self._view, self._start, self._end = memoryview(b""), 0, 0
+
     def _move(self, size: int) -> None:
         """Move the bytes that are held to another buffer, and continue there. Pieces already taken are not moved."""
         held = self._end - self._start

@@ -31,13 +31,17 @@ class LinkInput(msgspec.Struct):
 class LinkState:
     """One half of a link.
 
-    `length_max` limits an incoming batch, in bytes of packets. `buffers` may be shared with other links.
+    `length_max` limits an incoming batch, in bytes of packets. `buffers` may be shared with other links. An empty batch
+    closes the link unless `takes_empty`; otherwise it is a batch of no packets.
     """
 
-    def __init__(self, length_max: int = 16 * MIB, buffers: BufferPool | None = None) -> None:
+    def __init__(
+        self, length_max: int = 16 * MIB, buffers: BufferPool | None = None, *, takes_empty: bool = True
+    ) -> None:
         self.closed = ""  # why the link is closed; empty while it is open
         self.unreceipted_bytes = 0  # bytes sent that have no receipt yet
         self._length_max = length_max
+        self._takes_empty = takes_empty
         self._sent = 0  # number of the newest batch sent
         self._received = 0  # number of the newest batch received completely
         self._waiting: deque[tuple[int, int]] = deque()  # token and size of each unreceipted batch
@@ -158,6 +162,11 @@ class LinkState:
             self._take_batch(found, view[LINK_HEADER_SIZE:], now)
         return found
 
+    def connection_lost(self) -> None:
+        """Forget the part of a batch that has come. Otherwise its memory would be kept until Python's collector finds
+        the objects of this connection, which in an idle process may be never."""
+        self._intake.release()
+
     def _take_header(self, found: LinkInput, header: LinkHeader | None, now: int) -> None:
         self.closed = self._objection(header)
         if header is None or self.closed:
@@ -177,6 +186,8 @@ class LinkState:
             return f"a batch of {header.length} bytes is above the limit of {self._length_max}"
         if header.number not in (0, self._received + 1) or (header.number == 0 and header.length):
             return f"batch {header.number} came, but the next one must be {self._received + 1}"
+        if header.number and not header.length and not self._takes_empty:
+            return "an empty batch"
         if not self._sent - len(self._waiting) <= header.received <= self._sent:
             return (
                 f"a receipt for batch {header.received} came, "

@@ -1,6 +1,7 @@
 """Connects the switch to the clock and the event loop: passes requests and links in, answers and batches out."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from random import SystemRandom
@@ -8,6 +9,7 @@ from typing import Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from tunnel.clock import LoopTimer, now_us
+from tunnel.garbage import CollectorTime
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
@@ -82,7 +84,8 @@ class SwitchHost:
             packet_filter=packet_filter,
             trace=trace,
         )
-        self.turns = Turns(is_exempt)
+        self.collector = CollectorTime()
+        self.turns = Turns(is_exempt, self._processor_time)
         self.links: dict[int, HostedLink] = {}
         self.streams: dict[int, HostedStream | None] = {}
         """The streamed answers, by the numbers of their requests; None: its handler has not begun to write it."""
@@ -95,6 +98,10 @@ class SwitchHost:
         self._scheduled: asyncio.Handle | None = None
         self._timer = LoopTimer(self._on_timer)
         self._drained: asyncio.Future[None] | None = None
+
+    def _processor_time(self) -> float:
+        """Return the processor time of this thread in seconds, without that of the collector: no user pays for it."""
+        return time.thread_time() - self.collector.total_s
 
     # --- requests
 
@@ -207,6 +214,7 @@ class SwitchHost:
         self.is_closed = True
         self._timer.cancel()
         self.turns.close()
+        self.collector.close()
         if self._scheduled is not None:
             self._scheduled.cancel()
         waiting, self._waiting = self._waiting, {}

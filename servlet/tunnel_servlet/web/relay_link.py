@@ -83,7 +83,8 @@ class RelayLink(LinkProtocol):
         place: Place | None,
         before: asyncio.BaseProtocol | None = None,
     ) -> None:
-        super().__init__(now_us, relay.config.limits.link_batch_bytes_max, _OPENING_BYTES_MAX)
+        batch_bytes_max = relay.config.limits.link_batch_bytes_max
+        super().__init__(now_us, batch_bytes_max, _OPENING_BYTES_MAX, takes_empty=False)
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.identity = identity
@@ -224,7 +225,8 @@ class RelayLink(LinkProtocol):
         self._relay.unwatch(self)
         self._turns.leave(self.identity.user, self)
         self._arrived.clear()
-        self._receipt_timer.cancel()
+        self.state.connection_lost()
+        self._receipt_timer.close()
         for timer in (self._opening_timer, self._batch_timer):
             if timer is not None:
                 timer.cancel()
@@ -285,9 +287,6 @@ class RelayLink(LinkProtocol):
     def _handle_part(self) -> None:
         """Handle a part of the first batch."""
         batch = memoryview(self._arrived[0])
-        if not batch:
-            self.end("an empty batch")
-            return
         end = batch_end(batch, self._handled, _PART_PACKETS)
         frames, _ = parse_frames(batch[self._handled : end])
         self._host.switch.link_packets(self._number, frames, now_us())

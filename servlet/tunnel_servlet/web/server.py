@@ -13,6 +13,7 @@ from aiohttp import web
 from tunnel_servlet.access.connections import Connections, Place
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
 from tunnel_servlet.web.acceptor import Acceptor, bind
+from tunnel_servlet.web.pieces import PIECE_BYTES, Pieces
 from tunnel_servlet.web.turns import REQUEST_US, UNAUTHENTICATED, Turns
 from tunnel_servlet.web.websocket_guard import FrameGuard
 
@@ -36,7 +37,6 @@ _ADMIN_CONNECTIONS_MAX = 16
 _ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
-_PIECE_BYTES = 4 * 1024  # of a head, a chunked body or websocket frames: parsed before its cost is charged
 _READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size until the handler has read it
 
 
@@ -46,6 +46,9 @@ class RelayHandler(web.RequestHandler):
 
     The processor time of its requests is charged to the connection's payer when they arrive, and the connection is not
     read while the payer must wait. When a token comes, its user takes over what the connection has cost before.
+
+    A request that comes before the previous one was answered waits unparsed, and nothing is read meanwhile. A client
+    that sends more than a few such requests ahead gets one answer, and then the end of the connection.
     """
 
     def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
@@ -63,8 +66,8 @@ class RelayHandler(web.RequestHandler):
         self._turns = server.turns
         self._is_held = False  # nothing is read until it is the payer's turn
         self._spent_us = 0  # processor time that was charged for this connection
-        self._is_chunked = False  # the body that comes has no length
-        self._rest = b""  # data that came and waits for the payer's turn
+        self._pieces = Pieces()
+        self._piled_bytes = 0  # of data that came and waits to be parsed, as far as it is charged
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -83,41 +86,68 @@ class RelayHandler(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if self._is_idle and self._deadline is None:
             self._expect_headers()
-        may_be_costly = len(data) > _PIECE_BYTES and self._is_costly
-        if data and self._turns is not None and (self._rest or may_be_costly):
-            self._rest += data
-            self._take_pieces()
-        else:
+        if self._turns is None or not data or self._may_parse_whole(data):
             self._take(data)
+        else:
+            self._pieces.add(data)
+            self._take_pieces()
+            if len(self._pieces.waiting) > PIECE_BYTES and not self._may_parse:
+                self.close()  # when the present request is answered
+                self._pieces.waiting.clear()
+                self._go_on()  # so that the end of the client is noticed
+
+    def _may_parse_whole(self, data: bytes) -> bool:
+        if self._is_held or self._pieces.waiting or self._guard is not None:
+            return False
+        return self._may_parse and self._pieces.is_one(data)
 
     def _take(self, data: bytes) -> None:
         """Parse data, and charge what that costs."""
         began, requests = self._began(), self._request_count
         super().data_received(data)
         if self._request_count > requests and self._messages:
-            self._is_chunked = any(getattr(message, "chunked", False) for message, _ in self._messages)
+            self._pieces.begin_body(*self._messages[-1])
         self._charge(began, (self._request_count - requests) * REQUEST_US)
 
     def _take_pieces(self) -> None:
-        """Parse the data that waits: piece by piece if each few bytes of it may be a chunk or a frame."""
-        while self._rest and not self._is_held:
-            size = _PIECE_BYTES if self._is_costly else len(self._rest)
-            if self._guard is not None:
-                size = max(size, self._guard.coming_bytes)
-            piece, self._rest = self._rest[:size], self._rest[size:]
-            self._take(piece)
-            if not self._is_chunked and self._guard is None and self._rest:
-                rest, self._rest = self._rest, b""
-                self._take(rest)
+        """Parse the data that waits, piece by piece, as far as that may be done now."""
+        pieces = self._pieces
+        while pieces.waiting and self._may_parse and not self._is_held:
+            self._take(pieces.take(max(PIECE_BYTES, self._guard.coming_bytes) if self._guard is not None else 0))
+        if pieces.waiting:
+            self._pause_transport_reading()
+        self._account()
 
     @property
-    def _is_costly(self) -> bool:
-        """Whether parsing may take long for the size of the data, so that it is done in pieces."""
-        return self._is_idle or self._is_chunked or self._guard is not None
+    def _may_parse(self) -> bool:
+        """Whether the next bytes belong to a request that was parsed, or no other one waits or is handled."""
+        if self._guard is not None or self._upgraded or self._pieces.is_in_body:
+            return True
+        return self._is_idle and not self._messages
+
+    def _go_on(self) -> None:
+        """Parse the data that waits, and read on."""
+        self._take_pieces()
+        if not (self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    def _account(self) -> None:
+        """Charge the payer for the data that waits. End the connection if the payer has too much of it."""
+        size = len(self._pieces.waiting)
+        piled_bytes = size if size > PIECE_BYTES else 0
+        if piled_bytes > self._piled_bytes:
+            if not self.place.hold(piled_bytes - self._piled_bytes):
+                self._pieces.waiting.clear()
+                self._cut()
+                return
+        else:
+            self.place.free(self._piled_bytes - piled_bytes)
+        self._piled_bytes = piled_bytes
 
     def watch_frames(self, guard: FrameGuard) -> None:
         """Pass the websocket that the present request opens through this guard."""
         self._guard = guard
+        self._clock.call_soon(self._go_on)
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         if self._guard is not None:
@@ -144,6 +174,11 @@ class RelayHandler(web.RequestHandler):
         self._read()
         self.hand_over()
         super().connection_lost(exc)
+        # Thousands of connections can end at once. Without references back to this object, their memory is free now,
+        # and not when the collector finds them, which in an idle relay may be never.
+        self._pieces = Pieces()
+        self._messages.clear()
+        self._keepalive_handle = None
         self._charge(began)
         self.place.leave()
 
@@ -155,6 +190,8 @@ class RelayHandler(web.RequestHandler):
     def request_ended(self) -> None:
         """Note that the request was answered; the next byte starts the deadline again."""
         self._is_idle = True
+        if self._pieces.waiting:
+            self._clock.call_soon(self._go_on)
 
     def answers(self, number: int) -> int:
         """Note which request is being answered. Return the number of the request that was answered before."""
@@ -222,12 +259,10 @@ class RelayHandler(web.RequestHandler):
     def resume_input(self) -> None:
         """Read on, unless a body waits for its handler."""
         self._is_held = False
-        self._take_pieces()
-        if not (self._is_held or self._reading_paused or self._buffer_paused):
-            self._resume_transport_reading()
+        self._go_on()
 
     def _resume_transport_reading(self) -> None:
-        if not self._is_held:
+        if not self._is_held and not self._pieces.waiting:
             super()._resume_transport_reading()
 
     def _hold_reading(self) -> None:
@@ -254,10 +289,13 @@ class RelayHandler(web.RequestHandler):
             self.force_close()
 
     def _not_read(self) -> None:
-        """Cut the connection: closing it would wait until the answer is read."""
         if self._unread is not None:
             self._unread.cancel()
         self._unread = None
+        self._cut()
+
+    def _cut(self) -> None:
+        """End the connection at once: closing it would wait until the answer is read."""
         if self._link is not None:
             self._link.abort()
 

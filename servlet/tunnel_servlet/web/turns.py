@@ -67,11 +67,12 @@ class Turns:
         is_exempt: Callable[[str], bool] = lambda user: False,
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        self.clock = clock  # processor time of this thread, in seconds
+        self.clock = clock  # processor time of this thread for which users pay, in seconds
         self._is_exempt = is_exempt
         self._shares = ProcessorShares()
         self._queues: dict[str, _Queue] = {}
-        self._in_turn: dict[str, int] = {}  # microseconds spent in this turn of the event loop
+        self._in_turn: dict[str, int] = {}  # microseconds charged in this turn of the event loop
+        self._moved: dict[str, int] = {}  # of these, what another payer was charged before, perhaps in earlier turns
         self._is_closed = False
         self.peak_us = 0  # the most that one user has spent in one turn; load tests reset it
 
@@ -132,8 +133,9 @@ class Turns:
         return spent_us
 
     def move(self, payer: str, user: str, spent_us: int) -> None:
-        """Charge the user for time that was charged to another payer."""
+        """Charge the user for time that was charged to another payer, perhaps in earlier turns."""
         self._shares.refund(payer, spent_us)
+        self._moved[user] = self._moved.get(user, 0) + spent_us
         self.spend(user, spent_us)
 
     def spend(self, user: str, spent_us: int) -> None:
@@ -142,9 +144,9 @@ class Turns:
             return
         loop = asyncio.get_running_loop()
         if not self._in_turn:
-            loop.call_soon(self._in_turn.clear)
+            loop.call_soon(self._end_turn)
         in_turn = self._in_turn[user] = self._in_turn.get(user, 0) + spent_us
-        self.peak_us = max(self.peak_us, in_turn)
+        self.peak_us = max(self.peak_us, in_turn - self._moved.get(user, 0))
         wait_us = self._shares.charge(user, spent_us, now_us())
         if self.is_stopped(user) or (not wait_us and in_turn <= self._shares.turn_us):
             return
@@ -158,6 +160,10 @@ class Turns:
         queue.timer = (
             loop.call_later(wait_us / 1e6, self._resume, user) if wait_us else loop.call_soon(self._resume, user)
         )
+
+    def _end_turn(self) -> None:
+        self._in_turn.clear()
+        self._moved.clear()
 
     def close(self) -> None:
         """Let all users go on, because the relay stops."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 
 import pytest
@@ -11,9 +12,9 @@ from aiohttp.web import RequestHandler
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, settings, until
 from tests.servlet.support import data
 from tests.servlet.web.test_relay_link import linked
-from tests.servlet.web.test_server import close, connect
+from tests.servlet.web.test_server import answer, close, connect
 from tests.support.loops import in_loop
-from tunnel.wire import Attached, Frame
+from tunnel.wire import Attached, Frame, decode_envelope
 from tunnel_servlet.access.processor import TURN_US
 from tunnel_servlet.web.server import RelayHandler
 from tunnel_servlet.web.turns import REQUEST_US
@@ -42,6 +43,18 @@ class TurnCounter:
         """Stop counting, and return the largest number of one turn."""
         self._task.cancel()
         return max(self.counts.values())
+
+
+async def answers(reader: asyncio.StreamReader) -> list[bytes]:
+    """Return the bodies of all answers until the end of the connection."""
+    rest, found = await reader.read(-1), list[bytes]()
+    while rest:
+        head, _, rest = rest.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        length = next(int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length: "))
+        found.append(rest[:length])
+        rest = rest[length:]
+    return found
 
 
 def request(body: bytes, user: str) -> bytes:
@@ -146,4 +159,75 @@ async def test_two_users_a_body_of_tiny_chunks_is_parsed_in_turns(monkeypatch: p
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
         assert isinstance(await victim.attach(), Attached)
         assert counter.stop() <= 24 << 10
+        await close(writer)
+
+
+@in_loop
+async def test_two_users_requests_sent_ahead_wait_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parsed request takes 4 KiB. A thousand connections with 32 of them each would take 128 MiB, and Python's
+    collector would stop the relay for a third of a second to look at them."""
+    async with relay() as running, Client(running) as victim:
+        body, most = attach_body(7), 0
+        one = request(body, "bob")
+        parse = RequestHandler.data_received
+
+        def note(handler: RequestHandler, data: bytes) -> None:
+            nonlocal most
+            parse(handler, data)
+            most = max(most, len(handler._messages))
+
+        monkeypatch.setattr(RequestHandler, "data_received", note)
+        flood = [await connect(running) for _ in range(8)]
+        for _, writer in flood:
+            writer.write(one * 500)
+        for reader, _ in flood:
+            with contextlib.suppress(ConnectionError):  # the relay leaves the rest unread
+                assert len(await answers(reader)) < 20  # then the connection ends
+        assert isinstance(await victim.attach(), Attached)
+        assert most == 1
+        assert running.connections.held_bytes == 0
+        for _, writer in flood:
+            await close(writer)
+
+
+@in_loop
+async def test_a_few_requests_sent_ahead_are_answered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relay() as running:
+        reader, writer = await connect(running)
+        bodies = [attach_body(number) for number in range(1, 6)]
+        last = request(bodies[-1], "ann").replace(b"Content-Type", b"Connection: close\r\nContent-Type")
+        writer.write(b"".join(request(body, "ann") for body in bodies[:-1]) + last)
+        found = [decode_envelope(body) for body in await answers(reader)]
+        assert all(isinstance(each, Attached) for each in found)
+        assert len({each.epoch for each in found if isinstance(each, Attached)}) == 1
+        assert len(found) == 5
+        await close(writer)
+
+
+@in_loop
+async def test_two_users_too_much_data_that_waits_for_a_turn_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Data that waits unparsed is charged like an unfinished body. Other users keep their room."""
+    config = settings(limits={"waiting_bytes_max": 60_000}, switch={"body_bytes_max": 20_000})
+    async with relay(config) as running, Client(running) as victim:
+        clock = [0.0]
+        running.relay.host.turns.clock = lambda: clock[0]
+        reader, writer = await connect(running)
+        writer.write(request(attach_body(7), "bob"))
+        await answer(reader)
+        parse = RequestHandler.data_received
+
+        def costly(handler: RequestHandler, data: bytes) -> None:
+            clock[0] += 10.0
+            parse(handler, data)
+
+        monkeypatch.setattr(RequestHandler, "data_received", costly)
+        head = request(b"", "bob").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        writer.write(head + b"1\r\na\r\n" * 10_000)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read(-1) == b""
+        monkeypatch.undo()
+        assert isinstance(await victim.attach(), Attached)
+        assert running.connections.held_bytes == 0
         await close(writer)

@@ -152,6 +152,7 @@ async def test_two_users_a_user_takes_over_what_an_unauthenticated_client_was_ch
     turns.move("@unauthenticated", "eve", 19_000)
     turns.spend("eve", 2_000)
     assert turns.is_stopped("eve")
+    assert turns.peak_us == 19_000  # the time that eve takes over is not spent twice
     await until(lambda: not turns.is_stopped("@unauthenticated"))  # 19 ms in one turn stop the payer, without any debt
     turns.spend("@unauthenticated", 1_500)
     assert not turns.is_stopped("@unauthenticated")

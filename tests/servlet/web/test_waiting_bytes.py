@@ -21,6 +21,7 @@ from tunnel.wire import (
     encode_link_header,
     frame_of,
 )
+from tunnel_servlet.web.relay_link import RelayLink
 
 LIMITS = {"waiting_bytes_max": 3000}
 SHORT = 0.05
@@ -77,6 +78,19 @@ async def test_a_batch_that_does_not_arrive_in_time_ends_its_link() -> None:
         link.writer.write(encode_link_header(LinkHeader(2, 0, 100)) + b"x")
         await link.ended()
         await until(lambda: not running.relay.host.links)
+
+
+@in_loop
+async def test_the_memory_of_an_unfinished_batch_is_free_when_its_link_has_ended() -> None:
+    """It must not wait for Python's collector, which may not run for hours in a relay without traffic."""
+    async with relay() as running, Client(running) as client:
+        async with linked(running, client) as link:
+            (served,) = running.relay.host.links.values()
+            assert isinstance(served, RelayLink)
+            link.writer.write(encode_link_header(LinkHeader(1, 0, 1 << 20)) + bytes(1 << 19))
+            await until(lambda: served.state._intake.held_bytes == 1 << 19)
+        await until(lambda: served.is_over)
+        assert served.state._intake.held_bytes == len(served.state._intake._view) == 0
 
 
 @in_loop
