@@ -31,7 +31,7 @@ def add_gateway_options(
         default="",
         metavar="NAME",
         help="host name to send in the Host header instead of the one in the URL; also the server name in TLS, unless "
-        f"--sni is given{stored}",
+        f"--sni is given{' or stored' if may_be_stored else ''}{stored}",
     )
     parser.add_argument(
         "--sni",

@@ -35,7 +35,9 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
     over = "the file, the file over the environment, and all of them" if has_file else "the environment, and both"
     defaults = " The defaults below are for settings that the file's [relay] does not contain." if has_file else ""
     group = parser.add_argument_group(
-        "relay", f"An option takes precedence over {over} over what `tunnel login` stored.{defaults}"
+        "relay",
+        f"An option takes precedence over {over} over what `tunnel login` stored, except that a stored proxy takes "
+        f"precedence over a proxy in the environment.{defaults}",
     )
     group.add_argument(
         "--relay", default="", metavar="URL", help="URL of the relay (default: TUNNEL_RELAY, or the stored one)"

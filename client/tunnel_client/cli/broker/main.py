@@ -72,9 +72,9 @@ def _add_serve(commands: CommandAdder) -> None:
         action="append",
         default=[],
         metavar="NAME[:N[:memory[:POLICY]]]",
-        help="create this topic with N partitions; with memory, keep it in memory alone. POLICY says which message is "
-        "discarded when a topic in memory is full: the oldest, the newest, the one of the lowest priority (priority), "
-        "or the one that expires first (expired) (default: oldest); repeatable",
+        help="create this topic, with N partitions (default: 1); the word memory keeps it in memory alone. POLICY says "
+        "which message is discarded when a topic in memory is full: oldest, newest, priority (the one of the lowest "
+        "priority) or expired (the one that expires first) (default: oldest); repeatable",
     )
     parser.add_argument(
         "--only-these-topics", action="store_true", help="refuse messages for other topics instead of creating them"

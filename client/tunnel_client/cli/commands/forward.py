@@ -44,9 +44,9 @@ def add(commands: CommandAdder) -> None:
         help="a local port and its target: [BIND:]PORT:HOST:PORT for TCP, [BIND:]PORT:SERVICE for a service, "
         "udp/[BIND:]PORT:HOST:PORT for UDP. BIND is 127.0.0.1 unless given; * means all IPv4 addresses. A local PORT "
         "of 0 means any free port. Write IPv6 addresses in brackets. Both PORTs may be ranges, as in "
-        "8000-8010:HOST:8000-8010. unix:PATH in place of the local PORT names a Unix socket on this machine, and in "
-        "place of HOST:PORT one at the exit. srv/_SERVICE._tcp.NAME in place of HOST:PORT asks the name servers (DNS) "
-        "for the hosts and ports of that service (its SRV record)",
+        "8000-8010:HOST:8000-8010. unix:PATH in place of the local PORT names a Unix socket on this machine; "
+        "unix:PATH in place of HOST:PORT names a Unix socket at the exit. srv/_SERVICE._tcp.NAME in place of HOST:PORT "
+        "asks the name servers (DNS) for the hosts and ports of that service (its SRV record)",
     )
     parser.add_argument(
         "--socket-mode",
