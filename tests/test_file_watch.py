@@ -89,7 +89,7 @@ async def test_a_watch_checks_periodically_until_it_is_stopped() -> None:
     watch = FileWatch([Path("missing")], Changes())
     watch.start()
     first = watch._timer
-    watch.look(again=True)
+    watch.look(reschedule=True)
     assert watch._timer is not None
     assert watch._timer is not first
     assert not watch._timer.cancelled()
@@ -112,7 +112,7 @@ async def test_an_error_does_not_end_the_watch(tmp_path: Path) -> None:
     watch = FileWatch([path], fail)
     path.unlink()
     with pytest.raises(RuntimeError):
-        watch.look(again=True)
+        watch.look(reschedule=True)
     assert watch._timer is not None
     assert not watch._timer.cancelled()
     watch.stop()

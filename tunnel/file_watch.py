@@ -10,11 +10,11 @@ __all__ = ["FileWatch"]
 _LOOK_S = 0.5  # interval between two checks
 _AGAIN_LOOKS = 10  # checks until files that could not be used are tried again: they may be readable by then
 _Signature: TypeAlias = tuple[int, int, int] | None  # inode, time of the last change, size; None without a file
-_NEVER: _Signature = (-1, -1, -1)  # stands for a file that was never used; no file has this signature
+_NEVER: _Signature = (-1, -1, -1)  # stands for a file that was never reported; no file has this signature
 
 
 class FileWatch:
-    """Checks the files twice a second and calls `changed` when one was changed or was replaced by a rename.
+    """Checks the files twice a second and calls `changed` when one was changed, created, removed or replaced.
 
     A file that is written in place is taken for whole when it is the same in two checks. `changed` returns whether it
     could use the files. If it could not, `again` (by default `changed`) is called every 5 s until it returns True.
@@ -26,7 +26,7 @@ class FileWatch:
         self._files = list(files)
         self._changed = changed
         self._again = again or changed
-        self._used = self._seen = self._sign()
+        self._reported = self._seen = self._sign()  # reported: known to `changed`
         self._looks_left = 0  # checks until the files are tried again; 0: they need not be tried again
         self._timer: asyncio.TimerHandle | None = None
 
@@ -36,22 +36,22 @@ class FileWatch:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self.look, True)
 
     def follow(self, files: Iterable[Path]) -> None:
-        """Watch these files in place of the present ones. The next checks count a file that is new here as changed."""
-        used = dict(zip(self._files, self._used, strict=True))
+        """Watch these files in place of the present ones. The next check counts those not watched before as changed."""
+        reported = dict(zip(self._files, self._reported, strict=True))
         self._files = list(files)
         self._seen = self._sign()
-        self._used = [used.get(path, _NEVER) for path in self._files]
+        self._reported = [reported.get(path, _NEVER) for path in self._files]
 
-    def look(self, again: bool = False) -> None:
-        """Check the files now. With `again`, schedule the next check, too."""
-        if again:
+    def look(self, reschedule: bool = False) -> None:
+        """Check the files now. With `reschedule`, schedule the next check, too."""
+        if reschedule:
             self.start()  # first, so that an error does not end the watch
         seen, self._seen = self._seen, self._sign()
-        is_changed, is_due = self._seen != self._used, self._looks_left == 1
+        is_changed, is_due = self._seen != self._reported, self._looks_left == 1
         self._looks_left = max(0, self._looks_left - 1)
         if not (is_changed or is_due) or any(map(_may_be_unfinished, seen, self._seen)):
             return
-        self._used = self._seen
+        self._reported = self._seen
         is_used = self._changed() if is_changed else self._again()
         self._looks_left = 0 if is_used else _AGAIN_LOOKS
 
