@@ -1,7 +1,7 @@
-"""Processes that are killed with SIGKILL in the middle of an intake.
+"""Processes that are killed with SIGKILL while they take new trace files into the tables.
 
-`python -m tests.analysis.killed TRACES TABLES PATH STEP` is the command `tunnel-traces compact`, which dies when it is
-about to touch a file whose path begins with PATH for the STEPth time.
+`python -m tests.analysis.killed TRACES TABLES PATH STEP` is the command `tunnel-traces compact`, which dies just before
+its STEPth touch of a file whose path begins with PATH (the touches of all such files count together).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOUCHES = frozenset({"open", "os.mkdir", "os.link", "os.rename", "os.remove", "
 
 
 def die_at(step: int, beginning: str) -> None:
-    """Kill this process when it is about to touch a file whose path begins with `beginning`, for the `step`th time."""
+    """Kill this process just before the `step`th time that it touches any file whose path begins with `beginning`."""
     left = [step]
 
     def count(event: str, arguments: tuple[Any, ...]) -> None:

@@ -59,7 +59,7 @@ def test_the_fitted_gilbert_model_is_the_injected_one(found: Found) -> None:
 
 
 def test_transitions_agree_with_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
-    """They agree also where the numbers wrap to 0; these streams begin near that."""
+    """They agree also where the numbers wrap to 0: those of these streams begin not far below 2**32."""
     sent, received = attempts_of(records, TraceEvent.PACKET_SENT), attempts_of(records, TraceEvent.PACKET_RECEIVED)
     order: dict[int, list[int]] = defaultdict(list)
     for record in records:
@@ -81,7 +81,7 @@ def test_needless_repeats_agree_with_a_count_by_hand(found: Found, records: list
     needless = sum(
         1 for packet, attempts in sent.items() for attempt in attempts if any(a < attempt for a in received[packet])
     )
-    verdicts = {
+    reported = {
         (record.connection, record.sequence)
         for record in records
         if record.event == TraceEvent.SPURIOUS_RETRANSMIT and record.packet_type in NUMBERED
@@ -89,7 +89,7 @@ def test_needless_repeats_agree_with_a_count_by_hand(found: Found, records: list
     assert needless > 0
     assert found.truth.totals["needless"] == needless
     assert sum(row["needless"] for row in found.truth.spurious) == needless
-    assert sum(row["hits"] + row["false_alarms"] for row in found.truth.spurious) == len(verdicts)
+    assert sum(row["hits"] + row["false_alarms"] for row in found.truth.spurious) == len(reported)
 
 
 def test_waiting_for_a_gap_to_fill_agrees_with_a_replay(found: Found, records: list[TraceRecord]) -> None:
@@ -114,17 +114,17 @@ def test_waiting_for_a_gap_to_fill_agrees_with_a_replay(found: Found, records: l
 def test_exchange_faults_are_seen_as_failed_exchanges(found: Found) -> None:
     struck = sum(found.strikes.values())
     failed = sum(row["n"] for row in found.truth.exchanges if row["event"] == "exchange_failed")
-    told = {row["cause"]: row["n"] for row in found.truth.faults}
+    found_faults = {row["cause"]: row["n"] for row in found.truth.faults}
     assert struck > 0
     assert failed == struck
-    assert told.pop("packet_dropped") == len(found.injected) + found.injected_again
-    assert sum(told.values()) == struck
+    assert found_faults.pop("packet_dropped") == len(found.injected) + found.injected_again
+    assert sum(found_faults.values()) == struck
 
 
 def test_the_faults_of_a_real_proxy_are_found(found: Found) -> None:
     """Each request or response that the proxy lost is an exchange that failed, or was abandoned before it failed."""
-    told = {row["cause"]: row["n"] for row in found.proxied_faults}
-    assert told == {
+    found_faults = {row["cause"]: row["n"] for row in found.proxied_faults}
+    assert found_faults == {
         "request_lost": found.proxied["drop_request"],
         "response_lost": found.proxied["drop_response"],
     }
@@ -132,7 +132,7 @@ def test_the_faults_of_a_real_proxy_are_found(found: Found) -> None:
     for row in found.proxied_exchanges:
         if row["event"] in ends:
             ends[row["event"]] += row["n"]
-    injected = sum(told.values())
+    injected = sum(found_faults.values())
     assert ends["exchange_failed"] <= injected <= ends["exchange_failed"] + ends["exchange_abandoned"]
 
 
@@ -147,13 +147,13 @@ def test_nothing_is_missing_from_the_trace(found: Found) -> None:
     assert found.truth.problems == []
 
 
-def test_every_byte_written_is_delivered_and_repeats_add_only_to_those_sent(found: Found) -> None:
+def test_every_byte_written_is_delivered_and_repeats_add_only_to_the_bytes_sent(found: Found) -> None:
     bytes_of = {row["cause"]: row["bytes"] for row in found.truth.moved}
     assert bytes_of["network_to_transport"] == bytes_of["transport_to_application"] == 12 * 600_000
     assert bytes_of["transport_to_network"] > bytes_of["application_to_transport"] == 12 * 600_000
 
 
-def test_every_stream_is_found_with_its_own_numbers(found: Found) -> None:
+def test_every_stream_is_found_and_the_figures_add_up(found: Found) -> None:
     assert len(found.streams) == found.truth.totals["streams"] == 24
     assert sum(row["lost"] for row in found.streams) == found.truth.totals["lost"]
     assert all(row["both_ends"] for row in found.streams)
@@ -162,7 +162,7 @@ def test_every_stream_is_found_with_its_own_numbers(found: Found) -> None:
         assert times["us_min"] <= times["us"][0] <= times["us"][1] <= times["us"][2]
 
 
-def test_round_trips_lie_within_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
+def test_round_trips_keep_to_bounds_that_are_counted_by_hand(found: Found, records: list[TraceRecord]) -> None:
     """There are no more samples than acknowledged packets that were sent once; none is shorter than the path."""
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     for record in records:

@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["Clock", "are_one", "clocks_of"]
 
-_SAME_US = 50_000  # wall clocks that are set by NTP, and read on one machine, differ by less
+_SAME_US = 50_000  # on a machine whose wall clock NTP sets, the `walls` of two writers differ by less
 _LATE_US = 10_000_000  # the fastest of all packets between two processes takes less than this
 
 Rows = list[dict[str, Any]]
@@ -27,13 +27,16 @@ class Clock:
 
 
 def are_one(walls: dict[str, int | None]) -> bool:
-    """Return whether all writers certainly had the same clock, by the wall clock at its zero (None if not recorded)."""
+    """Return whether all writers certainly had the same clock.
+
+    `walls` holds, for each writer, the wall-clock time at which its own clock stood at zero (None if not recorded).
+    """
     known = [wall for wall in walls.values() if wall is not None]
     return len(walls) <= 1 or (len(known) == len(walls) and max(known) - min(known) < _SAME_US)
 
 
 def clocks_of(walls: dict[str, int | None], delays: Rows) -> dict[str, Clock]:
-    """Return the clock of each writer, from the wall clock at its zero and the rows of `alignment.delays_of`.
+    """Return the clock of each writer, from `walls` (as for `are_one`) and the rows of `alignment.delays_of`.
 
     The writer that comes first in the alphabet gives the time. Packets tell more than wall clocks.
     """
@@ -71,10 +74,13 @@ def _first_of_group(name: str, walls: dict[str, int | None], found: dict[str, Cl
 
 
 def _ahead_us(there_us: int | None, back_us: int | None) -> int:
-    """Return by how much the other clock is ahead, from the shortest times to it and back by both clocks.
+    """Return by how much the other clock is ahead of the known one.
 
-    If no packet arrived before it was sent, or implausibly late, the clocks are taken for one. Otherwise the path is
-    taken to be as long in both directions, or infinitely short if packets went in one direction only.
+    `there_us` is the shortest time of a packet to the other process, `back_us` that of a packet back (None: there was
+    none): the time of arrival by the receiver's clock minus the time of sending by the sender's. With packets in both
+    directions, the clocks are taken for one if none arrived before it was sent; otherwise the path is taken to be as
+    long in both directions. With packets in one direction only, the clocks are taken for one if the shortest time is
+    neither negative nor implausibly long; otherwise the path is taken to be infinitely short.
     """
     if there_us is not None and back_us is not None:
         return 0 if there_us >= 0 and back_us >= 0 else (there_us - back_us) // 2

@@ -14,7 +14,7 @@ class EnvelopeStream:
 
     `is_broken` becomes true when anything but an envelope comes, at the start or after an envelope, or when an envelope
     is larger than the limit. A broken body yields nothing more. The bytes from the place where it broke are kept for an
-    error text, up to the limit and one piece.
+    error text: at most one piece more than the limit.
     """
 
     __slots__ = ("_limit_bytes", "_pieces", "_size", "_wanted_bytes", "is_broken")

@@ -8,7 +8,7 @@ __all__ = ["LinkPace"]
 
 _START_BYTES = 128 * KIB
 _BYTES_MIN = 16 * KIB
-_BYTES_MAX = 1 * MIB  # a packet is at most an eighth of this (4.13)
+_BYTES_MAX = 1 * MIB  # the payload of a packet is at most an eighth of this (4.13)
 _FAST_US = 100 * MILLISECOND_US  # if the receipt of a full batch comes sooner, batches grow
 _SLOW_US = 500 * MILLISECOND_US  # if a receipt takes longer, batches shrink
 

@@ -15,7 +15,7 @@ from tunnel.messages.segments import SegmentSet
 
 __all__ = ["Sent", "send_log"]
 
-_PART_BYTES = 1 << 20  # size of one fetch, as consumers ask for it by default
+_PART_BYTES = 1 << 20  # size of one fetch, as `Consumer` asks for it by default
 _READ_BYTES = 1 << 20
 
 

@@ -20,7 +20,7 @@ class Budget:
 
     A budget has two accounts. `held` is real memory and never exceeds `hard_bytes`. `reserved`, `beyond` and
     `outstanding` count promised bytes, and bytes in use beyond the promises; limits are set so that their sum stays
-    within `pool_bytes`.
+    within `pool_bytes`, which 9.2 calls the *room* of the queues.
     """
 
     __slots__ = ("beyond", "hard_bytes", "held", "outstanding", "parent", "pool_bytes", "reserved")

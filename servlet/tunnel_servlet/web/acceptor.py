@@ -1,4 +1,4 @@
-"""Accepts connections, with a deadline for TLS, and with limits and spare descriptors, which asyncio's servers lack."""
+"""Accepts connections, with a deadline for TLS and, unlike asyncio's servers, with limits and spare descriptors."""
 
 import asyncio
 import contextlib
@@ -119,7 +119,7 @@ class Acceptor:
                 connection, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as error:  # others concern one connection, which its client has ended
+            except OSError as error:  # all but _NO_DESCRIPTORS concern one connection, which its client has ended
                 if error.errno in _NO_DESCRIPTORS and not self._give_spare():
                     self._say("no_descriptors", "", f"{error.strerror}: raise the limit of open files (ulimit -n)")
                     self._loop.remove_reader(self._socket)

@@ -1,4 +1,4 @@
-"""Bytes are counted at every level of budgets: mailbox, user and process (PROTOCOL 9.2)."""
+"""Bytes are counted at every level of budgets: mailbox, user and process. A *pool* is the *room* of PROTOCOL 9.2."""
 
 import pytest
 
@@ -38,8 +38,8 @@ def test_a_pool_is_no_larger_than_the_hard_limit() -> None:
 def test_bytes_counted_at_one_level_are_counted_at_those_above() -> None:
     process, user, mailbox = family()
     mailbox.hold(100)
-    mailbox.let_go(60)
-    mailbox.exceed(30)
+    mailbox.let_go(60)  # of the 100 bytes held, 60 have left a queue and are not confirmed yet
+    mailbox.exceed(30)  # 30 bytes wait beyond the reservations
     assert [level.held for level in mailbox.levels()] == [100, 100, 100]
     assert [process.outstanding, user.beyond] == [60, 30]
     mailbox.release(100)
@@ -102,7 +102,7 @@ def test_free_bytes_are_limited_by_the_level_above() -> None:
     assert alone.free() == 950
 
 
-def test_9_2_keeping_a_packet_is_charged_except_for_notices() -> None:
+def test_9_2_stored_packets_are_charged_except_the_types_dropped_and_edge() -> None:
     assert charge(frame_of(data(1, 2, 3, bytes(100)))) == 124 + FRAME_OVERHEAD_BYTES
     assert charge(dropped_frame(1, 1)) == charge(edge_frame(1, 1, 1)) == 0
 
