@@ -47,8 +47,7 @@ class RelayHandler(web.RequestHandler):
     The processor time of its requests is charged to the connection's payer when they arrive, and the connection is not
     read while the payer must wait. When a token comes, its user takes over what the connection has cost before.
 
-    A request that comes before the previous one was answered waits unparsed, and nothing is read meanwhile. A client
-    that sends more than a few such requests ahead gets one answer, and then the end of the connection.
+    A request that comes before the previous one was answered waits unparsed, and nothing is read meanwhile.
     """
 
     def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
@@ -91,10 +90,6 @@ class RelayHandler(web.RequestHandler):
         else:
             self._pieces.add(data)
             self._take_pieces()
-            if len(self._pieces.waiting) > PIECE_BYTES and not self._may_parse:
-                self.close()  # when the present request is answered
-                self._pieces.waiting.clear()
-                self._go_on()  # so that the end of the client is noticed
 
     def _may_parse_whole(self, data: bytes) -> bool:
         if self._is_held or self._pieces.waiting or self._guard is not None:
