@@ -355,3 +355,25 @@ def test_of_two_attempts_the_older_stays_while_it_is_young() -> None:  # 7.8
     while len(evicted) < 3:
         evicted.append(sender.send(sender.flight.next_us))
     assert evicted == [None, None, 2]
+
+
+def test_intervals_from_before_a_body_of_the_same_size_passed_do_not_count() -> None:  # 7.16
+    """Otherwise one interval would suffice where two are required, and a push would be given up too early."""
+    push = Exchange(
+        bytes(16), 1, 1, lane=0, number=1, serial_received=0, hold_ms=0, answer_bytes_max=65536, payload=bytes(40_000)
+    )
+    flight = Flight(push, 0, wait_us=SECOND, repeat_us=SECOND, attempts_max=3)
+
+    def fail(number: int, now: int) -> None:
+        flight.send(number, now, Random(number))
+        flight.fail(number, "reset", 0, now + 1)
+
+    fail(1, 0)
+    flight.compare(100, 10)
+    flight.compare(flight.body_bytes, 20)
+    assert (flight.unexplained, flight.passed_between) == (0, 0)
+    for number in range(2, 10):
+        fail(number, number * SECOND)
+        if number == 5:
+            flight.compare(100, number * SECOND + 10)
+    assert (flight.unexplained, flight.passed_between) == (8, 1)

@@ -162,6 +162,7 @@ class Flight:
         """Learn that another exchange with a body of this size passed, by an attempt that was sent at `sent_us`."""
         if body_bytes >= self.body_bytes:
             self.unexplained = self.passed_between = 0
+            self.smaller_passed = False
         elif sent_us >= self._failed_us:
             self.smaller_passed = True
 
