@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 
+from loadtests.bench.messages.bare import bare_push, shares
 from loadtests.bench.messages.cases import CpuWatch, Row, payloads
 from tunnel import Attachment
 from tunnel.messages import (
@@ -63,6 +64,9 @@ async def broker_cases(
             watch = CpuWatch(pids)
             yield await case()
             for row in watch.row(count, "us/message"):
+                yield row
+        if "push" in parts:
+            for row in await bare_push(_PUSH_RATE, _PUSH_EVERY_S, seconds, _SETTLE):
                 yield row
         for storage in ("log", "memory") if "push" in parts else ():
             watch = CpuWatch(pids)
@@ -157,9 +161,6 @@ async def _push(attachment: Attachment, client: BrokerClient, topic: str, storag
         while len(times) < sent:  # noqa: ASYNC110 - the handler must do as little as it can
             await asyncio.sleep(0.01)
     writer.close()
-    counted = sorted(times[len(times) // _SETTLE :])
+    median_ms, p99_ms = shares(times, _SETTLE)
     name = f"broker, push from a {storage} topic"
-    return [
-        Row(f"{name}, p50 at {rate:,.0f} messages/s", counted[len(counted) // 2] * 1e3, "ms"),
-        Row(f"{name}, p99", counted[int(len(counted) * 0.99)] * 1e3, "ms"),
-    ]
+    return [Row(f"{name}, p50 at {rate:,.0f} messages/s", median_ms, "ms"), Row(f"{name}, p99", p99_ms, "ms")]

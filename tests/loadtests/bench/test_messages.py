@@ -15,6 +15,7 @@ def test_every_case_is_measured_and_printed(capsys: pytest.CaptureFixture[str]) 
     assert rows["calls, 4 callers on one connection"] > 0
     assert rows["link: broker, fetch"] > 0
     assert rows["link: broker, push from a memory topic, p99"] > 0
+    assert rows["link: bare forwarder and echo, p99"] > 0
     assert rows["disk of the broker, fdatasync, p99"] > 0
     assert rows["2 MiB in one packet, from a file to the disk"] > 0
 
