@@ -107,11 +107,11 @@ build/compiled/.stamp: .venv/.stamp hatch_build.py $(shell find tunnel servlet c
 	@touch $@
 
 # Only tests of behaviour. Tests marked "interpreted" run on the sources only.
-test-compiled: compiled ## Run the tests of compiled parts, carriers and scenarios, and 300 simulated runs, on the compiled build
+test-compiled: compiled ## Run the tests of compiled parts, carriers and scenarios, and 150 simulated runs, on the compiled build
 	TUNNEL_COMPILED=1 $(BIN)/python -m pytest -n 6 --dist worksteal -q -o faulthandler_timeout=600 -o pythonpath='build/compiled .' tests/wire tests/core tests/exchange \
 	  tests/servlet tests/scripted tests/sim tests/carriers tests/scenarios $(wildcard tests/test_driver*.py tests/test_transport*.py) \
 	  tests/test_attachment.py tests/test_clock.py tests/test_listener.py tests/test_malloc.py tests/test_splice.py tests/test_streams.py
-	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 300 --from 700000
+	PYTHONPATH=build/compiled:. PYTHONSAFEPATH=1 $(BIN)/python -m tests.sim --seeds 150 --from 700000
 
 # One file with the wheels for this Python on this platform. The packed wheels stay in build/pyz for the next time.
 pyz: setup ## Build build/tunnel.pyz: the command tunnel in one file, for machines without pip or network; and its checksum
