@@ -2,6 +2,7 @@
 the time that it takes."""
 
 import gc
+import threading
 import time
 
 __all__ = ["CollectorTime", "leave_alone_what_exists"]
@@ -31,6 +32,7 @@ class CollectorTime:
         self.total_s = 0.0
         self.longest_s = 0.0
         self._began_s = 0.0
+        self._thread = threading.get_ident()
         gc.callbacks.append(self._note)
 
     def close(self) -> None:
@@ -38,7 +40,7 @@ class CollectorTime:
         gc.callbacks.remove(self._note)
 
     def _note(self, phase: str, info: dict[str, int]) -> None:
-        if info["generation"] != _FULL:
+        if info["generation"] != _FULL or threading.get_ident() != self._thread:
             return
         if phase == "start":
             self._began_s = time.thread_time()

@@ -1,5 +1,6 @@
 """Which keys and answers an initiator accepts, for every mode; and that the tables are complete."""
 
+import os
 from itertools import product
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_a_damaged_file_stops_the_connection(file: KnownPeers) -> None:
 def test_a_key_that_cannot_be_remembered_is_not_trusted(tmp_path: Path) -> None:
     file = KnownPeers(tmp_path / "known_peers")
     trust = PeerTrust(settings(Mode.AUTO, file), TARGET)
-    (tmp_path / ".known_peers.new").mkdir()
+    (tmp_path / f".known_peers.{os.getpid()}").mkdir()
     error = trust.judge_key(A)
     assert isinstance(error, PeerKeyError)
     assert "cannot be remembered" in str(error)

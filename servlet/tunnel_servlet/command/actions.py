@@ -30,7 +30,7 @@ from tunnel_servlet.exit.resolver import resolve
 from tunnel_servlet.switch.decisions import Deny
 from tunnel_servlet.web.admin import ADMIN_HEADER
 from tunnel_servlet.web.running import serve
-from tunnel_servlet.web.server import contexts
+from tunnel_servlet.web.tls import contexts
 
 __all__ = ["check", "drain", "run_relay", "try_rule"]
 

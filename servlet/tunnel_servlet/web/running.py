@@ -24,10 +24,9 @@ from tunnel_servlet.web.server import (
     admin_connections,
     allow_files,
     client_connections,
-    contexts,
     listen,
-    public_contexts,
 )
+from tunnel_servlet.web.tls import contexts, public_contexts
 
 __all__ = ["RunningRelay", "open_traces", "serve"]
 

@@ -1,4 +1,4 @@
-"""The HTTP server: aiohttp with a deadline for headers, no decompression, no HTML error pages, and TLS."""
+"""The HTTP server: aiohttp with a deadline for headers, no decompression, and no HTML error pages."""
 
 import asyncio
 import resource
@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp import web, web_protocol
 
 from tunnel_servlet.access.connections import Connections, Place
-from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, ServiceLimits, TlsFiles
+from tunnel_servlet.config import ConfigError, ListenAddress, ServiceLimits
 from tunnel_servlet.web.acceptor import Acceptor, bind
-from tunnel_servlet.web.pieces import PIECE_BYTES, Pieces
 from tunnel_servlet.web.turns import REQUEST_US, UNAUTHENTICATED, Turns
 from tunnel_servlet.web.websocket_guard import FrameGuard
 
@@ -23,10 +22,7 @@ __all__ = [
     "admin_connections",
     "allow_files",
     "client_connections",
-    "contexts",
     "listen",
-    "public_contexts",
-    "tls_context",
 ]
 
 _log = structlog.get_logger("server")
@@ -37,7 +33,13 @@ _ADMIN_CONNECTIONS_MAX = 16
 _ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
+_PIECE_BYTES = 4 * 1024  # of a head, a chunked body or websocket frames: parsed before its cost is charged
+_AHEAD_REQUESTS = 2  # that aiohttp parses on a connection before it stops reading from it; 32 if left alone
 _READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size until the handler has read it
+
+
+# aiohttp has no option for this. A parsed request takes 4 KiB, and tens of objects for the garbage collector to visit.
+web_protocol.MAX_MSG_QUEUE_SIZE = _AHEAD_REQUESTS
 
 
 class RelayHandler(web.RequestHandler):
@@ -45,9 +47,8 @@ class RelayHandler(web.RequestHandler):
     read in time.
 
     The processor time of its requests is charged to the connection's payer when they arrive, and the connection is not
-    read while the payer must wait. When a token comes, its user takes over what the connection has cost before.
-
-    A request that comes before the previous one was answered waits unparsed, and nothing is read meanwhile.
+    read while the payer must wait. When the first token comes, its user takes over what the connection has cost before.
+    Data that waits unparsed is charged to the payer, too: for its turn, or until an earlier request is handled.
     """
 
     def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
@@ -65,8 +66,10 @@ class RelayHandler(web.RequestHandler):
         self._turns = server.turns
         self._is_held = False  # nothing is read until it is the payer's turn
         self._spent_us = 0  # processor time that was charged for this connection
-        self._pieces = Pieces()
-        self._piled_bytes = 0  # of data that came and waits to be parsed, as far as it is charged
+        self._is_chunked = False  # the body that comes has no length
+        self._rest = b""  # data that came and waits for the payer's turn
+        self._rest_bytes = 0  # charged for it
+        self._ahead_bytes = 0  # charged for data that came while aiohttp parses nothing, because a request waits
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -85,64 +88,68 @@ class RelayHandler(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if self._is_idle and self._deadline is None:
             self._expect_headers()
-        if self._turns is None or not data or self._may_parse_whole(data):
-            self._take(data)
-        else:
-            self._pieces.add(data)
+        may_be_costly = len(data) > _PIECE_BYTES and self._is_costly
+        if data and self._turns is not None and (self._rest or may_be_costly):
+            self._rest += data
             self._take_pieces()
-
-    def _may_parse_whole(self, data: bytes) -> bool:
-        if self._is_held or self._pieces.waiting or self._guard is not None:
-            return False
-        return self._may_parse and self._pieces.is_one(data)
+            self._hold_rest()
+        else:
+            self._take(data)
 
     def _take(self, data: bytes) -> None:
         """Parse data, and charge what that costs."""
         began, requests = self._began(), self._request_count
         super().data_received(data)
+        self._hold_ahead(len(data))
         if self._request_count > requests and self._messages:
-            self._pieces.begin_body(*self._messages[-1])
+            self._is_chunked = any(getattr(message, "chunked", False) for message, _ in self._messages)
         self._charge(began, (self._request_count - requests) * REQUEST_US)
 
+    def _hold_rest(self) -> None:
+        """Charge the payer for data that waits for a turn. End the connection if the payer has too much."""
+        size = len(self._rest) if len(self._rest) > _PIECE_BYTES else 0
+        if size <= self._rest_bytes:
+            self.place.free(self._rest_bytes - size)
+        elif not self.place.hold(size - self._rest_bytes):
+            self._rest = b""
+            self._cut()
+            return
+        self._rest_bytes = size
+
+    def _hold_ahead(self, size: int) -> None:
+        """Charge the payer for data that waits in aiohttp's parser. End the connection if the payer has too much."""
+        if not self._buffer_paused:
+            self.place.free(self._ahead_bytes)
+            self._ahead_bytes = 0
+        elif self.place.hold(size):
+            self._ahead_bytes += size
+        else:
+            self._cut()
+
+    def _resume_reading_for_buffer(self) -> None:
+        super()._resume_reading_for_buffer()
+        self._hold_ahead(0)
+
     def _take_pieces(self) -> None:
-        """Parse the data that waits, piece by piece, as far as that may be done now."""
-        pieces = self._pieces
-        while pieces.waiting and self._may_parse and not self._is_held:
-            self._take(pieces.take(max(PIECE_BYTES, self._guard.coming_bytes) if self._guard is not None else 0))
-        if pieces.waiting:
-            self._pause_transport_reading()
-        self._account()
+        """Parse the data that waits: piece by piece if each few bytes of it may be a chunk or a frame."""
+        while self._rest and not self._is_held:
+            size = _PIECE_BYTES if self._is_costly else len(self._rest)
+            if self._guard is not None:
+                size = max(size, self._guard.coming_bytes)
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            self._take(piece)
+            if not self._is_chunked and self._guard is None and self._rest:
+                rest, self._rest = self._rest, b""
+                self._take(rest)
 
     @property
-    def _may_parse(self) -> bool:
-        """Whether the next bytes belong to a request that was parsed, or no other one waits or is handled."""
-        if self._guard is not None or self._upgraded or self._pieces.is_in_body:
-            return True
-        return self._is_idle and not self._messages
-
-    def _go_on(self) -> None:
-        """Parse the data that waits, and read on."""
-        self._take_pieces()
-        if not (self._reading_paused or self._buffer_paused):
-            self._resume_transport_reading()
-
-    def _account(self) -> None:
-        """Charge the payer for the data that waits. End the connection if the payer has too much of it."""
-        size = len(self._pieces.waiting)
-        piled_bytes = size if size > PIECE_BYTES else 0
-        if piled_bytes > self._piled_bytes:
-            if not self.place.hold(piled_bytes - self._piled_bytes):
-                self._pieces.waiting.clear()
-                self._cut()
-                return
-        else:
-            self.place.free(self._piled_bytes - piled_bytes)
-        self._piled_bytes = piled_bytes
+    def _is_costly(self) -> bool:
+        """Whether parsing may take long for the size of the data, so that it is done in pieces."""
+        return self._is_idle or self._is_chunked or self._guard is not None
 
     def watch_frames(self, guard: FrameGuard) -> None:
         """Pass the websocket that the present request opens through this guard."""
         self._guard = guard
-        self._clock.call_soon(self._go_on)
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         if self._guard is not None:
@@ -167,11 +174,10 @@ class RelayHandler(web.RequestHandler):
         began = self._began()
         self._stop()
         self._read()
-        self.hand_over()
+        self._leave_turns()
         super().connection_lost(exc)
         # Thousands of connections can end at once. Without references back to this object, their memory is free now,
         # and not when the collector finds them, which in an idle relay may be never.
-        self._pieces = Pieces()
         self._messages.clear()
         self._keepalive_handle = None
         self._charge(began)
@@ -185,8 +191,6 @@ class RelayHandler(web.RequestHandler):
     def request_ended(self) -> None:
         """Note that the request was answered; the next byte starts the deadline again."""
         self._is_idle = True
-        if self._pieces.waiting:
-            self._clock.call_soon(self._go_on)
 
     def answers(self, number: int) -> int:
         """Note which request is being answered. Return the number of the request that was answered before."""
@@ -234,14 +238,21 @@ class RelayHandler(web.RequestHandler):
             return False
         if self._turns is not None and payer != user:
             self._turns.leave(payer, self, self.place.source)
-            self._is_held = False
+            if self._is_held:
+                self._is_held = False
+                self._clock.call_soon(self._go_on)  # unless the user must wait, too
             self._turns.join(user, self, self.place.source)
             spent_us, self._spent_us = self._spent_us, 0
-            self._turns.move(payer, user, spent_us)
+            if payer == UNAUTHENTICATED:
+                self._turns.move(payer, user, spent_us)
         return True
 
     def hand_over(self) -> None:
-        """Note that another protocol reads from the connection from now on, or that it has ended."""
+        """Note that another protocol reads from the connection from now on."""
+        self._leave_turns()
+        self._resume_transport_reading()
+
+    def _leave_turns(self) -> None:
         if self._turns is not None:
             self._turns.leave(self._payer, self, self.place.source)
             self._is_held = False
@@ -256,8 +267,14 @@ class RelayHandler(web.RequestHandler):
         self._is_held = False
         self._go_on()
 
+    def _go_on(self) -> None:
+        self._take_pieces()
+        self._hold_rest()
+        if not (self._is_held or self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
     def _resume_transport_reading(self) -> None:
-        if not self._is_held and not self._pieces.waiting:
+        if not self._is_held:
             super()._resume_transport_reading()
 
     def _hold_reading(self) -> None:
@@ -435,61 +452,3 @@ async def listen(runner: RelayRunner, address: ListenAddress, tls: ssl.SSLContex
     for listening in sockets:
         runner.accept(listening, tls)
     return ListenAddress(address.host, sockets[0].getsockname()[1], tls is not None)
-
-
-def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 and later. Raise ConfigError if a file cannot be used.
-
-    With `client_ca`, the context accepts only clients whose certificate that authority signed.
-    """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        for file in (files.certificate, files.key):
-            _require_readable(file)
-        context.load_cert_chain(files.certificate, files.key, password=_no_password)
-    except (OSError, ssl.SSLError, ConfigError) as error:
-        raise ConfigError(
-            f"tls: {files.certificate} and {files.key} are not a certificate and its key: {error}: name two PEM files "
-            "that can be read and belong together"
-        ) from None
-    if files.client_ca:
-        try:
-            _require_readable(files.client_ca)
-            context.load_verify_locations(files.client_ca)
-        except (OSError, ssl.SSLError, ConfigError) as error:
-            raise ConfigError(
-                f"tls: {files.client_ca} holds no certificates: {error}: name a PEM file with those of the authority"
-            ) from None
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _require_readable(file: str) -> None:
-    """Raise ConfigError if the file cannot be read: OpenSSL's own error does not name it."""
-    try:
-        with open(file, "rb"):
-            pass
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
-
-
-def _no_password() -> str:
-    """Refuse an encrypted key: without this function, OpenSSL would ask for a password on the terminal."""
-    raise ConfigError("the key is encrypted, and the relay cannot ask for its password")
-
-
-def contexts(config: RelayConfig) -> list[tuple[ListenAddress, ssl.SSLContext | None]]:
-    """Return each listen address with its TLS context, or None for plain HTTP.
-
-    An address without a scheme uses TLS if the configuration has a [tls] table.
-    """
-    context = tls_context(config.tls) if config.tls is not None else None
-    return [(address, context if address.tls is not False else None) for address in config.listen]
-
-
-def public_contexts(config: RelayConfig) -> list[tuple[ListenAddress, ssl.SSLContext | None]]:
-    """Return the same for the addresses of public HTTP, where no client needs a certificate."""
-    files = config.tls
-    context = None if files is None else tls_context(TlsFiles(files.certificate, files.key))
-    return [(address, context if address.tls is not False else None) for address in config.public_http]

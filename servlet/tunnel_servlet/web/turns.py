@@ -187,7 +187,11 @@ class Turns:
                     future.set_result(None)
             source = queue.release()
             if source is not None:
-                source.resume_input()
+                try:
+                    source.resume_input()
+                except Exception as error:  # the other inputs must go on
+                    what = {"message": "an input failed when it went on", "exception": error}
+                    asyncio.get_running_loop().call_exception_handler(what)
             if queue.is_stopped:
                 return  # that input has used the turn up
         if (queue.held or queue.waiting) and not self._is_closed:

@@ -17,7 +17,7 @@ from tunnel import attach
 from tunnel.wire import Attached, EnvelopeError, StatusCode, decode_envelope
 from tunnel_servlet.config import ConfigError, ListenAddress, TlsFiles
 from tunnel_servlet.web.running import RunningRelay
-from tunnel_servlet.web.server import contexts, tls_context
+from tunnel_servlet.web.tls import contexts, tls_context
 
 SHORT = 0.05  # seconds; the tests wait for the end of the connection, however long that takes
 HEAD = f"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['ann']}\r\n".encode()

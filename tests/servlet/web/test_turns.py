@@ -172,3 +172,25 @@ async def test_a_request_that_comes_later_goes_on_after_those_that_wait() -> Non
     asked += [asyncio.ensure_future(ask(number)) for number in range(30, 32)]
     await asyncio.gather(*asked)
     assert passed == list(range(32))
+
+
+class BrokenInput(Input):
+    """An input whose data raises an error when it is handled."""
+
+    def resume_input(self) -> None:
+        raise RuntimeError("broken")
+
+
+def test_two_users_an_input_that_fails_does_not_hold_up_the_others() -> None:
+    errors: list[BaseException] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        turns, log = Turns(clock=Clock()), list[str]()
+        BrokenInput(turns, "eve", log, 1)
+        others = [Input(turns, "eve", log, 1) for _ in range(20)]
+        turns.spend("eve", 30_000)
+        await until(lambda: not any(each.pieces for each in others))
+
+    asyncio.run(main())
+    assert [str(each) for each in errors] == ["broken"]

@@ -1,0 +1,65 @@
+"""The TLS contexts of the relay's listen addresses."""
+
+import ssl
+
+from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, TlsFiles
+
+__all__ = ["contexts", "public_contexts", "tls_context"]
+
+
+def tls_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context for TLS 1.2 and later. Raise ConfigError if a file cannot be used.
+
+    With `client_ca`, the context accepts only clients whose certificate that authority signed.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        for file in (files.certificate, files.key):
+            _require_readable(file)
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except (OSError, ssl.SSLError, ConfigError) as error:
+        raise ConfigError(
+            f"tls: {files.certificate} and {files.key} are not a certificate and its key: {error}: name two PEM files "
+            "that can be read and belong together"
+        ) from None
+    if files.client_ca:
+        try:
+            _require_readable(files.client_ca)
+            context.load_verify_locations(files.client_ca)
+        except (OSError, ssl.SSLError, ConfigError) as error:
+            raise ConfigError(
+                f"tls: {files.client_ca} holds no certificates: {error}: name a PEM file with those of the authority"
+            ) from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _require_readable(file: str) -> None:
+    """Raise ConfigError if the file cannot be read: OpenSSL's own error does not name it."""
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+
+
+def _no_password() -> str:
+    """Refuse an encrypted key: without this function, OpenSSL would ask for a password on the terminal."""
+    raise ConfigError("the key is encrypted, and the relay cannot ask for its password")
+
+
+def contexts(config: RelayConfig) -> list[tuple[ListenAddress, ssl.SSLContext | None]]:
+    """Return each listen address with its TLS context, or None for plain HTTP.
+
+    An address without a scheme uses TLS if the configuration has a [tls] table.
+    """
+    context = tls_context(config.tls) if config.tls is not None else None
+    return [(address, context if address.tls is not False else None) for address in config.listen]
+
+
+def public_contexts(config: RelayConfig) -> list[tuple[ListenAddress, ssl.SSLContext | None]]:
+    """Return the same for the addresses of public HTTP, where no client needs a certificate."""
+    files = config.tls
+    context = None if files is None else tls_context(TlsFiles(files.certificate, files.key))
+    return [(address, context if address.tls is not False else None) for address in config.public_http]
