@@ -39,7 +39,9 @@ _READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size u
 
 
 # aiohttp has no option for this. A parsed request takes 4 KiB, and tens of objects for the garbage collector to visit.
-web_protocol.MAX_MSG_QUEUE_SIZE = _AHEAD_REQUESTS
+# Its parser counts a request whose body came later than its head once too often, and never again. With one place more
+# than the queue has, the parser stops only when the queue is full, so that whoever empties the queue also starts it.
+web_protocol.MAX_MSG_QUEUE_SIZE = _AHEAD_REQUESTS + 1
 
 
 class RelayHandler(web.RequestHandler):
@@ -54,6 +56,8 @@ class RelayHandler(web.RequestHandler):
     def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(server, loop=loop, **others)
+        self._max_msg_queue_size = _AHEAD_REQUESTS
+        self._msg_queue_resume_size = _AHEAD_REQUESTS // 2
         self.place = place
         self._server = server
         self._clock = loop
@@ -69,6 +73,7 @@ class RelayHandler(web.RequestHandler):
         self._is_chunked = False  # the body that comes has no length
         self._rest = b""  # data that came and waits for the payer's turn
         self._rest_bytes = 0  # charged for it
+        self._resuming: asyncio.Handle | None = None  # goes on because another payer need not wait
         self._ahead_bytes = 0  # charged for data that came while aiohttp parses nothing, because a request waits
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
 
@@ -107,11 +112,11 @@ class RelayHandler(web.RequestHandler):
 
     def _hold_rest(self) -> None:
         """Charge the payer for data that waits for a turn. End the connection if the payer has too much."""
-        size = len(self._rest) if len(self._rest) > _PIECE_BYTES else 0
+        is_charged = self._guard is not None or self._is_chunked  # the whole message or body is
+        size = 0 if is_charged or len(self._rest) <= _PIECE_BYTES else len(self._rest)
         if size <= self._rest_bytes:
             self.place.free(self._rest_bytes - size)
         elif not self.place.hold(size - self._rest_bytes):
-            self._rest = b""
             self._cut()
             return
         self._rest_bytes = size
@@ -177,7 +182,8 @@ class RelayHandler(web.RequestHandler):
         self._leave_turns()
         super().connection_lost(exc)
         # Thousands of connections can end at once. Without references back to this object, their memory is free now,
-        # and not when the collector finds them, which in an idle relay may be never.
+        # and not when the collector finds them, which in an idle relay may be never. (aiohttp's task uses neither of
+        # these two any more: it was cancelled, since the server has `handler_cancellation`.)
         self._messages.clear()
         self._keepalive_handle = None
         self._charge(began)
@@ -240,7 +246,7 @@ class RelayHandler(web.RequestHandler):
             self._turns.leave(payer, self, self.place.source)
             if self._is_held:
                 self._is_held = False
-                self._clock.call_soon(self._go_on)  # unless the user must wait, too
+                self._resuming = self._clock.call_soon(self._go_on)  # unless the user must wait, too
             self._turns.join(user, self, self.place.source)
             spent_us, self._spent_us = self._spent_us, 0
             if payer == UNAUTHENTICATED:
@@ -253,6 +259,8 @@ class RelayHandler(web.RequestHandler):
         self._resume_transport_reading()
 
     def _leave_turns(self) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()  # another protocol decides from now on whether the connection is read
         if self._turns is not None:
             self._turns.leave(self._payer, self, self.place.source)
             self._is_held = False
@@ -308,6 +316,7 @@ class RelayHandler(web.RequestHandler):
 
     def _cut(self) -> None:
         """End the connection at once: closing it would wait until the answer is read."""
+        self._rest = b""
         if self._link is not None:
             self._link.abort()
 

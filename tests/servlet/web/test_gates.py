@@ -193,10 +193,18 @@ async def test_two_users_requests_sent_ahead_wait_unparsed(monkeypatch: pytest.M
         assert running.connections.held_bytes == 0
 
 
-@in_loop
-async def test_a_few_requests_sent_ahead_are_answered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_split", [False, True])
+@in_loop_within(HANGING_S)
+async def test_a_few_requests_sent_ahead_are_answered_in_order(is_split: bool) -> None:
+    """Also after a request whose body came later than its head, which aiohttp's parser counts once too often."""
     async with relay() as running:
         reader, writer = await connect(running)
+        if is_split:
+            whole = request(attach_body(7), "ann")
+            writer.write(whole[:-40])
+            await asyncio.sleep(0.02)
+            writer.write(whole[-40:])
+            await answer(reader)
         bodies = [attach_body(number) for number in range(1, 6)]
         last = request(bodies[-1], "ann").replace(b"Content-Type", b"Connection: close\r\nContent-Type")
         writer.write(b"".join(request(body, "ann") for body in bodies[:-1]) + last)
@@ -226,10 +234,9 @@ async def test_two_users_too_much_data_that_waits_for_a_turn_ends_the_connection
             parse(handler, data)
 
         monkeypatch.setattr(RequestHandler, "data_received", costly)
-        head = request(b"", "bob").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
-        writer.write(head + b"1\r\na\r\n" * 10_000)
+        writer.write(request(attach_body(7), "bob") * 500)
         with contextlib.suppress(ConnectionError):
-            assert await reader.read(-1) == b""
+            assert len(await answers(reader)) < 20
         monkeypatch.undo()
         assert isinstance(await victim.attach(), Attached)
         assert running.connections.held_bytes == 0
