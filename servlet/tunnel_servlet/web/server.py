@@ -40,7 +40,7 @@ _READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size u
 
 # aiohttp has no option for this. A parsed request takes 4 KiB, and tens of objects for the garbage collector to visit.
 # Its parser counts a request whose body came later than its head once too often, and never again. With one place more
-# than the queue has, the parser stops only when the queue is full, so that whoever empties the queue also starts it.
+# than the queue has, the parser stops only when the queue is full, and starts again when a handler empties the queue.
 web_protocol.MAX_MSG_QUEUE_SIZE = _AHEAD_REQUESTS + 1
 
 
