@@ -174,8 +174,8 @@ async def test_checkpoints_are_written_as_often_as_they_should_be(tmp_path: Path
 @in_loop_within(HANGING_S)
 async def test_an_outbox_does_not_wait_until_the_records_of_another_are_flushed_by_themselves(tmp_path: Path) -> None:
     with Inbox.open(tmp_path, LATE, checkpoint_records=0) as inbox:
-        first = asyncio.ensure_future(inbox._accept(ID, 0, 0, [b"a"]))
-        await inbox.log.flushed(1, now=True)
+        first = inbox._accept(ID, 0, 0, [b"a"])
+        inbox.log.flush()  # blocks: `first` does not go on before the next record is there
         second = inbox._accept(ID, 0, 1, [b"b"])  # the checkpoint names it, and nothing else asks for its flush
         assert await first == 1
         assert checkpoint(tmp_path) == {"offset": 2, "expected": {ID.hex(): [0, 2]}}
