@@ -278,6 +278,14 @@ async def test_short_writes_are_completed_and_room_is_awaited(tmp_path: Path, mo
         assert payloads(log) == sent
 
 
+async def fill(log: Log) -> None:
+    """Append a message, which the held writer thread takes, and another one, for which there is no room then."""
+    log.append([bytes(50)])
+    while not log.has_room:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    log.append([bytes(50)])
+
+
 @in_loop_within(HANGING_S)
 async def test_the_writer_may_make_room_just_when_a_caller_begins_to_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,10 +306,7 @@ async def test_the_writer_may_make_room_just_when_a_caller_begins_to_wait_for_it
 
     monkeypatch.setattr(os, "writev", held)
     with Log.open(tmp_path, config(pending_bytes_max=10)) as log:
-        log.append([bytes(50)])
-        while not log.has_room:  # until the writer thread takes it  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        log.append([bytes(50)])
+        await fill(log)
         assert not log.has_room
         monkeypatch.setattr(asyncio, "get_running_loop", get_loop_late)
         await log.room()
@@ -318,10 +323,7 @@ async def test_waiting_for_room_raises_when_the_disk_fails(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "writev", fail)
     with Log.open(tmp_path, config(pending_bytes_max=10)) as log:
-        log.append([bytes(50)])
-        while not log.has_room:  # until the writer thread takes it  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        log.append([bytes(50)])
+        await fill(log)
         room = asyncio.ensure_future(log.room())
         await asyncio.sleep(0)
         gate.set()
