@@ -11,12 +11,18 @@ LEAST_US = 5 * MS
 
 def block(held: HeldPulls, now: int, *, lanes: int = 8, after_us: int = 2 * MS, took_us: int = 500 * MS) -> bool:
     """Let a hold end at `now`, and an exchange that was sent long before be answered just after it."""
-    held.expired(now)
-    return held.answered(now + after_us - took_us, LEAST_US, lanes, now + after_us)
+    expired = held.expired(LEAST_US, lanes, now)
+    return held.answered(now + after_us - took_us, LEAST_US, lanes, 2, now + after_us) or expired
 
 
-def quick(held: HeldPulls, now: int) -> bool:
-    return held.answered(now - 100 * MS, LEAST_US, 8, now)
+def block_before(held: HeldPulls, now: int, *, before_us: int = 2 * MS, took_us: int = 500 * MS) -> bool:
+    """Let the answer that waited for the hold arrive before the answer to the held pull, which came at `now`."""
+    answered_us = now - before_us
+    return held.answered(answered_us - took_us, LEAST_US, 8, 2, answered_us) or held.expired(LEAST_US, 8, now)
+
+
+def quick(held: HeldPulls, now: int, *, held_pulls: int = 2) -> bool:
+    return held.answered(now - 100 * MS, LEAST_US, 8, held_pulls, now)
 
 
 def test_two_pulls_may_be_held_at_first() -> None:
@@ -43,16 +49,61 @@ def test_on_two_lanes_the_number_falls_from_one_to_none() -> None:
         pytest.param(lambda held, now: quick(held, now), id="quick"),
         pytest.param(lambda held, now: block(held, now, after_us=31 * MS), id="long after the hold"),
         pytest.param(lambda held, now: block(held, now, took_us=106 * MS), id="sent shortly before its end"),
-        pytest.param(lambda held, now: held.answered(now - SECOND, LEAST_US, 8, now), id="no hold ended"),
+        pytest.param(lambda held, now: held.answered(now - SECOND, LEAST_US, 8, 2, now), id="no hold ended"),
     ],
 )
-def test_other_exchanges_do_not_lower_the_number(other: object) -> None:
+def test_three_other_exchanges_outweigh_one_that_waited(other: object) -> None:
     assert callable(other)
     held = HeldPulls()
-    for second in range(1, 20, 2):
+    for second in range(4, 100, 4):
         assert not block(held, second * SECOND)
-        assert not other(held, (second + 1) * SECOND)
+        for after in range(1, 4):
+            assert not other(held, (second + after) * SECOND)
     assert held.most == 2
+
+
+def test_pushes_that_pass_while_fewer_pulls_are_held_say_nothing() -> None:
+    """After a hold has ended, some pushes pass before the next pull takes the place; then a push waits again."""
+    held = HeldPulls()
+    assert not block(held, SECOND)
+    for ms in range(200, 900, 20):
+        assert not quick(held, SECOND + ms * MS, held_pulls=1)
+    assert block(held, 2 * SECOND)
+
+
+@pytest.mark.parametrize("passed", [1, 2])
+def test_few_pushes_that_pass_beside_held_pulls_do_not_hide_those_that_wait(passed: int) -> None:
+    held = HeldPulls()
+    for second in range(1, 10):
+        if block(held, second * SECOND):
+            break
+        for _ in range(passed):
+            assert not quick(held, second * SECOND + 200 * MS)
+    assert held.most == 1
+
+
+def test_an_exchange_that_waited_may_be_answered_just_before_the_hold() -> None:
+    held = HeldPulls()
+    assert [block_before(held, second * SECOND) for second in range(1, 4)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("before_us", "took_us"),
+    [
+        pytest.param(21 * MS, 500 * MS, id="long before the hold's end"),
+        pytest.param(2 * MS, 102 * MS, id="sent shortly before its end"),
+    ],
+)
+def test_an_answer_long_before_a_hold_ends_lowers_nothing(before_us: int, took_us: int) -> None:
+    held = HeldPulls()
+    for second in range(1, 20):
+        assert not block_before(held, second * SECOND, before_us=before_us, took_us=took_us)
+
+
+def test_an_answer_counts_for_one_hold_only() -> None:
+    held = HeldPulls()
+    assert not block_before(held, SECOND)
+    assert not any(held.expired(LEAST_US, 8, SECOND + ms * MS) for ms in range(1, 10))
 
 
 def test_the_window_after_a_hold_includes_two_round_trips() -> None:

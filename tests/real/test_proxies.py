@@ -15,7 +15,7 @@ from tests.support.loops import run
 from tunnel import DeniedError, UnreachableError
 from tunnel.exchange import LaneConfig
 
-LEARNED_S = 120  # on a quiet machine it took 2 to 40 s until the slots of haproxy were learned
+LEARNED_S = 120  # beside four busy processes on two cores it took 5 to 8 s until haproxy's slots were learned
 
 nginx = pytest.mark.real("nginx")
 haproxy = pytest.mark.real("haproxy")
@@ -90,7 +90,7 @@ def test_haproxy_that_limits_the_rate_of_requests_and_their_size(tmp_path: Path)
 def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) -> None:
     """The endpoint learns to hold fewer pulls than requests pass at once.
 
-    When it has learned this, and whether it holds fewer for a while, depends on the load of the machine.
+    How soon it learns this, and whether it holds still fewer for a while, depends on the load of the machine.
     """
 
     async def main() -> None:
@@ -98,7 +98,7 @@ def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) ->
             await move(attachment, 4 * MIB)
             path = attachment._driver.carrier._lanes._path  # type: ignore[union-attr]
             async with asyncio.timeout(LEARNED_S):
-                while path.held.most != slots - 1:
+                while path.held.most >= slots:
                     await move(attachment, 10, connections=1)
 
     with (

@@ -1,7 +1,12 @@
 """The number of pulls that may be held at once. It is learned, since a held pull may take a push's turn.
 
 Some paths carry only a few requests at once; further requests wait until one of these ends. If held pulls take all
-places, a push waits until a hold ends. The sign of this: no exchange is answered until just after a hold has ended.
+places, a push waits until a hold ends. The sign of this: a push takes long, and is answered just after a hold has
+ended.
+
+Not every push has to wait on such a path: some pass after a hold has ended, before the next pull takes the place. They
+say nothing. Evidence against the sign is an exchange that is answered quickly while as many pulls are held as may be,
+or one that is late for another reason.
 """
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
@@ -12,7 +17,10 @@ _MOST = 2
 _BLOCKED_US = 100 * MILLISECOND_US  # an exchange that exceeds the round trip by less was not kept waiting
 # An exchange that is answered within this time plus two round trips after the end of a hold was waiting for that hold.
 _AFTER_US = 20 * MILLISECOND_US
-_BLOCKED_MAX = 2  # exchanges in succession that waited for a hold
+# The answers of both may arrive in the wrong order, since they come on different connections.
+_BEFORE_US = 20 * MILLISECOND_US
+_WAITED = 3  # what an exchange that waited for a hold adds to the count; evidence against it takes 1 away
+_ENOUGH = 6  # the count at which one pull fewer is held
 _AGAIN_US_MIN = 60 * SECOND_US  # wait before more pulls are held again; doubles up to the maximum
 _AGAIN_US_MAX = 600 * SECOND_US
 
@@ -23,7 +31,8 @@ class HeldPulls:
     def __init__(self) -> None:
         self.most = _MOST
         self._expired_us = 0  # when a hold last ended without packets
-        self._blocked = 0
+        self._count = 0
+        self._late_us = (0, 0)  # when the last exchange was sent and answered, if it was late without a hold's end
         self._again_us = 0  # when one more may be held again
         self._wait_us = _AGAIN_US_MIN
 
@@ -32,24 +41,37 @@ class HeldPulls:
         """False while the path is known to carry only a few requests at once."""
         return self.most == _MOST
 
-    def expired(self, now: int) -> None:
-        """Record that a hold has ended without packets."""
+    def expired(self, least_us: int, lanes: int, now: int) -> bool:
+        """Record that a hold has ended without packets. Return whether `most` changed."""
         self._expired_us = now
+        sent_us, answered_us = self._late_us
+        self._late_us = (0, 0)
+        if now - answered_us > _BEFORE_US or now - sent_us < least_us + _BLOCKED_US:
+            return False
+        return self._waited(lanes, now)
 
-    def answered(self, sent_us: int, least_us: int, lanes: int, now: int) -> bool:
+    def answered(self, sent_us: int, least_us: int, lanes: int, held_pulls: int, now: int) -> bool:
         """Learn from the answer to an exchange that the relay answers at once. Return whether `most` changed.
 
-        The exchange was sent at `sent_us`; `least_us` is the round trip without queues, `lanes` the number of lanes.
+        The exchange was sent at `sent_us`; `least_us` is the round trip without queues, `lanes` the number of lanes,
+        `held_pulls` the number of pulls that the relay may have held all the time while the exchange travelled.
         """
-        if now - sent_us <= least_us + _BLOCKED_US:
-            self._blocked = 0
-            return self._allow_more(now)
         held_us, after_us = self._expired_us - sent_us, now - self._expired_us
-        waited = held_us >= least_us + _BLOCKED_US and 0 <= after_us <= _AFTER_US + 2 * least_us
-        self._blocked = self._blocked + 1 if waited else 0
-        if self._blocked < _BLOCKED_MAX:
+        if held_us >= least_us + _BLOCKED_US and after_us <= _AFTER_US + 2 * least_us:
+            return self._waited(lanes, now)
+        late = now - sent_us > least_us + _BLOCKED_US
+        if late or held_pulls >= self.most:
+            self._count = max(0, self._count - 1)
+        if not late:
+            return self._allow_more(now)
+        self._late_us = (sent_us, now)
+        return False
+
+    def _waited(self, lanes: int, now: int) -> bool:
+        self._count += _WAITED
+        if self._count < _ENOUGH:
             return False
-        self._blocked = 0
+        self._count = 0
         self.most = max(0, min(self.most, _MOST if lanes > 2 else 1) - 1)
         self._again_us = now + self._wait_us
         self._wait_us = min(_AGAIN_US_MAX, 2 * self._wait_us)

@@ -409,7 +409,8 @@ class Lanes:
         self._heard()
         self._path.passed(attempt)
         lane = self._set.lanes[flight.lane]
-        arrived = AnswerSeen(attempt, body_bytes, not len(answer.data), answer.more)
+        held_pulls = self._set.held_pulls(attempt.sent_us - self._path.round_trip.least_us)
+        arrived = AnswerSeen(attempt, body_bytes, not len(answer.data), answer.more, held_pulls)
         self._refusals.passed(flight, attempt, answer, self._set, now)
         if self._path.answered(flight, arrived, now):
             self._set.lanes[self.lane_count - 1].used_us = now

@@ -28,6 +28,10 @@ class LaneSet:
         """Return the number of pulls in flight, but for those whose answers may be streams."""
         return sum(flight.pull and not flight.stream for flight in self.flights())
 
+    def held_pulls(self, sent_us: int) -> int:
+        """Return the number of pulls in flight that the relay may hold and that were sent at `sent_us` or before."""
+        return sum(flight.hold_us > 0 and flight.first_sent_us <= sent_us for flight in self.flights())
+
     def least_failed_push(self, but: Flight) -> Flight | None:
         """Return the push in flight with the fewest unexplained failures, at least one, apart from `but`; or None."""
         pushes = [flight for flight in self.flights() if not flight.pull and flight.unexplained and flight is not but]

@@ -29,6 +29,7 @@ class AnswerSeen(msgspec.Struct):
     body_bytes: int
     empty: bool
     more: bool  # more packets wait at the relay
+    held_pulls: int = 0  # pulls that the relay may have held while the exchange travelled
 
 
 class PathModel:
@@ -97,12 +98,11 @@ class PathModel:
         """Use the format of this attempt, which was answered, for the next bodies (7.19)."""
         self.as_form = attempt.as_form
 
-    def streamed(self, attempt: Attempt, now: int) -> None:
+    def streamed(self, attempt: Attempt, held_pulls: int, now: int) -> None:
         """Learn from the first envelope of a stream, which the relay sends at once."""
         self.pace.answered(attempt.sent_us, now)
         self.round_trip.sample(now - attempt.sent_us, now)
-        if self.held.answered(attempt.sent_us, self.round_trip.least_us, self.lanes.count, now):
-            self.settle_interval(self.pulls.interval_us)
+        self._learn_held(attempt, held_pulls, now)
 
     def answered(self, flight: Flight, arrived: AnswerSeen, now: int) -> bool:
         """Learn from the answer to a flight. Return whether a lane was added."""
@@ -113,13 +113,16 @@ class PathModel:
         self.pulls.answered(Pulled(flight.pull, arrived.empty, full, flight.hold_us, took_us, not first), now)
         if flight.hold_us:
             self._learn_hold(flight, arrived.attempt, took_us)
-            if arrived.empty:
-                self.held.expired(now)
+            if arrived.empty and self.held.expired(self.round_trip.least_us, self.lanes.count, now):
+                self.settle_interval(self.pulls.interval_us)
             return False
         self.round_trip.sample(took_us, now)
-        if self.held.answered(arrived.attempt.sent_us, self.round_trip.least_us, self.lanes.count, now):
-            self.settle_interval(self.pulls.interval_us)
+        self._learn_held(arrived.attempt, arrived.held_pulls, now)
         return first and self._learn_sizes(flight, arrived, took_us, now)
+
+    def _learn_held(self, attempt: Attempt, held_pulls: int, now: int) -> None:
+        if self.held.answered(attempt.sent_us, self.round_trip.least_us, self.lanes.count, held_pulls, now):
+            self.settle_interval(self.pulls.interval_us)
 
     def _learn_hold(self, flight: Flight, attempt: Attempt, took_us: int) -> None:
         if flight.sent == 1:
