@@ -83,8 +83,8 @@ class Context:
 class Upstream:
     """The upstream connection of one client connection; it is kept until a request names another target.
 
-    It is not shared between clients: a request then meets a closing upstream connection exactly when it would without
-    the proxy.
+    It is not shared between clients. So a request meets a connection that the target is just closing as often as it
+    would without the proxy.
     """
 
     def __init__(self, context: Context) -> None:

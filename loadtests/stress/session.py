@@ -28,8 +28,9 @@ from tunnel_client.sockets.runtime import default_runtime
 __all__ = ["Session", "Weather"]
 
 _POPULATION_S = 10  # pause between counts of the objects, since each count takes a while
-# The gate must see the memory in use, not what malloc keeps after a peak: of 160 MiB at 20 % loss, 60 were unused.
-_GIVE_BACK_S = 4  # at least twice in a window of the gate
+# A run fails if its memory grows from one span of time to the next (loadtests.stress.gates). That must be memory in
+# use, not what malloc keeps after a peak: of 160 MiB at 20 % loss, 60 were unused.
+_GIVE_BACK_S = 4  # at least twice in each of these spans
 _CONTROL_S = 60.0
 _ACTION = "tunnel"  # the request type of user actions
 _METRIC = "METRIC"  # the type of the rows with measures
@@ -187,7 +188,7 @@ class Session:
             "rss_bytes",
         ):
             if name in row:
-                # A request event would enter the aggregate of all rows, which is that of the users' actions.
+                # A request event would also be counted in the row "Aggregated", which is for the users' actions only.
                 self.environment.stats.get(name, _METRIC).log(row[name], 0)
 
     # End of the run

@@ -84,7 +84,7 @@ def test_few_pushes_that_pass_beside_held_pulls_do_not_hide_those_that_wait(pass
 
 def test_an_exchange_that_waited_may_be_answered_just_before_the_hold() -> None:
     held = HeldPulls()
-    assert [block_before(held, second * SECOND) for second in range(1, 4)] == [False, False, True]
+    assert [block_before(held, second * SECOND) for second in (1, 2)] == [False, True]
 
 
 @pytest.mark.parametrize(

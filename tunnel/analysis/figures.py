@@ -80,7 +80,7 @@ def _times(of: Analysis) -> list[Figure]:
         (
             "Receipt to acknowledgement",
             duration(receipts[0]),
-            f"the part of it that sets the transport's timeout: the median; 99 % are below {duration(receipts[2])}",
+            f"the part of a round trip that sets the timeout: the median; 99 % are below {duration(receipts[2])}",
         ),
         ("Jitter", duration(of.trips.get("jitter_us")), "mean difference between one round trip and the next"),
         (
@@ -97,7 +97,7 @@ def _streams(of: Analysis) -> list[Figure]:
     if totals["one_end"]:
         parts.append(f"{totals['one_end']} at one end")
     if totals["unknown_ends"]:
-        parts.append(f"unknown of {totals['unknown_ends']}")
+        parts.append(f"for {totals['unknown_ends']} it is unknown")
     return [("Streams", count(totals["streams"]), f"directions of connections; {', '.join(parts)}")]
 
 

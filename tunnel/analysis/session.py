@@ -19,7 +19,8 @@ _SETTINGS = {
     "spark.sql.inMemoryColumnarStorage.compressed": "true",
     "spark.sql.autoBroadcastJoinThreshold": "64m",
     "spark.ui.showConsoleProgress": "false",
-    # To derive further filters from what the queries say costs more than such filters save: keys are hardly ever null.
+    # Spark would derive further filters from the queries, mostly that a key is not null. Keys hardly ever are, and to
+    # derive the filters costs more than they save.
     "spark.sql.constraintPropagation.enabled": "false",
     # Otherwise each expression that is built asks Java four more questions, to name its line in an error.
     "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -32,7 +32,9 @@ class HeldPulls:
         self.most = _MOST
         self._expired_us = 0  # when a hold last ended without packets
         self._count = 0
-        self._late_us = (0, 0)  # when the last exchange was sent and answered, if it was late without a hold's end
+        # Of the last exchange, if it was late and no hold had just ended: when it was sent, when it was answered, and
+        # what it took from the count.
+        self._late = (0, 0, 0)
         self._again_us = 0  # when one more may be held again
         self._wait_us = _AGAIN_US_MIN
 
@@ -44,10 +46,11 @@ class HeldPulls:
     def expired(self, least_us: int, lanes: int, now: int) -> bool:
         """Record that a hold has ended without packets. Return whether `most` changed."""
         self._expired_us = now
-        sent_us, answered_us = self._late_us
-        self._late_us = (0, 0)
+        sent_us, answered_us, taken = self._late
+        self._late = (0, 0, 0)
         if now - answered_us > _BEFORE_US or now - sent_us < least_us + _BLOCKED_US:
             return False
+        self._count += taken
         return self._waited(lanes, now)
 
     def answered(self, sent_us: int, least_us: int, lanes: int, held_pulls: int, now: int) -> bool:
@@ -60,12 +63,10 @@ class HeldPulls:
         if held_us >= least_us + _BLOCKED_US and after_us <= _AFTER_US + 2 * least_us:
             return self._waited(lanes, now)
         late = now - sent_us > least_us + _BLOCKED_US
-        if late or held_pulls >= self.most:
-            self._count = max(0, self._count - 1)
-        if not late:
-            return self._allow_more(now)
-        self._late_us = (sent_us, now)
-        return False
+        taken = min(1, self._count) if late or held_pulls >= self.most else 0
+        self._count -= taken
+        self._late = (sent_us, now, taken) if late else (0, 0, 0)
+        return not late and self._allow_more(now)
 
     def _waited(self, lanes: int, now: int) -> bool:
         self._count += _WAITED

@@ -41,7 +41,8 @@ class LogConfig:
     """When to flush, when to start a new segment, and which segments to keep."""
 
     flush_messages: int = 1_000
-    """Flush when this number of messages waits. The defaults are those required of a broker's log."""
+    """Flush when this number of messages waits. This default and that of `flush_s` are those of the document on message
+    sets and senders (docs/seed-notes.md)."""
     flush_s: float = 1.0
     """Flush when the first waiting message has waited this long."""
     segment_bytes: int = 64 * 1024 * 1024
@@ -107,7 +108,7 @@ class Log(Closeable):
             if not bases:
                 segments[0].writer()
             cut = recover_segments(segments)
-            # Also if no segment is new: a process that was killed may have left names that are not on disk.
+            # Even if no segment is new: a killed process may have made files whose names are not on disk yet.
             sync_directory(place)
         except BlockingIOError:
             os.close(lock)
@@ -212,7 +213,7 @@ class Log(Closeable):
             with self._condition:
                 if self._error is not None:
                     raise self._error
-                if self.has_room:  # the writer has just taken what was pending; it may take nothing more
+                if self.has_room:  # the writer has just made room, and may never wake a waiter that joins now
                     return
                 self._room_waiters.append((loop, waiter))
             await waiter
@@ -247,7 +248,8 @@ class Log(Closeable):
         """Block until everything appended is on disk."""
         with self._condition:
             end = self._next
-            self._flush_to = max(self._flush_to, end)  # a reader may wait for messages that are still to come
+            # A caller of `flushed` may wait for an offset after the present end.
+            self._flush_to = max(self._flush_to, end)
             self._condition.notify_all()
             while self._end < end and self._error is None:
                 self._condition.wait()

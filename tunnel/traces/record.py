@@ -46,7 +46,9 @@ class TraceEvent(enum.StrEnum):
     CONNECTION_STARTED = "connection_started"
     CONNECTION_STATE_UPDATED = "connection_state_updated"  # `text` names the new state
     CONNECTION_CLOSED = "connection_closed"  # `reason` says why
-    STREAM_DATA_MOVED = "stream_data_moved"  # `cause` names the direction; totals, when the connection ended
+    STREAM_DATA_MOVED = (
+        "stream_data_moved"  # the total of one direction, which `cause` names; written when the connection ends
+    )
     PARAMETERS_SET = "parameters_set"
     # ours: the outcome of a packet that was sent more than once
     PACKET_RECOVERED = "packet_recovered"  # acknowledged in the end; `attempt` is the last one

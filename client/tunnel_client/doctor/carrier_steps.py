@@ -19,12 +19,12 @@ __all__ = ["examine_link", "examine_others", "examine_poll"]
 
 _EXAMINED = ("auto", "poll", "link")  # auto chooses among the others; poll and link have steps of their own
 
-ROUNDS = 20  # twice as many as it takes to meet a hop that answers one request in ten itself
+ROUNDS = 20  # a hop that answers every tenth request itself, in place of the relay, shows in half as many
 _ROUNDS_MIN = 3
 _ROUNDS_S = 5.0  # on a slow path, stop after this time
 _SLOW_S = 0.5
 LINK_S = 5.0
-_REFUSED_PART = 0.3  # a hop that limits the rate refuses more than this part of requests without a pause
+_REFUSED_PART = 0.3  # a hop that limits the rate refuses more than this part of requests that follow each other at once
 REST_S = 1.0  # after this pause, a limit of requests per second counts none of the earlier requests
 _GENTLE = 4
 GENTLE_S = 0.5  # pause between requests; at this pace all must pass if only the rate is limited
@@ -128,7 +128,7 @@ async def examine_link(report: Report, trials: Trials) -> None:
         report.add("link", Verdict.OK, text, carrier="link", works=True)
         return
     proxy = trials.prober.dialing.proxy
-    advice = "poll is used, which is slower"
+    advice = "without a link, a slower carrier is used"
     if proxy is not None and trials.prober.dialing.tls is None:
         advice += "; with an https:// URL the proxy passes the connection on unread, and a link can work"
     report.add("link", Verdict.NOTE, _why_no_link(reason), advice, carrier="link", works=False)

@@ -119,7 +119,10 @@ class _Signals:
 async def _serve(
     arguments: argparse.Namespace, attachment: Attachment, dialer: Dialer, signals: _Signals, key: KeyFile | None
 ) -> int:
-    """Attach and dial until SIGTERM, then let connections finish. Raise the error of a relay that refuses the exit."""
+    """Attach and dial until SIGTERM, then let the connections that still move bytes finish.
+
+    Raise the error of a relay that refuses the exit.
+    """
     starting = asyncio.ensure_future(attachment.start())
     patience = _Patience(arguments.give_up_after)
     keys = _KeyWatch(key)

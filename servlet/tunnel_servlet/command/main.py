@@ -132,7 +132,11 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
 
 def _add_serve(commands: CommandAdder) -> None:
     example = "tunnel-relay serve --open --listen 127.0.0.1:8080 --allow 127.0.0.1:5432"
-    parser = commands.add("serve", "run the relay; SIGTERM lets connections finish, SIGINT stops it at once", example)
+    parser = commands.add(
+        "serve",
+        "run the relay; after SIGTERM, connections that still move bytes may finish; SIGINT stops it at once",
+        example,
+    )
     _add_serving(parser)
     add_events_option(parser, "listening, reloaded and stopped")
     parser.set_defaults(run=actions.run_relay)
@@ -157,7 +161,8 @@ def _add_exit(commands: CommandAdder) -> None:
     example = "TUNNEL_TOKEN=... tunnel-relay exit --relay https://relay.example --name berlin --allow db.internal:5432"
     parser = commands.add(
         "exit",
-        "attach to a relay and connect to targets for it, from this process; SIGTERM lets connections finish",
+        "attach to a relay and connect to targets for it, from this process; "
+        "after SIGTERM, connections that still move bytes may finish",
         example,
     )
     parser.add_argument("--relay", metavar="URL", help="URL of the relay; required, except with --show-key")
