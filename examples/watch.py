@@ -25,7 +25,10 @@ class Watcher:
         self.written_bytes = 0
 
     def disconnected(self, reason: str) -> None:
-        """The relay does not answer, or has forgotten this attachment. Streams wait, up to the user timeout."""
+        """The relay does not answer, or has forgotten this attachment. Streams wait, up to the user timeout.
+
+        Or the relay has refused this attachment for good, which ends all streams.
+        """
         print("disconnected:", reason, flush=True)
 
     def reconnected(self) -> None:
@@ -42,7 +45,7 @@ class Watcher:
         self.filled_bytes += size_bytes
 
     def register_write(self, size_bytes: int) -> None:
-        """Bytes were written to a connection. The size includes headers, and everything that was repeated."""
+        """Bytes were written to an HTTP connection. The size includes headers, and everything that was repeated."""
         self.written_bytes += size_bytes
 
 

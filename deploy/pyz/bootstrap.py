@@ -2,7 +2,8 @@
 
 It is the `__main__.py` of the file, and uses only the standard library. The parts are checked against their digests
 before they are unpacked, and appear in the cache in one step, so that a start that is cut short leaves nothing behind
-that a later one would use. Python 3.8 can read this text, to say that it is too old.
+that a later one would use. Even Python 3.8 can run this text, as far as the message that the file is for another
+Python.
 """
 
 import atexit
@@ -62,7 +63,7 @@ def _cache():
 def _check_parents(path):
     """Raise OSError if another user can put something else in the place of this directory."""
     while path != "/":
-        found = os.lstat(path)  # of a link, whose owner can replace it
+        found = os.lstat(path)  # not stat: the owner of a symbolic link can replace it
         if found.st_uid not in (0, os.geteuid()):
             raise OSError(f"{path} belongs to another user, who can replace what is in it: choose another directory")
         path = os.path.dirname(path)

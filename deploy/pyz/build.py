@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ("encryption", "proxy-auth", "terminal")
 OURS = {"tunnel": ROOT / "tunnel", "tunnel_client": ROOT / "client" / "tunnel_client"}
-# What no program imports: a second implementation of zstandard for other Pythons, sources, and tests.
+# Files that no program imports: a second implementation of zstandard for other Pythons, sources, and tests.
 LEFT_OUT = ("zstandard/_cffi*", "*/_testcapi*", "*.pyx", "*.pxd", "*.pxi", "*.c", "*.h", "*.pyi", "*/sboms/*")
 OURS_LEFT_OUT = ("tunnel/analysis/*", "*.pyc")
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -77,7 +77,8 @@ def repeat_skewed(records: list[TraceRecord], directory: Path, count: int) -> in
     chosen = pairs.most_common(1)[0][0]
     heavy = [each for each in records if {each.connection, each.peer} == chosen]
     others = [each for each in records if {each.connection, each.peer} != chosen]
-    # Each round adds this to the sequence numbers. It is enough, since a stream has no more packets than events.
+    # Each round adds this to the sequence numbers, so that no round repeats those of another: a stream has no more
+    # packets than events.
     step = len(heavy)
     files, round_, light_round, light = _Files(directory), 0, 1, 0
     while files.written < count:

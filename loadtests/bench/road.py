@@ -32,7 +32,7 @@ _MB = 1e6
 
 
 class Row(msgspec.Struct):
-    """One path: medians over the runs, and their ratios to the bare path and to the path beside which it is put."""
+    """One path: medians over the runs, and their ratios to the paths that `bare` and `beside` name."""
 
     name: str
     topology: str

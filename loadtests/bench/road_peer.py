@@ -33,7 +33,7 @@ _BLOCK = bytes(256 * 1024)
 _CONNECT_S = 30.0
 _WARM_S = 60.0  # a path that has not moved an eighth of the bytes by then is broken
 _MEASURE_S = 240.0
-_BUFFER_S = 0.05  # of bytes at its rate that a slow path holds beyond its delay
+_BUFFER_S = 0.05  # a slow path also buffers the bytes that its rate passes in this time
 
 
 class Target(asyncio.Protocol):
@@ -202,7 +202,7 @@ class Forwarder(asyncio.Protocol):
         self._late_bytes = 0
         self._is_held = False
         self._free_at = 0.0
-        """When the path has let through what was received so far."""
+        """The time at which the path will have let through all bytes received so far."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)

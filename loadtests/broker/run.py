@@ -83,7 +83,8 @@ def run(
             processes = _processes(place, relay_port, broker_port, per_partition)
             victims = [list(processes)[index % len(processes)] for index in range(kills)]
             random.shuffle(victims)
-            # Before the last batches of the producers: later they have nothing to send, and cannot be killed.
+            # All kills come before the last batches of the producers, which have nothing to send later, and cannot be
+            # killed.
             last = max(1, messages - PARTITIONS * (ahead_max(per_partition) + 2 * BATCH))
             marks = sorted(random.randrange(last) for _ in range(kills))
             outcome.kills = dict.fromkeys(processes, 0)
@@ -147,7 +148,7 @@ def _watch(
     """Kill and restart processes as planned, until all kills are done and every group has every message, or until the
     deadline."""
     total = outcome.messages // PARTITIONS * PARTITIONS
-    before = -1  # messages at the last kill: the next kill waits until more have come, or all
+    before = -1  # messages at the last kill: the next kill waits until more, or all of them, have come
     while time.monotonic() < deadline:
         received = _received(place)
         if plan and received >= min(plan[0][0], total - 1) and (received > before or received >= total):

@@ -3,10 +3,10 @@
     producer ROAD DIRECTORY PARTITION TOTAL GROUP...
     consumer ROAD DIRECTORY GROUP PARTITIONS TOTAL
 
-ROAD is HOST:PORT of the broker, or the URL of a relay at which it is a service. A producer is the only one of its
-partition, and sends each message at the offset that is its number. It waits for the slowest group (in DIRECTORY/GROUP),
-so that it still has messages to send when it is killed. A consumer appends the number of each message to a
-file of its own for each partition. The size of that file is its position: effect and position are one write, so a
+ROAD is HOST:PORT of the broker, or the URL of a relay at which the broker is a service. A producer is the only one of
+its partition, and sends each message at the offset that is its number. It waits for the slowest group (in
+DIRECTORY/GROUP), so that it still has messages to send when it is killed. A consumer appends the number of each message
+to a file of its own for each partition. The size of that file is its position: effect and position are one write, so a
 message that arrives again is recognised by its offset.
 """
 
@@ -85,7 +85,7 @@ class _Road:
 
 
 def ahead_max(total: int) -> int:
-    """Return how many messages the slowest group may lack when a producer of `total` sends its next batch."""
+    """Return how far the slowest group may lag, in messages, when a producer of `total` sends its next batch."""
     return min(4 * BATCH, total // 20)
 
 
@@ -150,7 +150,7 @@ class _Effects:
             self._positions.append(position)
 
     def take(self, message: DeliveredMessage) -> None:
-        """Take in a message, unless it was taken in before. Messages must not be left out."""
+        """Take in a message, unless it was taken in before. End the process if one before it was left out."""
         position = self._positions[message.partition]
         if message.offset < position:
             self.again += 1

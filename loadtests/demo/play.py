@@ -12,7 +12,7 @@ from loadtests.harness.transfer import Flow
 __all__ = ["Act", "Play"]
 
 LIMIT_S = 300.0  # the demo takes 20 s on two idle cores
-_LEAD = 0.12  # share of the transfer that may be written beyond the point of the kill; 0.55 + 0.12 is below 0.7
+_LEAD = 0.12  # share that may be written beyond the point of the kill: 0.55 + 0.12 at most, below the 0.7 of the report
 
 
 class Act:
@@ -21,8 +21,8 @@ class Act:
     def __init__(self, name: str, size_bytes: int, random: Random) -> None:
         self.name = name
         self.flow = Flow(size_bytes, random.getrandbits(32))
-        # The relay is killed when this share has arrived. A little more may have arrived by then; the report requires
-        # that 30 to 70 % have.
+        # The relay is killed when this share has arrived. By the time of the kill, a little more can have arrived; the
+        # report requires 30 to 70 %.
         self.kill_at = random.uniform(0.4, 0.55)
 
     def way(self) -> Way:
@@ -97,7 +97,7 @@ class Play:
     async def _kill(self, stage: Stage) -> None:
         for act in self.acts:
             flow = act.flow
-            # However late this task sees the goal reached, bytes must be left for the kill.
+            # Even if this task sees late that the goal is reached, some bytes must be left to be in flight at the kill.
             flow.hold(int(flow.size_bytes * (act.kill_at + _LEAD)))
             await flow.reach(int(flow.size_bytes * act.kill_at))
             in_flight_bytes = await flow.put_in_flight()

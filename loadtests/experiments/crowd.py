@@ -34,7 +34,7 @@ _KIB, _MIB = 1 << 10, 1 << 20
 
 
 class Report(msgspec.Struct):
-    """The results of a run. A connection's time is that from the connect to the last byte of the echo."""
+    """The results of a run. A connection's time is the time from its start to the last byte of its echo."""
 
     connections: int
     size_kib: int

@@ -125,13 +125,14 @@ async def _transfer(
 async def _kill(relay: RelayProcess, flow: Flow, kills: int, report: Report, shown: bool) -> None:
     step_bytes = flow.size_bytes // (kills + 1)
     for number in range(1, kills + 1):
-        # However late this task sees the goal reached, some bytes must be left for this kill and the later ones.
+        # Even if this task sees late that the goal is reached, bytes must be left for this kill and the later ones.
         flow.hold(number * step_bytes + max(1, step_bytes - CHUNK_BYTES))
         await flow.reach(number * step_bytes)
         in_flight_bytes, at_bytes = await flow.put_in_flight(), flow.received_bytes
         killed = time.monotonic()
         await relay.replace()
-        flow.hold(flow.written_bytes + 1)  # every byte written may have arrived: without more, `delivery` never ends
+        # If every byte written has arrived by now, `delivery` ends only if another one is written.
+        flow.hold(flow.written_bytes + 1)
         recovery_s = await flow.delivery() - killed
         report.kills.append(Kill(at_bytes, in_flight_bytes, relay.startup_s, recovery_s))
         if shown:

@@ -156,7 +156,8 @@ class _Run:
                 while not self._is_on(_CARRIER_AFTER[act]):  # noqa: ASYNC110 - the library gives no event for it
                     await asyncio.sleep(_LOOK_S)
             for flow in self._flows:
-                flow.hold(flow.written_bytes + 1)  # every byte written may have arrived: `delivery` needs more
+                # If every byte written has arrived by now, `delivery` ends only if another one is written.
+                flow.hold(flow.written_bytes + 1)
             await asyncio.gather(*(flow.delivery() for flow in self._flows))
             done = Interruption(act, at_bytes, in_flight_bytes, time.monotonic() - began)
             self._report.interruptions.append(done)

@@ -26,7 +26,7 @@ __all__ = ["BROKER", "BROKER_PARTS", "broker_cases", "disk_times"]
 
 BROKER = "broker"
 BROKER_PARTS = ("store", "fetch", "push")
-_IN_FLIGHT = 8  # answered sends at once
+_IN_FLIGHT = 8  # sends that wait for their answers at once
 _PUSH_RATE = 10_000  # messages a second
 _PUSH_EVERY_S = 0.001
 _CATCH_UP_S = 0.01
@@ -37,9 +37,10 @@ _SETTLE = 5  # the first fifth of the times does not count: meanwhile the listen
 async def broker_cases(
     attachment: Attachment, parts: Collection[str], count: int, batch: int, seconds: float, pids: dict[str, int]
 ) -> AsyncIterator[Row]:
-    """Measure some of BROKER_PARTS of a broker that is a service at the relay, and the processor time of the processes.
+    """Measure `parts`, some of BROKER_PARTS, with a broker that is a service at the relay.
 
-    The messages that are stored and fetched are made before the time begins.
+    After each case come rows with the processor time of the processes. The messages that are stored and fetched are
+    made before the time begins.
     """
 
     async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -154,7 +155,7 @@ async def _push(attachment: Attachment, client: BrokerClient, topic: str, storag
             await producer.send(topic, *[stamp.ljust(100)] * each)
             sent += each
             # On a machine that is too busy for this rate, the rate falls. A sender that made up for all of its delay
-            # would send in bursts, and the time that messages wait in a burst would count as that of a push.
+            # would send in bursts, and the waits within a burst would count as if the push took that time.
             due = max(due + _PUSH_EVERY_S, time.perf_counter() - _CATCH_UP_S)
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
         rate = sent / (time.perf_counter() - start)

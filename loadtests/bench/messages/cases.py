@@ -59,7 +59,7 @@ async def _counted(attachment: Attachment, send: Callable[..., object]) -> tuple
 
 
 async def sync_producer(attachment: Attachment, seconds: float, *, acknowledged: bool) -> Row:
-    """Send messages one by one: each is sent, and if wanted acknowledged, before the next."""
+    """Send messages one by one. If `acknowledged`, wait for the acknowledgement of each before the next is sent."""
     messages = payloads(1000)
 
     async def send(writer: asyncio.StreamWriter) -> None:

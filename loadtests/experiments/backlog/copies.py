@@ -45,7 +45,7 @@ def _send(log: Log, seconds: float, send: Callable[[SegmentSet], None]) -> Sent:
     offset = log.first_offset
     while time.perf_counter() < start + seconds:
         part = log.read(offset, _PART_BYTES)
-        messages = part.size_bytes // (HEADER_BYTES + MESSAGE_BYTES)  # all of one size: nothing has to be scanned
+        messages = part.size_bytes // (HEADER_BYTES + MESSAGE_BYTES)  # all have one size: no scan is needed
         if not messages:
             offset = log.first_offset
             continue

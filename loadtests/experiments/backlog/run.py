@@ -69,7 +69,7 @@ def run(
 ) -> Measures:
     """Fill a backlog with `messages` of 1 KiB and measure; each phase takes `seconds`.
 
-    `readers`: in one phase for each of these numbers, this number of readers read the backlog at once. Blocks until the
+    For each number in `readers` there is a phase in which that many readers read the backlog at once. Blocks until the
     end and removes all of its files. `told` is called with the name of each phase.
     """
     place = Path(tempfile.mkdtemp(prefix="tunnel-backlog-"))

@@ -80,10 +80,10 @@ class _Batch:
 class TunnelCounting(Counting):
     """The statistics collector of an attachment: it counts the bytes of batches, and each message in them once.
 
-    A message is buffered when a batch has its last byte, and written when that batch has been written to a connection.
-    `carried` returns how many bytes of the stream were in any batch. This number grows only when a byte is in a batch
-    for the first time, so a batch with repeats alone moves no message. A write is taken for that of the oldest
-    unwritten batch that fits into it, and counts nothing if there is none.
+    A message is buffered when a batch has its last byte, and written when that batch has been written to an HTTP
+    connection. `carried` returns how many bytes of the stream were in any batch. This number grows only when a byte is
+    in a batch for the first time, so a batch with repeats alone moves no message. The collector takes a write as that
+    of the oldest unwritten batch that fits into it; if there is no such batch, it counts no message.
     """
 
     def __init__(self, statistics: PhaseStatistics, record: Recorder, carried: Callable[[], int]) -> None:

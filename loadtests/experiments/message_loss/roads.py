@@ -102,7 +102,7 @@ class RawRoad(Road):
 
 
 class TunnelRoad(Road):
-    """A stream through a relay, which survives breaks of the path. The attachment reports breaks, not the stream."""
+    """A stream through a relay, which survives breaks of the path. The attachment reports them; the stream does not."""
 
     def __init__(self, relay_port: int, port: int, carrier: str) -> None:
         super().__init__()

@@ -113,8 +113,8 @@ class Sender:
                     await writer.wait_closed()
 
     async def _use(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read and write until either fails. Wait until reading has ended, too, which notes why; then raise the
-        error."""
+        """Read and write until either fails, and raise its error. Before that, wait until reading has failed, too: the
+        reader tells the road why."""
         loop = asyncio.get_running_loop()
         reading, writing = loop.create_task(self._read(reader, writer)), loop.create_task(self._write(writer))
         try:

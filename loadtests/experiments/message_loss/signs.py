@@ -67,5 +67,5 @@ class Signs:
         return bool(self.seen)
 
     def after_ms(self, start: float) -> dict[str, int]:
-        """Return how many milliseconds after `start` each sign was seen, by its name, without the signs not seen."""
+        """Return, for the name of each sign that was seen, how many milliseconds after `start` it was seen first."""
         return {sign.value: round((self.seen[sign] - start) * 1000) for sign in Sign if sign in self.seen}

@@ -20,7 +20,7 @@ __all__ = ["PAYLOAD_BYTES", "SERVICE", "make_payload", "payload_number", "receiv
 SERVICE = "inbox"
 PAYLOAD_BYTES = 100
 _BATCH = 500
-_AHEAD = 20_000  # most messages that are accepted and not delivered, so that kills hit a sender that still accepts
+_AHEAD = 20_000  # limit of accepted and undelivered messages, so that kills hit a sender that still accepts
 _NUMBER_BYTES = 8
 
 
