@@ -224,7 +224,7 @@ async def measure(
         async with _Gate(port) as gate:
 
             def make(secret: bytes, random: Random) -> LinkCarrier:
-                # Eager, so that a refused road is tried again within a second each time, instead of with a backoff.
+                # An eager carrier tries a refused road again within a second each time, instead of with a backoff.
                 return LinkCarrier(
                     Dialing(gate.url, token=token, proxy=None), secret, random, name="client", eager=True, roads=ROADS
                 )
@@ -311,7 +311,7 @@ async def _migrate(
 
 def _road(client: Attachment) -> str:
     carrier = client.stats().carrier.partition(" ")[0]
-    return carrier if carrier in ROADS else "poll"  # with streamed answers or without
+    return carrier if carrier in ROADS else "poll"  # "poll" means exchanges, with streamed answers or without
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ _NO_BODY: list[bytes] = []
 
 
 class Duplicator:
-    """Keeps a copy of a request whose plan has duplicates, and sends these once the request is complete.
+    """Keeps a copy of a request whose plan has duplicates, and sends the duplicates when the request is complete.
 
     Each duplicate gets its own connection, and its answer is discarded. Upgrades are not duplicated, nor are requests
     that are too large to be kept.

@@ -13,7 +13,8 @@ from tunnel.traces.record import TraceFault
 __all__ = ["CloseError", "CutError", "FrameParser", "Frames", "close_frame"]
 
 _HELD_BYTES_MAX = 1 << 20  # if more than this is held back, it leaves before its time
-_LENGTH_BYTES = {126: 2, 127: 8}  # after the first two bytes of a header
+# If the length in a header's second byte is 126 or 127: the number of bytes after it, which hold the real length.
+_LENGTH_BYTES = {126: 2, 127: 8}
 _MASK_BYTES = 4
 
 _CUT = {Side.REQUEST: TraceFault.REQUEST_TRUNCATED, Side.RESPONSE: TraceFault.RESPONSE_TRUNCATED}
@@ -94,7 +95,7 @@ class Frames:
         self._side = side
         self._parser = FrameParser()
         self._frame = _Frame()
-        self._is_deaf = False  # a stall for ever: the rest is discarded
+        self._is_deaf = False  # set by a stall for ever, after which the rest is discarded
         self._held = bytearray()
         self._timer: asyncio.TimerHandle | None = None
         self._randoms = {
@@ -126,7 +127,7 @@ class Frames:
         self.release()
 
     def stop(self) -> None:
-        """Let nothing pass any more, because the connections end."""
+        """Never pass on what is held back, because the connections end."""
         if self._timer is not None:
             self._timer.cancel()
 

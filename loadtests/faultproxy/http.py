@@ -67,7 +67,7 @@ class HttpSide:
         self._error = UpstreamError if role is h11.CLIENT else ClientError
 
     async def next_event(self) -> h11.Event | type[h11.PAUSED]:
-        """Return the next HTTP event; `PAUSED` if none may come before the next request."""
+        """Return the next HTTP event, or `PAUSED` if no event can come before the next request."""
         try:
             while True:
                 event = self.h11.next_event()
@@ -136,7 +136,7 @@ def end_to_end(headers: Iterable[Header]) -> list[Header]:
 
 
 def with_length(headers: Iterable[Header], length: int | None) -> list[Header]:
-    """Return the headers with the framing for a body of this length, or of a chunked body for None."""
+    """Return the headers with the framing for a body of this length, or for a chunked body if `length` is None."""
     others = [(name, value) for name, value in headers if name.lower() != b"content-length"]
     framing = (b"Transfer-Encoding", b"chunked") if length is None else (b"Content-Length", b"%d" % length)
     return [*others, framing]

@@ -31,6 +31,6 @@ def mark_truncation(recorder: Recorder, mangler: Mangler, number: int, side: Sid
 
 
 def mark_flips(recorder: Recorder, mangler: Mangler, number: int, side: Side) -> None:
-    """Record the bit flips of a body, once. Call this after each piece: any one may be the first with a flip."""
+    """Record the bit flips of a body, once. Call this after each piece: any of them can be the first with a flip."""
     if mangler.take_first_flip():
         recorder.fault(FaultKind.FLIP, _CORRUPTED[side], number, count=mangler.planned_bits, text=side)

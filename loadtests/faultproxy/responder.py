@@ -39,7 +39,8 @@ class Responder:
         self.has_begun = False  # whether the head of an answer was sent
 
     def lose(self, kind: FaultKind, cause: TraceFault) -> None:
-        """Drop the exchange without an answer: mute the client's connection if silent, else raise ConnectionOver."""
+        """Drop the exchange without an answer. If the plan says silent, leave the client's connection open but let
+        nothing pass on it any more, else raise ConnectionOver."""
         self._context.recorder.fault(kind, cause, self._plan.number, text="silent" if self._plan.silent else "")
         if not self._plan.silent:
             raise ConnectionOver
@@ -62,7 +63,7 @@ class Responder:
             await asyncio.sleep(delay_us / 1e6)
 
     async def is_met(self) -> bool:
-        """Drop or replace upstream's answer if the plan says so; return whether it did. Raises as lose() does."""
+        """Drop or replace upstream's answer if the plan says so, and return whether it does. Raises as lose() does."""
         if self._plan.fate is Fate.RESPONSE_DROPPED:
             self.lose(FaultKind.DROP_RESPONSE, TraceFault.RESPONSE_LOST)
         elif self._plan.fate is Fate.ANSWER_REPLACED:
@@ -174,7 +175,7 @@ class Responder:
             await self._client.send(h11.Data(data=piece))
         if mangler.ended:
             mark_truncation(recorder, mangler, number, Side.RESPONSE)
-            side.stream.close()  # the rest of the body may never end
+            side.stream.close()  # perhaps the rest of the body never ends
             if mangler.breaks:
                 raise ConnectionOver
         await self._client.send(h11.EndOfMessage())

@@ -38,7 +38,7 @@ class Upload:
         self._mangler = mangler
         self._plan = plan
         self._limit_bytes = context.options.limit_bytes
-        self._is_deaf = False  # upstream takes no more of the request
+        self._is_deaf = False  # whether upstream takes no more of the request
         self._duplicator = Duplicator(context, target, head, plan)
         self.is_over = False  # the client left, or the plan broke the connection: send no answer
         self.is_too_large = False  # found while the body arrived

@@ -9,7 +9,7 @@ __all__ = ["encryption_settings"]
 
 
 def encryption_settings(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a client that accepts no other key, and of a service that accepts nothing in clear.
+    """Return the settings of a client that accepts only the service's key, and of a service that requires encryption.
 
     The service's key is made in `file`.
     """

@@ -10,7 +10,7 @@ __all__ = ["AddNames"]
 class AddNames(argparse.Action):
     """The action of an option like `--only a,b`. If the option is repeated, all of its names are taken.
 
-    The value is one text with commas. It begins with the names that the option was given first.
+    The value is one text: all names in the order in which they were given, separated by commas.
     """
 
     def __call__(

@@ -1,5 +1,5 @@
-"""nginx with its default settings in front of a relay, run as this user: paths, port and upstream are set, and what a
-caller adds."""
+"""nginx in front of a relay, run as this user. All settings are nginx's defaults, except for paths, port, upstream and
+what a caller adds."""
 
 import os
 import shutil

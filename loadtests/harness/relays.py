@@ -51,9 +51,9 @@ class RelayProcess:
         public: str = "",
         rules: str = "",
     ) -> None:
-        """`module` runs the relay instead of `tunnel-relay serve`; it is ready when its log has the event.
+        """`module`, if given, runs the relay instead of `tunnel-relay serve`. The relay is ready when it logs `event`.
 
-        `public` is a line of the configuration, and `rules` one of the table of "client".
+        `public` is a further line of the configuration, and `rules` one in the table of the user "client".
         """
         self._public, self._rules = public, rules
         self.startup_s = 0.0  # from the latest start, or from the kill by replace(), until the relay listened

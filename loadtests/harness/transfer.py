@@ -91,7 +91,7 @@ class Flow:
         self._hold_moved.set()
 
     async def put_in_flight(self) -> int:
-        """Wait until bytes are in flight, and let the writer continue for that; return how many.
+        """Wait until bytes are in flight, and let the writer continue for that; return the number of bytes in flight.
 
         Return 0 if everything has arrived.
         """

@@ -26,8 +26,8 @@ _PAUSE_S = 0.01
 _SETTLE_S = 0.5
 _LOST_S = 30.0
 _SETTLED_S = 10.0
-# The relay may keep so much memory of an attack that is over, a tenth of what it had before, and the packets that wait.
-# 24 MiB are for Python's own allocator: it returns a MiB only when none of the objects in it is left.
+# After an attack, the relay may keep this much memory more than before it, a tenth of what it had before, and the
+# packets that wait. 24 MiB are for Python's own allocator, which returns a MiB only when no object is left in it.
 _KEPT_BYTES = 40 << 20
 _MIB = 1 << 20
 
@@ -52,7 +52,7 @@ class Figures(msgspec.Struct, frozen=True):
     rss_after_bytes: int  # after the attacker has ended and malloc has returned free memory
     held_after_bytes: int  # packets that wait for an attachment, which may come back after an interruption
     waiting_after_bytes: int  # of unfinished bodies and batches, and of unread answers
-    connections_after: int  # more than there were before the attack
+    connections_after: int  # the number beyond those that there were before the attack
     failure: str = ""
 
     def is_good(self, limit_ms: float, turn_limit_ms: float) -> bool:
@@ -64,8 +64,8 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def keeps_little(self) -> bool:
-        """Whether the relay has returned the memory of the attack. An honest user leaves more: an exit and its target
-        hold data for a connection that may be resumed."""
+        """Whether the relay has returned the memory of the attack. This is not asked of the honest neighbour, which
+        leaves more: an exit and its target hold data for a connection that may be resumed."""
         kept_bytes = self.rss_after_bytes - self.rss_before_bytes - self.held_after_bytes
         return self.attack == NEIGHBOUR or kept_bytes <= _KEPT_BYTES + self.rss_before_bytes // 10
 

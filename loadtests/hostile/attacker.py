@@ -32,7 +32,7 @@ from tunnel.wire import (
 
 __all__ = ["ATTACKS", "NEIGHBOUR", "main"]
 
-_LINKS = 8  # of two attachments
+_LINKS = 8  # four for each of two attachments
 _PACKETS = 16_000  # in one batch
 _STRANGERS = 2000
 _BODIES = 1000

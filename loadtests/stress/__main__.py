@@ -68,14 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _wait_for_users(directory: Path) -> None:
-    """Wait for the summary of every process: the first one ends before the others have closed their connections."""
+    """Wait for the summary of every process: Locust's first process ends before the others have closed their
+    connections."""
     deadline = time.monotonic() + _END_S
     while without_summary(directory) and time.monotonic() < deadline:
         time.sleep(0.2)
 
 
 def _make_empty(directory: Path) -> None:
-    """Make the directory of a run, and remove that of an earlier run. Raise OSError if it holds anything else."""
+    """Make the directory of a run, in place of that of an earlier run. Raise OSError if its files are not of a run."""
     is_of_a_run = (directory / _MARK).exists() or any(directory.glob("process-*.jsonl"))
     if directory.exists() and not is_of_a_run and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} holds files that are not of a stress run: name a new or an empty directory")

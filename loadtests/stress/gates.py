@@ -45,7 +45,7 @@ class Finding:
 def slope_percent_per_minute(levels: Sequence[Points]) -> float:
     """Return the slope of (seconds, value) by least squares, in percent of the mean value per minute.
 
-    All levels share one slope, but each has its own height.
+    Each of `levels` is a group of points. All groups share one slope, but each has its own height.
     """
     count = sum(map(len, levels))
     rise = spread = total = 0.0

@@ -109,7 +109,9 @@ def on_quitting(environment: Environment, **_: Any) -> None:
 class StressShape(LoadTestShape):
     """Follows the plan: sets the number of users and the loss."""
 
-    use_common_options = True  # until `on_init` knows that a shape is chosen; otherwise Locust warns of its own options
+    # Before `on_init` knows that a shape is chosen, this must be true. Otherwise Locust would warn that its own -u,
+    # -r and -t have no effect, even without a shape.
+    use_common_options = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -47,7 +47,7 @@ class Outcome:
 
 
 def without_summary(directory: Path) -> list[int]:
-    """Return the ids of processes that have measured but not, or not yet, written a summary."""
+    """Return the ids of the processes that have written measures, but no summary so far."""
     measured, ended = ({_pid(file) for file in directory.glob(f"{name}-*.jsonl")} for name in ("process", "summary"))
     return sorted(measured - ended)
 

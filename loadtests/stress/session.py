@@ -72,7 +72,7 @@ class Session:
         self._samplings: list[gevent.Greenlet] = []
         self._actions = RequestStats(
             use_response_times_cache=False
-        )  # Locust's own are reset when a worker has reported
+        )  # Locust resets its own statistics when a worker has reported
         self._bytes = 0
         self._wrong = 0
         self._before: dict[int, str] = {}
@@ -84,8 +84,8 @@ class Session:
         """Start relay, proxy and target, unless the environment names running ones. Workers ask their master."""
         runner = self.environment.runner
         if isinstance(runner, WorkerRunner):
-            # A message to a side that is not ready yet is lost. So the master announces the addresses when it is ready,
-            # and again to each worker that asks.
+            # A message to a worker or master that is not yet ready is lost. So the master announces the addresses when
+            # it is ready, and again to each worker that asks.
             runner.register_message("world", lambda environment, msg: _set_where(msg.data))
             runner.send_message("where")
             return

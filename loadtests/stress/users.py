@@ -37,7 +37,8 @@ def target() -> tuple[str, int]:
 
 @contextmanager
 def measured(name: str) -> Iterator[list[int]]:
-    """Report one action: its time, its bytes, which the caller puts into the first item, and its error if it fails.
+    """Report one action: its time, its size and, if it fails, its error. The caller puts the number of bytes into the
+    list that it gets, as the first item.
 
     The error is only reported: it does not leave the block.
     """
@@ -132,7 +133,7 @@ class EchoUser(Talker):
 class BulkUser(User):
     """Large transfers in either direction.
 
-    No data is kept, so that memory that grows with the loss is not the users' own.
+    The users keep no data. So memory that grows with the loss is not theirs.
     """
 
     weight = 1
@@ -251,7 +252,7 @@ class IdleCrowd(User):
 
     @task
     def live(self) -> None:
-        """Open the next connection, or send one word on each, spread over the period."""
+        """Open the next connection or, if all are open, send one word on each, spread over CROWD_PERIOD_S."""
         if len(self.crowd) < CROWD:
             with measured("crowd connect"):
                 self.crowd.append(dial(b"e"))
