@@ -47,7 +47,8 @@ class _Connect:
 class Engine:
     """Replaces functions and methods while it has routes, and restores them afterwards.
 
-    One engine serves all patches of a process; a process under `tunnel run` has one more for that.
+    One engine serves all patches of a process. A process under `tunnel run` has another one, for the tunnel of that
+    command.
     """
 
     def __init__(
@@ -108,7 +109,8 @@ class Engine:
     def _follow_eventlet(self, module: Any) -> None:
         """Replace what eventlet is about to put into the standard library.
 
-        Its sockets wrap those of a copy of the `socket` module, which answer `getpeername` and `getsockopt` for them.
+        A socket of eventlet wraps a socket of a copy of the `socket` module. The wrapped socket answers `getpeername`
+        and `getsockopt`.
         """
         for name in _CONNECTING:
             self._replace(module.socket, name)
@@ -231,9 +233,9 @@ class Engine:
             raise OSError(errno.EALREADY, os.strerror(errno.EALREADY))
 
     def _outcome(self, sock: socket.socket, known: _Connect) -> OSError | None:
-        """Return the error of a non-blocking connect, once; then, and if the connect succeeded, return None.
+        """Return the error of a failed non-blocking connect, only once; in every other case, return None.
 
-        Also return None while the socket still polls as connecting; the connect then remains pending.
+        While the socket still polls as connecting, the connect remains pending.
         """
         if known.pending is None or not self._pair.is_writable(sock, 0):
             return None
@@ -271,7 +273,7 @@ class Engine:
     def _make_sendto(self, original: Any) -> Any:
         def sendto(sock: socket.socket, *arguments: Any) -> Any:
             if len(arguments) > 1 and sock.type == socket.SOCK_DGRAM:
-                self._found(sock, arguments[-1])  # raises, because datagrams would bypass the tunnel
+                self._found(sock, arguments[-1])  # raises if a route has the host: datagrams would bypass the tunnel
             return original(sock, *arguments)
 
         return sendto

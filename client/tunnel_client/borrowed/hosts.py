@@ -38,7 +38,7 @@ class Hosts:
 
 
 class Placeholders:
-    """Maps names that must not be resolved here to addresses in 240.0.0.0/4, which belong to no real host."""
+    """Gives each name that must not be resolved here an address in 240.0.0.0/4, which belongs to no real host."""
 
     def __init__(self) -> None:
         self._count = itertools.count()

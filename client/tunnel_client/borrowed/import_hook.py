@@ -28,7 +28,7 @@ class Late(importlib.abc.MetaPathFinder):
         """
         if _is_initialising(sys.modules.get(name)):
             with suppress(Exception):  # a failure occurs in the other thread, too, where the program learns of it
-                importlib.import_module(name)  # the other thread has begun without us: this waits for its end
+                importlib.import_module(name)  # waits until the other thread has imported it
         module = sys.modules.get(name)
         if module is not None and not _is_initialising(module):
             call(module)

@@ -35,7 +35,7 @@ PAIR_TIMEOUT_S = 30.0
 _BACKLOG = 16
 _TINY_BYTES = 1  # the kernel raises it to its minimum
 _USUAL_BYTES = 1 << 20  # the kernel lowers it to its maximum
-_WINDOW_BYTES = 65535  # the largest window without scaling; the handshake has settled the scaling
+_WINDOW_BYTES = 65535  # the largest window without scaling, which the tiny buffer has ruled out at the handshake
 _FILL = bytes(16 * 1024)
 # the originals: this module is loaded before gevent can replace them
 _poll, _select = getattr(select, "poll", None), select.select

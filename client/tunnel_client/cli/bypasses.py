@@ -48,8 +48,8 @@ class Bypasses:
     `greeted` returns the ids of the processes that have told `tunnel run` that they use its tunnel
     (`borrowed/borrower.py`). The hook that replaces Python's sockets runs in these, so only their C extensions can
     bypass the tunnel. Connections to addresses that match no pattern are ignored, with one exception: if a pattern is a
-    name, a TCP connection of a process without the hook counts, to any address but loopback, since the address does not
-    show whether its host has that name.
+    name, every TCP connection of a process without the hook counts, except to loopback, since the address does not show
+    whether the host has that name.
     """
 
     def __init__(self, pid: int, greeted: Callable[[], set[int]], hosts: Hosts, proc: Path = _PROC) -> None:

@@ -172,7 +172,7 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
         links=arguments.links,
         pull_interval=arguments.pull_interval,
     )
-    # Last, when all other settings are known to be right: opening a trace creates a directory.
+    # The trace comes last, when all other settings are known to be right, because opening it creates a directory.
     return replace(found, road_memory=road_memory_path(), trace=trace_of(arguments))
 
 

@@ -17,7 +17,7 @@ INTERCEPTORS = (
     "fiddler, forcepoint, fortigate, fortinet, kaspersky, mcafee, mitmproxy, netskope, palo alto, portswigger, "
     "skyhigh, sophos, squid, symantec web, trend micro, untangle, watchguard, websense, zscaler"
 ).split(", ")
-# Names of the authorities that browsers trust, which give a device on the way no certificate for the relay.
+# Names of the authorities that browsers trust. They issue no certificate for the relay to a device on the way.
 _PUBLIC = (
     "actalis, affirmtrust, amazon, anf, apple public, asseco, atos trustedroot, buypass, camerfirma, certainly, "
     "certigna, certsign, certum, chunghwa, comodo, cybertrust, d-trust, digicert, e-tugra, entrust, firmaprofesional, "

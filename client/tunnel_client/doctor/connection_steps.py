@@ -193,7 +193,7 @@ async def _hold(trials: Trials, seconds: float) -> Reply:
         work = trials.prober.exchange(hold_s=seconds, lane=_lane(trials, _HOLD_LANE))
         reply = await trials.once(work, seconds + ANSWER_S, is_test=True)
         if reply.seconds > seconds / 2 or (reply.kind == "answer" and reply.bytes < _EMPTY_BYTES):
-            break  # a request that is answered with packets was not held
+            break  # else try again: it failed early, or packets that came for us answered it
     return reply
 
 

@@ -57,7 +57,7 @@ class Report(msgspec.Struct):
     ) -> None:
         """Add a finding, and pass it to `told` at once. The first exit code other than OK is kept.
 
-        A problem always has one: UNREACHABLE if `exit_code` does not say more.
+        A problem always has such an exit code: UNREACHABLE if `exit_code` does not say more.
         """
         finding = Finding(step, verdict, text, advice, data)
         if verdict is Verdict.PROBLEM:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 __all__ = ["is_relay_itself", "products_in"]
 
-_RELAY = re.compile(r"^(?:Caddy, )?Python/[\d.]+ aiohttp/\S+$")  # the relay's own `Server`, or an aiohttp like it
+# The header `Server` of a relay; other programs with aiohttp send the same.
+_RELAY = re.compile(r"^(?:Caddy, )?Python/[\d.]+ aiohttp/\S+$")
 
 # The words of `Server`, `Via`, `Proxy-Agent` and the like. A version that follows is kept if it begins with a digit.
 _WORDS = {

@@ -16,8 +16,8 @@ from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
 
 __all__ = ["examine_relay"]
 
-# With a larger difference, certificates may count as invalid. So may tokens that a gateway in front of the relay asks
-# for, if they carry a time; the relay's own tokens carry none.
+# If the clocks differ by more than this, certificates may count as invalid. So may tokens that a gateway in front of
+# the relay asks for, if they carry a time; the relay's own tokens carry none.
 SKEW_S = 60.0
 PAUSE_S = 1.0  # before another attempt, after an answer that says that too many requests come
 PAUSE_S_MAX = 5.0

@@ -84,7 +84,8 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
             failures += 1
     if not asked:
         report.add("answer limit", Verdict.SKIPPED, f"the relay did not answer questions ({described(reply)})")
-        await _fetch_rest(trials, prober.answer_bytes, wanted + failures * request_bytes)  # some may have arrived
+        # Some questions may have reached the relay nevertheless.
+        await _fetch_rest(trials, prober.answer_bytes, wanted + failures * request_bytes)
         return
     size, is_repeat, failed, refused = min(most, max(asked, LEAST_BODY_BYTES)), False, None, 0
     while size >= LEAST_BODY_BYTES:

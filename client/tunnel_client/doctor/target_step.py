@@ -21,7 +21,7 @@ _NOT_FROM_RELAY = "not from a relay"  # part of the text of an error that an int
 async def examine_target(report: Report, settings: RelaySettings, target: Address) -> None:
     """Open a connection to the target, and report how that ended and whether it is encrypted.
 
-    A key that is seen for the first time is not remembered: an examination changes nothing.
+    A key that is seen for the first time is not remembered, because an examination must not make a key trusted.
     """
     report.target = str(target)
     try:

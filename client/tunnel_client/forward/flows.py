@@ -17,7 +17,7 @@ __all__ = ["FLOW_IDLE_S", "Flows"]
 FLOW_IDLE_S = 60.0  # RFC 4787 requires 120 s of address translators; DNS, the usual traffic, needs only 30 s
 FLOWS_MAX = 256
 _CONNECT_S = 30.0
-_DEAD_S = 5.0  # a target that cannot be reached is not tried again for this long
+_DEAD_S = 5.0  # a flow that cannot reach its target lasts this much longer; only a new flow tries again
 _log = structlog.get_logger("tunnel")
 
 

@@ -24,7 +24,7 @@ _ADVICE = {
 def bind(address: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """Return a socket that is bound to the address, but not listening yet. Raises UsageError if that is not possible.
 
-    A warning is logged for an address other than loopback: every machine that reaches the port may use the tunnel with
+    A warning is logged for an address other than loopback: every machine that reaches the port can use the tunnel with
     our token.
     """
     try:
@@ -35,7 +35,7 @@ def bind(address: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> sock
         raise cannot_listen(address, error) from None
     sock = socket.socket(family, kind, protocol)
     try:
-        if kind == socket.SOCK_STREAM:  # for UDP, it would let other sockets take the port as well
+        if kind == socket.SOCK_STREAM:  # for UDP, SO_REUSEADDR would let other sockets take the port as well
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
     except OSError as error:

@@ -55,7 +55,7 @@ def bind_unix(address: Address, mode: int = SOCKET_MODE) -> socket.socket:
     try:
         sock.bind(path)
         sock.note_path()
-        os.chmod(path, mode)  # a connection before `listen` would have been refused
+        os.chmod(path, mode)  # early enough: before `listen`, no process can connect
         sock.listen(_BACKLOG)  # now, so that another command sees that the path is in use
     except OSError as error:
         sock.close()

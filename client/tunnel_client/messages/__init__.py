@@ -1,8 +1,8 @@
 """Messages for programs with threads: producers, consumers and calls over blocking sockets. See docs/MESSAGES.md.
 
 Every method may be called from any thread of the program, and blocks only that thread. BlockingProducer writes to its
-socket in that thread. One event loop in a private thread, the one that carries the sockets of the tunnel, does the work
-of the other classes, with those of `tunnel.messages`.
+socket in the thread of the caller. The other classes use those of `tunnel.messages`, which run in one event loop in a
+private thread, the one that carries the sockets of the tunnel.
 """
 
 from tunnel_client.messages.calls import BlockingChannel, BlockingHandler, BlockingTable

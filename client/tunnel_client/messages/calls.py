@@ -132,7 +132,7 @@ class BlockingTable(Closeable):
     def __init__(self, connect: Connect | None = None, *, connect_timeout: float = CONNECT_TIMEOUT_S) -> None:
         self.runner = LoopRunner()
         self._connect = connect or (lambda address: create_connection(split_address(address), connect_timeout))
-        # Not the loop's own threads: a socket that connects may need one of them to resolve the relay's name.
+        # `connect` must not run in the loop's own threads: it may need one of them to resolve the relay's name.
         self._dials = ThreadPoolExecutor(_DIALS, "tunnel-dial")
         self.table = ChannelTable(self._dial, connect_timeout=connect_timeout)
 

@@ -13,7 +13,7 @@ __all__ = ["BlockingConsumer"]
 
 
 class BlockingConsumer:
-    """Reads the log of the broker at `address`, from its replica while the broker redirects it there.
+    """Reads the log of the broker at `address`, or of a replica while that broker redirects the consumer to one.
 
     Threads that share a consumer take turns, and no two get the same message. Store `offset` together with your own
     data: a consumer that starts from it then processes every message exactly once. `topic` and `partition` are for a

@@ -119,7 +119,10 @@ class BlockingBrokerProducer:
         )
 
     def send(self, topic: str, *values: Any, partition: int = -1) -> Place:
-        """Encode, check and send these values as one set; with partition -1, the broker chooses. Return its place."""
+        """Encode, check and send these values as one set, and return the place of the set.
+
+        With partition -1, the broker chooses the partition.
+        """
         return self._runner.run(self._producer.send(topic, *values, partition=partition))
 
     def send_data(self, *data: ProducerData) -> list[Place]:

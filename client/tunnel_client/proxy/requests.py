@@ -21,7 +21,7 @@ class Why(enum.Enum):
 
 
 class MalformedError(Exception):
-    """The client sent something other than a request. `answer` says so in its protocol; then the connection ends."""
+    """The client sent something other than a request. `answer` tells the client so; then the connection ends."""
 
     def __init__(self, text: str, answer: bytes = b"") -> None:
         super().__init__(text)

@@ -42,7 +42,7 @@ class FarSide(TunnelSide):
         return True
 
     def other_ended(self, other: Side, *, clean: bool) -> None:
-        """Abort, unless both directions had ended: then this side is closing, and may still be delivering."""
+        """Abort, unless both directions had ended. If they had, this side is closing, and may still be delivering."""
         if not (self.is_eof and other.is_eof):
             self.abort()
 

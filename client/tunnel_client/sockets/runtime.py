@@ -31,7 +31,7 @@ class Runtime:
 
     def __init__(self, settings: RelaySettings | None = None, *, linger: float = LINGER_S) -> None:
         self._given = settings
-        # The function must not refer to this object, or the weak dictionary would keep it alive.
+        # The lambda must not refer to `self`, or the weak dictionary would keep this object alive.
         made = _connecting[self] = Connecting(lambda: settings or _from_environment(), linger)
         finalize(self, made.retire).atexit = False
 

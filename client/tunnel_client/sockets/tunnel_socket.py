@@ -111,9 +111,9 @@ class TunnelSocket(socket.socket):
         raise OSError(errno.EOPNOTSUPP, "a TunnelSocket only connects: offer a service with tunnel expose")
 
     def _outcome(self) -> OSError | None:
-        """Return the error of a non-blocking connect, once; then, and if the connect succeeded, return None.
+        """Return the error of a failed non-blocking connect, only once; in every other case, return None.
 
-        Also return None while the socket still polls as connecting; the connect then remains pending.
+        While the socket still polls as connecting, the connect remains pending.
         """
         pending = self._pending
         if pending is None or not _is_writable(self):

@@ -77,8 +77,8 @@ def environment(path: str, patterns: list[str]) -> dict[str, str]:
     made.pop("TUNNEL_TOKEN", None)
     made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_SITE), os.environ.get("PYTHONPATH", "")]))
     if "*" in patterns:
-        # The proxy, like the tunnel, leads out of this network. The command must not reach the proxy through the
-        # tunnel.
+        # A proxy that the environment names leads out of this network, as the tunnel does. The command must not reach
+        # that proxy through the tunnel.
         return {name: value for name, value in made.items() if name.lower() not in _PROXIES}
     direct = [pattern.removeprefix("*") for pattern in patterns]
     for name in ("no_proxy", "NO_PROXY"):

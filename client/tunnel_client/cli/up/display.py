@@ -59,7 +59,7 @@ def drawn(source: HasReport, level: str) -> Iterator[None]:
 
     look()
     try:
-        with queued(LOG_LEVELS[level], display, colors=True):  # type: ignore[arg-type]  # all that the log needs
+        with queued(LOG_LEVELS[level], display, colors=True):  # type: ignore[arg-type]  # it has all that the log needs
             yield
     finally:
         assert timer is not None

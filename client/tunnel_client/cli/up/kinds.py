@@ -80,7 +80,7 @@ class Kind:
     """
 
     claims: Callable[[Any], list[Claim]]
-    leads: Callable[[Any], str]  # from where to where, before it is served
+    leads: Callable[[Any], str]  # says from where to where an entry leads, before it is served
     open: Callable[[Any, Attachment, Traffic], AbstractAsyncContextManager[Opened]]
 
 
