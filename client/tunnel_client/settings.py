@@ -51,7 +51,7 @@ class RelaySettings:
     carrier: str
     user_timeout: float
     trace: tunnel.TraceWriter | None = None
-    source: str = ""  # where the URL came from, in the words of the user
+    source: str = ""  # where the URL came from: --relay, TUNNEL_RELAY or tunnel login
     cert: str | None = None
     insecure_http: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # for a gateway before the relay

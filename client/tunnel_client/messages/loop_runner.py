@@ -75,7 +75,7 @@ async def end_stream(writer: asyncio.StreamWriter) -> None:
     writer.close()
     try:
         async with asyncio.timeout(LINGER_S):
-            with suppress(OSError):  # the peer has gone, which calls and sends have reported
+            with suppress(OSError):  # the peer has gone; calls and sends have reported that
                 await writer.wait_closed()
     except TimeoutError:
         writer.transport.abort()

@@ -84,7 +84,7 @@ class Connector:
         self._attachment: Attachment | None = None
         self._starting: asyncio.Task[Attachment] | None = None
         self._opening = 0  # connections that are being opened
-        self._changed = asyncio.Event()  # set when a socket has ended, or when an attempt to open one has ended
+        self._changed = asyncio.Event()  # set when a socket has ended, or an attempt to open a connection
         self._is_closed = False
 
     async def attach(self) -> Attachment:
