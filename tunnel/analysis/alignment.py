@@ -1,4 +1,4 @@
-"""One time for the events of all writers: which packets tell of their clocks, and the events in the common time."""
+"""The common time of all writers: the shortest delays of packets, to compare clocks, and the events in that time."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -9,14 +9,14 @@ from tunnel.traces.record import TraceEvent
 
 __all__ = ["aligned", "delays_of"]
 
-_ENOUGH = 100_000  # number of events up to which all packets are compared; of more, a sample of about this number
+_ENOUGH = 100_000  # up to this number of events, all packets are compared; of more, a sample of about this number
 
 
 def delays_of(events: DataFrame, count: int) -> DataFrame:
     """Return the shortest time from sending at one writer (`begin`) to arrival at another (`end`), by their own clocks.
 
-    `count` is the number of events. If there are many, only a sample of the DATA packets is compared, but every other
-    numbered packet.
+    `count` is the number of events. If there are many, only a sample of the DATA packets is compared, but all numbered
+    packets of other types.
     """
     kind = F.col("packet_type")
     is_chosen = (kind != DATA) | (F.pmod(F.xxhash64("sequence"), F.lit(1 + count // _ENOUGH)) == 0)

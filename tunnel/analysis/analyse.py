@@ -57,12 +57,12 @@ class Analysis(msgspec.Struct):
     trips: dict[str, Any] = {}
     """The round trips of all streams, from sending to acknowledgement."""
     receipts: dict[str, Any] = {}
-    """The times from receipt to acknowledgement of all streams: the samples of which the transport makes its RTO."""
+    """The times from receipt to acknowledgement of all streams, from which the transport computes its RTO."""
     trip_values: Rows = []
     trips_over_time: Rows = []
     timers: Rows = []
     limits: dict[str, Any] = {}
-    """The time of all streams in which no sender was stalled, by limit, and the largest window."""
+    """The time for which the senders of all streams were not stalled, by limit, and the largest window."""
     stalls: Rows = []
     longest_stalls: Rows = []
     worst: Rows = []
@@ -194,7 +194,7 @@ def _counts(result: Analysis, session: SparkSession, events: DataFrame) -> None:
 
 
 def _relays(session: SparkSession, attached: list[tuple[str, str]]) -> DataFrame:
-    """Return the node and its relay. A table made of Python's values would start Python on the workers."""
+    """Return each node with its relay. A table made of Python's values would start Python on the workers."""
     rows = [{"node": node, "relay": relay} for node, relay in attached]
     shape = "array<struct<node: string, relay: string>>"
     return session.sql(f"select inline(from_json(:rows, '{shape}'))", args={"rows": json.dumps(rows)})

@@ -1,7 +1,7 @@
 """What limited goodput: the time of all senders, shared out among families of causes.
 
-Between stalls, a sender is limited as it is on a sound path, too: bytes waited for the carrier, or were in flight.
-Where the trace shows a cause that made the carrier or the path slow, the time belongs to that cause.
+Between stalls, a sender has the limits that it also has on a sound path: bytes waited for the carrier, or were in
+flight. Where the trace shows a cause that made the carrier or the path slow, the time belongs to that cause.
 """
 
 from typing import Any, NamedTuple
@@ -102,7 +102,8 @@ def _explained(of: Analysis, family: str) -> str:
 def _writes_slowly(of: Analysis) -> bool:
     """Whether the application wrote at its own pace: while bytes were in flight, or after a pause.
 
-    An application that waits until everything is acknowledged writes right after that; then the path is slow, not it.
+    An application that waits until everything is acknowledged writes right after that: the path is slow, not the
+    application.
     """
     paced = (of.limits.get("idle") or 0) + (of.limits.get("all_sent") or 0)
     return bool(2 * paced >= of.limits.get("awaiting", 0))
@@ -129,7 +130,7 @@ def _loses(of: Analysis) -> bool:
 
 
 def _repeats(of: Analysis) -> bool:
-    """Whether senders repeated packets because they were missing, if no receiver was traced that could say so."""
+    """Whether senders repeated many packets, and no receiver was traced that could tell which ones were lost."""
     resent = of.totals["packets"] - of.totals["unique_packets"]
     is_of_note = resent >= _LOSSES_OF_NOTE and _share(resent, of.totals["packets"]) >= _LOSS_OF_NOTE
     return is_of_note and not of.totals["judged"]

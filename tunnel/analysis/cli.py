@@ -117,7 +117,7 @@ class _Opened:
     traces: Folder
     ledger: Ledger
     lock: ExitStack
-    """Ends the lock on the tables, if it is closed before the command ends."""
+    """Closing this stack ends the lock on the tables before the command ends."""
 
 
 @contextmanager

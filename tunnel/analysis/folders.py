@@ -32,7 +32,7 @@ _NAME_BYTES = 200
 
 
 class HeldError(Exception):
-    """Another process holds the lock of a folder. The text names it."""
+    """Another process holds the lock of a folder. The text names that process, if its name is known."""
 
 
 class UnusableError(OSError):
@@ -66,7 +66,7 @@ class Folder(Protocol):
         """Return the state of a file."""
 
     def walk(self) -> list[FileStatus]:
-        """Return all files in and below the folder by name, except those in folders that begin with `_` or a dot."""
+        """Return all files in and below the folder, sorted by name, except those in hidden folders (`is_hidden`)."""
 
     def names(self, name: str) -> list[str]:
         """Return the sorted names of the files and folders in a folder; empty if there is no such folder."""

@@ -14,7 +14,7 @@ def points_of(flow: DataFrame, streams: list[int]) -> DataFrame:
     """Return the points of the graphs of these streams: packets sent, sent again, received and acknowledged.
 
     Each graph is divided into cells. Of the points of one kind in a cell, the first is returned: the others would lie
-    under it. So how much is drawn of a stream does not depend on the others, and repeats are always drawn.
+    under it. So how much is drawn of a stream does not depend on the other streams, and repeats are always drawn.
     """
     stream = Window.partitionBy("stream")
     base = F.min_by("sequence", F.when(F.col("kind") == SENT, F.col("t"))).over(stream)

@@ -21,7 +21,7 @@ _LOCK = "lock"
 _REASON_LETTERS = 300
 _MISSING = ("FileNotFoundException", "NoSuchFileException")
 _EXISTS = ("FileAlreadyExistsException", "AlreadyBeingCreatedException")
-# Stores such as S3, whose files appear when they are complete. The capability says that a file can be abandoned first.
+# A capability of stores such as S3, where a file appears only when it is complete, and can be abandoned until then.
 _APPEARS_COMPLETE = "fs.capability.outputstream.abortable"
 
 
@@ -37,7 +37,7 @@ def spark_name_of(session: SparkSession, uri: str) -> str:
 
 
 class HadoopFolder:
-    """A folder of one of Hadoop's file systems. Methods raise UnusableError if it does not answer as it should."""
+    """A folder of one of Hadoop's file systems. Methods raise UnusableError if that file system does not work."""
 
     def __init__(self, session: SparkSession, uri: str, *, lease_s: float = LEASE_S, renew_s: float = RENEW_S) -> None:
         context = _java_of(session)

@@ -19,10 +19,10 @@ Rows = list[dict[str, Any]]
 
 
 def holes_of(events: DataFrame, writers: list[str]) -> DataFrame:
-    """Return the times between neighbouring records of these writers between which numbers are missing.
+    """Return the time between two neighbouring records of one of these writers, wherever numbers are missing there.
 
-    The writer reports records that it dropped (`trace_dropped`) after them: they lie between the record before the
-    report and the report. Holes that begin in the same interval of _SLACK_US are one row: `merged` joins them anyway.
+    A writer that dropped records reports it afterwards (`trace_dropped`). So these records lie between the report and
+    the record before it. Holes that begin in the same interval of _SLACK_US are one row: `merged` joins them anyway.
     """
     order = Window.partitionBy("writer").orderBy("number")
     numbered = events.where((F.col("version") == 1) & (F.col("number") > 0) & F.col("writer").isin(writers))

@@ -26,9 +26,8 @@ def compact(
 ) -> Intake:
     """Add the new files of a folder to the tables of the ledger.
 
-    It may be interrupted and called again. NoTracesError if the folder does not exist, or if it has no
-    traces and the tables have none from before; SetupError or JobError if Spark could not add them: nothing is added
-    then.
+    It may be interrupted and called again. Raise NoTracesError if the folder does not exist, or if it has no traces and
+    the tables have none from before. Raise SetupError or JobError if Spark could not add the files; then it added none.
     """
     if not traces.is_folder():
         raise NoTracesError(f"{traces.place()} is not a directory: name the one that --trace wrote to")
@@ -48,7 +47,7 @@ def compact(
 
 
 def _append(session: SparkSession, files: list[str], folder: Folder, data: str) -> dict[str, Added]:
-    """Write the lines of all files to a new folder, and count those of each file that are there."""
+    """Write the lines of all files to a new folder, and count for each file the lines that the folder then has."""
     path = F.col("_metadata.file_path")
     lines = (
         session.read.schema(events_schema())

@@ -36,9 +36,9 @@ class Added(NamedTuple):
 
 
 Append = Callable[[list[str], str], dict[str, Added]]
-"""Writes the lines of all files, which are URIs, into a new folder beside the ledger, and gets the folder's name.
+"""Takes the URIs of files and the name of a new folder beside the ledger, and writes the files' lines into the folder.
 
-It returns what was added of each file, by URI, when all of it is written, and raises an error otherwise.
+When all lines are written, it returns what it added of each file, by URI. Otherwise, it raises an error.
 """
 
 
@@ -88,8 +88,8 @@ def compressed_bytes(folder: Folder) -> int:
 def add_new(traces: Folder, ledger: Ledger, append: Append) -> Intake:
     """Check the new files of a folder, and add to the tables what they do not contain. Return all findings.
 
-    Nothing is added if `append` raises an error, or SetupError is raised because it added less than there is; the next
-    call begins again. A file that changes while it is read is looked at again, and a copy of it is read.
+    Nothing is added if `append` raises an error, or if it added less than there is, which raises SetupError. The next
+    call then begins again. A file that changes while it is read is looked at again, and a copy of it is read.
     """
     seen = {(entry.file.name, entry.file.size_bytes, entry.file.changed_ns) for entry in ledger.entries}
     restless: set[str] = set()
@@ -195,7 +195,7 @@ def _has_changed(traces: Folder, before: FileStatus) -> bool:
     try:
         return traces.status(before.name) != before
     except FileNotFoundError:
-        return False  # it was deleted after it had been read; the number of rows tells whether all of it was
+        return False  # it was deleted after it had been read; the number of rows tells whether Spark read all of it
 
 
 def _has_vanished(file: TraceFile, traces: Folder) -> bool:

@@ -1,8 +1,8 @@
 """The content that the tables have: content that is already there is recognised, whatever file brings it.
 
-A part is known by digests: a compressed copy of plain lines, an unpacked copy of a compressed file, several files in
-one, and a file that has grown since all begin with known parts. The end of a copy that was cut within a part is
-compared with the file that brought the part, while that exists.
+A part is known by digests. So content is recognised in a compressed copy of plain lines, in an unpacked copy of a
+compressed file, in several files joined into one, and in a file that has grown: all these begin with known parts. If a
+copy was cut within a part, its end is compared with the file that brought the part, while that file exists.
 """
 
 from collections import defaultdict
@@ -32,7 +32,7 @@ def part_of(content: bytes) -> Part:
 
 
 def _first_line(content: bytes, begin: int = 0) -> str:
-    """Return the digest of the line that begins there."""
+    """Return the digest of the line that starts at `begin`."""
     return xxh3_64_hexdigest(content[begin : content.find(b"\n", begin) + 1])
 
 

@@ -23,7 +23,7 @@ _EVENTS = "events"
 _STAGED = "staged"
 _OURS = re.compile(r"\d{8}-[0-9a-f]{8}")  # folders of data and of staged files
 _RECORD = re.compile(r"\d{8,}\.json")
-_WRITTEN = re.compile(r"\.\d{8}\.json-[0-9a-f]{8}")  # a record that has no name yet
+_WRITTEN = re.compile(r"\.\d{8}\.json-[0-9a-f]{8}")  # a record that still has its temporary name
 _OLD = "intake.json"  # a file of tables that were written before there was a ledger
 _FORMAT = 2
 
@@ -197,6 +197,6 @@ def open_ledger(folder: Folder) -> Iterator[Ledger]:
             ) from None
         ledger = Ledger(folder)
         if was_held:
-            ledger.commit([])  # under the number of the former holder, which can therefore add no record any more
+            ledger.commit([])  # takes the number that the former holder would use: that process can add no record now
         ledger.clean()
         yield ledger

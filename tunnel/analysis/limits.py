@@ -28,7 +28,7 @@ TRICKLE_BYTES = 1024
 # If at least this much is in flight when the edge is reached, the relay's room is not the cause: the receiver's side
 # takes the bytes too slowly.
 EDGE_BYTES = 256 * 1024
-MAIN_SHARE = 10  # a stream that carries less than the tenth part of the largest one may be idle
+MAIN_SHARE = 10  # idle times and windows of a stream that carries less than a tenth of the largest one do not count
 
 
 def blocked_by(room: str) -> Column:

@@ -28,8 +28,8 @@ def stalls_of(
 ) -> DataFrame:
     """Return the stalls, each with the step that ended it, what happened meanwhile, and its cause (`why`).
 
-    `is_open` tells that nothing ended it before the trace of its sender did. A silence in which the sender's writer
-    lost records (`holes`, of `holes.table_of`) is not counted: it may be none.
+    `is_open`: the stall still lasted when the trace of its sender ended. A silence in which the sender's writer lost
+    records (`holes`, of `holes.table_of`) is not counted: perhaps the sender was not silent.
     """
     columns = ["stream", "node", "writer", "kind", "sequence", "attempt", "size", "cause", *_BEFORE]
     ended = steps.where("is_stall").select(
@@ -49,7 +49,7 @@ def stalls_of(
 
 
 def _open_at_the_end(steps: DataFrame, holes: DataFrame) -> DataFrame:
-    """Return the silences that begin with the last step of a stream, of a sender that still has work to do."""
+    """Return the silences after the last step of a stream whose sender still has work to do."""
     last = steps.where("is_last").join(F.broadcast(holes.select("writer", "until_us")), "writer")
     busy = (F.col("in_flight_bytes_now") > 0) | (F.col("backlog_bytes_now") > 0) | (F.col("asked_now") > 0)
     gap = F.col("until_us") - F.col("t")
@@ -201,7 +201,7 @@ def _clocks(flow: DataFrame, streams: DataFrame) -> DataFrame:
     is_one = F.col("t").between(F.col("asked_us"), F.col("answered_us"))
     relay_ahead = F.when(is_one, 0).otherwise(F.coalesce(F.col("t") - F.coalesce("answered_us", "asked_us"), F.lit(0)))
     routes = routes.select("stream", "relay", relay_ahead.cast("long").alias("relay_ahead"))
-    # the other direction: its sender's clock is ahead of the first one's
+    # for the other direction, count from the clock of its sender, which is `ahead` of the first sender's
     turned = routes.join(ends.select("stream", "other", "ahead"), "stream")
     behind = F.col("relay_ahead") - F.coalesce("ahead", F.lit(0))
     turned = turned.select(F.col("other").alias("stream"), "relay", behind.alias("relay_ahead"))

@@ -177,7 +177,7 @@ def _added(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[int
 
 
 def trip_values(classes: Rows) -> Rows:
-    """Return the number of samples in each class of times, and of RTO over them, from timing.trip_classes."""
+    """Return the number of samples in each class of times, and in each class of RTO/time, from timing.trip_classes."""
     found: dict[tuple[str, int], int] = defaultdict(int)
     for row in classes:
         found[row["of"], row["us"]] += row["n"]

@@ -114,7 +114,7 @@ def receipts_by_stream(steps: DataFrame) -> DataFrame:
 
 
 def samples_of(steps: DataFrame, ordered: DataFrame) -> DataFrame:
-    """Return all samples of two kinds (`of`), with the sample of the same stream before each.
+    """Return all samples of two kinds (`of`), each with the sample before it in the same stream.
 
     "trip" is the time from sending to acknowledgement. "receipt" is the time from receipt to acknowledgement, less the
     delay that the receiver reports: the sample that the transport itself takes, and from which its RTO is computed.

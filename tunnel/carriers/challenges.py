@@ -56,8 +56,8 @@ class Conversation(Protocol):
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:
     """Return the challenges in Proxy-Authenticate headers.
 
-    Ignore an invalid part up to the next comma. Unless it is a parameter, it may have begun a challenge: then ignore
-    the parameters that follow it, too. Also ignore everything after a quote that stays open: it is the quoted text.
+    Ignore an invalid part up to the next comma. If it is not a parameter, it may be the beginning of a challenge, so
+    ignore the parameters that follow it, too. Also ignore everything after a quote that stays open: it is quoted text.
     """
     found: list[Challenge] = []
     parameters: dict[str, str] = {}  # of the challenge that is read now

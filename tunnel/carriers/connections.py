@@ -26,8 +26,8 @@ _LIMIT_S_MIN = 60.0  # time for which a limit is kept; doubles up to the maximum
 _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
-_DOUBT_S = 5.0  # after a refusal because of perhaps one connection too many, no additional one is opened for this long
-_NEW_S = 1.0  # a connection too many is refused sooner: then even a pull that is held shows that it works
+_DOUBT_S = 5.0  # after a refusal that may mean one connection too many, no additional one is opened for this long
+_NEW_S = 1.0  # a connection too many is refused sooner than this; an older one works, even if its pull is still held
 PAUSE_S = 0.2  # time for the path to notice that the connection of a refused request was closed
 
 
@@ -119,8 +119,8 @@ class Connections:
     def is_unproven(self, now_s: float) -> bool:
         """Return whether more connections are open than the path is known to carry, and the newest has just been made.
 
-        A proxy that allows fewer then refuses all requests. If it has the body of one that it refuses, it may go on
-        counting that connection as open when it is reset: Squid does so for 15 minutes.
+        A proxy that allows fewer connections then refuses all requests. If the proxy already has the body of a refused
+        request, it may count the connection as open even after a reset: Squid does so for 15 minutes.
         """
         return len(self._busy) + len(self._idle) > self._carried and now_s - self._made_s < _NEW_S
 

@@ -107,8 +107,8 @@ class Dialing:
             "Cache-Control": "no-store, no-transform",
             "Accept-Encoding": "identity",
             "User-Agent": "tunnel/1",
-            # The relay refuses an endpoint that wrongly claims to be an exit. One that has no exit handler is sent no
-            # targets, even if its user may be an exit.
+            # The relay refuses an endpoint that wrongly claims to be an exit. An endpoint without an exit handler does
+            # not claim it, so the relay sends it no targets, even if its user may be an exit.
             ROLE_HEADER: "exit" if self._is_exit else "endpoint",
         }
         if token is not None:

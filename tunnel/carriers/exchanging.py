@@ -46,7 +46,7 @@ class Exchanger(Protocol):
     def send(self, request: Request) -> None:
         """Send the request; `answered`, `ended` or `failed` follows, unless it is abandoned.
 
-        A repeat uses a new connection, or an open one that works if the path carries no more (7.5).
+        A repeat uses a new connection or, if the path carries no more, an open one that works (7.5).
         """
 
     def abandon(self, request_id: int) -> None:

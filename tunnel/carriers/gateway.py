@@ -28,7 +28,7 @@ _HOP_BY_HOP = frozenset(
 
 
 class Gateway(msgspec.Struct, frozen=True):
-    """`headers` to add to every request, with Host among them; the name for TLS, if it is not that of the URL."""
+    """`headers` to add to every request, Host among them if it is set; the name for TLS, if it is not the URL's."""
 
     headers: dict[str, str] = {}
     tls_name: str | None = None

@@ -22,7 +22,8 @@ __all__ = ["HttpExchanger"]
 _MOVES_MAX = 4  # how often one request may wait for another connection
 _REFUSED = (403, 429, 503)  # statuses with which intermediaries answer on one connection too many
 _TAIL_S = 2.0  # longest time from the last envelope of a streamed answer to the end of its body
-_FIRST_BYTES = 256 * 1024  # of a large body, where a refusal is likely; Squid reads 512 KiB of a body that it refuses
+# The part of a large body that is sent first where a refusal is likely. Squid reads 512 KiB of a body that it refuses.
+_FIRST_BYTES = 256 * 1024
 _REFUSED_S = 0.1  # a proxy that refuses a request because of its head has answered by then
 _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the answer limit
 
@@ -81,7 +82,8 @@ class HttpExchanger:
             sent = _Sent(request, connection, self._moves.pop(request.id, 0), self._dialing.secrets)
             self._sent[request.id] = sent
             sent.task = loop.create_task(self._exchange(sent))
-            sent.task.add_done_callback(functools.partial(self._ended, sent))  # even if cancelled before it starts
+            # The callback runs even if the task is cancelled before it starts.
+            sent.task.add_done_callback(functools.partial(self._ended, sent))
 
     def _release(self, sent: "_Sent") -> None:
         if sent.holds:

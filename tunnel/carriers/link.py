@@ -96,7 +96,7 @@ class LinkCarrier(ExchangingCarrier):
         self._events: deque[LaneEvent] = deque()
         self._open_links: dict[DialedLink, OpenLink] = {}
         self._line: OpenLink | None = None  # the link in use
-        self._proven: OpenLink | None = None  # the link that the ladder has not chosen yet
+        self._proven: OpenLink | None = None  # a link that works, but that the ladder has not chosen yet
         self._spares: list[OpenLink] = []
         self._draining: dict[OpenLink, int] = {}  # replaced links, and when to close them
         self._links_max = links
@@ -131,7 +131,7 @@ class LinkCarrier(ExchangingCarrier):
 
     def secrets_renewed(self) -> None:
         if not self._closed:
-            self._lanes.set_pulling(True)  # a pull shows at once whether the relay accepts them
+            self._lanes.set_pulling(True)  # a pull shows at once whether the relay accepts the new secrets
             self._ladder.renew_soon(self._host.now())
             self._host.pump()
 
@@ -388,7 +388,7 @@ class LinkCarrier(ExchangingCarrier):
             self._tried.set_result(None)
 
     def _make_way(self, now: int) -> None:
-        """Give the try up if an exchange waits for its turn: the path may carry few requests at once (8.6)."""
+        """Give up the try if an exchange waits for the try's turn: the path may carry few requests at once (8.6)."""
         if self._tried_us is None or self._opening is None or self._lanes.late_us(self._tried_us) > now:
             return
         self._tried_us = None
@@ -400,7 +400,7 @@ class LinkCarrier(ExchangingCarrier):
             self._closing.keep(self._opening)
             self.not_opened(self._opening_road, MADE_WAY)
 
-    # while it is open
+    # while a link is open
 
     def link_open(self, link: DialedLink) -> None:
         """Do nothing: `link_opened` is called instead."""
@@ -462,9 +462,9 @@ class LinkCarrier(ExchangingCarrier):
         return proven
 
     def _replace(self, line: OpenLink, now: int) -> None:
-        """Use this link from now on. The one before it, and its spares if they are of another road, are closed soon.
+        """Use this link from now on. Close the link before it soon, and the spares as well if they are of another road.
 
-        Those that were replaced earlier are closed at once: where roads come and go, links would pile up.
+        Close the links that were replaced earlier at once: where roads come and go, they would pile up.
         """
         before, self._line = self._line, line
         if before is not None:

@@ -250,10 +250,10 @@ class Prober:
         return reply
 
     async def unfinished(self, seconds: float) -> tuple[bool, Reply]:
-        """Send a request, without its end for up to `seconds`. Return whether the answer came first, and the answer.
+        """Send a request whose end waits for the answer, but at most `seconds`.
 
-        The relay refuses the content type before it reads the body. So an early answer shows that the beginning of the
-        request has reached the relay.
+        Return whether the answer came before the end, and the answer. The relay refuses the content type before it
+        reads the body. So an early answer shows that the beginning of the request has reached the relay.
         """
         finish = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Turns an HTTP connection into a raw one: `GET .../link` with Upgrade, then takes the connection from aiohttp."""
+"""Turns an HTTP connection into a raw one: sends `GET .../link` with Upgrade, and takes the connection from aiohttp."""
 
 import aiohttp
 

@@ -10,7 +10,7 @@ from tunnel.wire import LINK_HEADER_SIZE, PACKET_SIZE_MAX
 
 __all__ = ["OpenedWebSocket", "open_websocket"]
 
-_MESSAGE_BYTES_MAX = PACKET_SIZE_MAX + LINK_HEADER_SIZE + 1  # aiohttp refuses a message of just this size
+_MESSAGE_BYTES_MAX = PACKET_SIZE_MAX + LINK_HEADER_SIZE + 1  # aiohttp refuses a message of exactly this size
 
 
 class OpenedWebSocket:
@@ -51,7 +51,7 @@ async def open_websocket(dialing: Dialing) -> OpenedWebSocket:
 
 
 async def _only_101(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Raise UpgradeRefusedError for any other answer: aiohttp would follow a redirect, with the token."""
+    """Raise UpgradeRefusedError for any answer but 101: aiohttp would follow a redirect, with the token."""
     response = await handler(request)
     if response.status == 101:
         return response

@@ -33,7 +33,7 @@ GOING_AWAY = 1001
 BAD_FRAME = 1002
 WRONG_DATA = 1003
 TOO_BIG = 1009
-STATUS_CLOSE = 4000  # plus the code of a STATUS
+STATUS_CLOSE = 4000  # to this, the code of a STATUS is added
 
 CLOSE_S = 1.0  # time for the other side to answer the end of a websocket
 _REASON_BYTES = 123  # a control frame has 125 bytes, of which two are the close code
@@ -223,7 +223,7 @@ def _closed_text(code: Any, reason: Any) -> str:
 def _begun(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> "asyncio.Task[None] | None":
     """Run the coroutine until it must wait, and the rest of it in a task; None if there is no rest.
 
-    A task alone would run it in the next turn of the event loop, which each message would pay for.
+    A task alone would start it only in the next turn of the event loop, and so delay every message.
     """
     try:
         future = work.send(None)

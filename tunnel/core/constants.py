@@ -39,8 +39,10 @@ BACKOFF_MAX_US = 60 * SECOND_US  # 4.6, RFC 6298 2.5
 VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the timer precision of event loops under load
 REORDER_MIN_US = 1_000  # 4.8
 RESUME_INTERVAL_US = SECOND_US  # 6.5: a connection recovers within 2 s after the path does
-FAST_OPENS = 10  # 3.1: repeats of CONNECT after a fresh attach before its intervals grow; they cover the 5 s of 6.5
-FAST_OPEN_INTERVAL_US = SECOND_US // 2  # 3.1: their interval; the acceptor returns within about 1 s of this endpoint
+# 3.1: quick repeats of CONNECT after a fresh attach. Together they cover the 5 s of 6.5; the acceptor attaches
+# again within about 1 s of this endpoint.
+FAST_OPENS = 10
+FAST_OPEN_INTERVAL_US = SECOND_US // 2
 
 EARLY_BYTES_MAX = 64 * 1024  # 3.6: DATA that may precede ACCEPTED
 EARLY_PACKETS_MAX = 64  # 3.7

@@ -127,7 +127,8 @@ class Endpoint(AdmittingOwner):
     def connect(self, target: Target, now: int, offer: bytes = b"") -> Connection:
         """Open a connection. Connected, Refused or Lost follows; up to 64 KiB of data may leave before that.
 
-        With `offer`, a ClientHello, it offers encryption (3.13), and the caller may write nothing before Connected.
+        With `offer`, a ClientHello, CONNECT offers encryption (3.13), and the caller must write nothing before
+        Connected.
         """
         identity = ConnectionIdentity(
             own_id=self.new_id(),

@@ -6,8 +6,8 @@ __all__ = ["RangeSet"]
 
 
 class RangeSet:
-    """A set of ranges that include both ends. Adding one costs two binary searches, and the ranges that it merges or
-    moves."""
+    """A set of ranges that include both ends. Adding one takes two binary searches, and time for the ranges that it
+    merges or moves."""
 
     __slots__ = ("_firsts", "_lasts")
 

@@ -51,7 +51,7 @@ class Scheduler:
     def __init__(self) -> None:
         self.strays: deque[Packet] = deque()  # packets that no connection keeps
         self.packets_max = BATCH_PACKETS_MAX
-        """The most packets of one batch (4.13)."""
+        """The largest number of packets in one batch (4.13)."""
         self._unowned_answers = 0
         self._control: dict[int, Connection] = {}
         self._delayed_acks: dict[int, Connection] = {}

@@ -98,7 +98,7 @@ class _Service(msgspec.Struct):
     backlog: int
     version: int
     public: PublicPlace | None = None
-    refused: bool = False  # the relay does not, or no longer, let this endpoint listen under the name
+    refused: bool = False  # the relay does not let this endpoint listen under the name (any more)
 
 
 class Services:

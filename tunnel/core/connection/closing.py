@@ -124,7 +124,7 @@ class Closing:
             self._send_shutdown(0, now)
 
     def send_last_shutdown(self, now: int) -> None:
-        """Send SHUTDOWN with attempt 0, before the connection is forgotten: an answer would find none (5.7)."""
+        """Send SHUTDOWN with attempt 0, which asks for no answer: the connection is forgotten right after it (5.7)."""
         if self._connection.identity.peer_id:
             self._send_shutdown(0, now)
 

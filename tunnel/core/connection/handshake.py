@@ -253,12 +253,13 @@ class Handshake:
     def route_lost(self, now: int) -> None:
         """React to the loss of the route at the relay.
 
-        An unanswered CONNECT is sent again (3.1). On an accepted connection, nothing else is sent until it is resumed
-        (6.5).
+        An unanswered CONNECT is sent again (3.1). On an accepted connection, this side stops sending until the route is
+        resumed, and the initiator asks for that with CONNECT (6.5).
         """
         connection = self._connection
         if connection.state in (State.CONNECTING, State.CLOSED_EARLY):
-            # Restart the backoff, since the silence came from the lost route. The acceptor may not be back (3.1, 6.5).
+            # Restart the backoff, since the silence came from the lost route. Begin with quick repeats, because perhaps
+            # the acceptor is not back yet (3.1, 6.5).
             self._backoff = -FAST_OPENS
             self.open_now(now)
             connection.sender.resume(min(self._owner.carrier.initial_edge_bytes, EARLY_BYTES_MAX), now)

@@ -12,8 +12,8 @@ class Liveness:
     """Keepalive and user timeout of one connection.
 
     Both timers are lazy: they check the state only when they fire. The timer of the user timeout is set from the
-    creation of the connection on, so no wait has to start it. It fires no later than a wait can have expired, and is
-    set again if none has.
+    creation of the connection on, so no wait has to start it. It fires at the earliest time at which a wait can have
+    expired, or before; if no wait has expired, it is set again.
     """
 
     __slots__ = (
