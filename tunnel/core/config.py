@@ -37,7 +37,7 @@ class EndpointConfig:
     out_of_order_packets_max: int = 16_384
     """Packets kept beyond a gap, per connection. This limits the memory that one-byte packets can take."""
     exit: bool = False
-    """Ask the application (ConnectRequested) about CONNECTs to TCP targets. If false, they are refused."""
+    """Ask the application (ConnectRequested) about CONNECTs to targets for an exit. If false, they are refused."""
     asks_services: bool = False
     """Ask the application (ConnectRequested) about CONNECTs to services, too, because some are encrypted or refused. If
     false, they are accepted in clear, and Incoming shows them."""

@@ -46,7 +46,7 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class ConnectRequested(msgspec.Struct, frozen=True):
-    """An initiator asks for a TCP target: dial it, then call `accept` or `refuse`.
+    """An initiator asks for a target of this exit, such as a TCP target: dial it, then call `accept` or `refuse`.
 
     It also comes for a service if `EndpointConfig.asks_services` is set. `offer` is the ClientHello of an initiator
     that offers encryption (3.13).
