@@ -2,8 +2,8 @@
 
 One process moves bytes through an echo server as fast as it may, as the user ann, whose rate the relay limits. Another
 connection of ann and one of bob, whose rate is not limited, send echoes of 64 bytes, first alone and then beside the
-transfer. With `--at client` the relay limits no user: the transfer limits itself (`tunnel.attach(rate=...)`), and sends
-the echoes of ann over its own attachment, which are the ones that its limit may delay.
+transfer. With `--at client` the relay limits no user: the transfer limits itself (`tunnel.attach(rate=...)`). The
+echoes of ann then go through the same attachment as the transfer, so that its limit may delay them.
 """
 
 import argparse

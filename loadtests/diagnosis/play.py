@@ -92,7 +92,8 @@ class _Stage:
             _signal(who[act.who], signal.SIGKILL)
             who[act.who].join()
             time.sleep(act.for_s)
-            self._relay()
+            if act.who == "relay":
+                self._relay()
         else:
             begin, end = _SIGNALS[act.what]
             _signal(who[act.who], begin)

@@ -81,7 +81,7 @@ class Crowd:
         else:
             if xxh3_128_digest(heard) != xxh3_128_digest(payload):
                 self._wrong(f"{len(heard)} bytes came back, but not the {len(payload)} bytes that were sent")
-        self._report.moved_bytes += 2 * len(payload)
+            self._report.moved_bytes += len(payload) + len(heard)
         return time.monotonic() - began
 
     async def _echoed(self, payload: memoryview) -> bytes:

@@ -2,7 +2,7 @@
 
 A victim sends small messages through the relay to an echo server: alone, beside an honest neighbour that sends all it
 can or beside an attack, and afterwards. The report shows the round trips, and the relay's memory and processor time.
-The exit code is 1 if an attack delays the victim for too long, or if something is left of it.
+The exit code is 1 if an attack delays the victim for too long, or if the relay keeps too much of it afterwards.
 """
 
 import argparse

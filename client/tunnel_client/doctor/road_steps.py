@@ -23,7 +23,8 @@ def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> 
     if settings.carrier != "auto":
         text = f"{settings.carrier} is used, because you have asked for it"
     elif chosen == "poll":
-        text = "poll carries everything, because neither a link nor a websocket works"
+        kind = "requests with streamed answers carry" if works.get("stream") else "requests and their answers carry"
+        text = f"{kind} everything, because neither a link nor a websocket works"
     else:
         text = f"{chosen} carries, the best one that works"
     remembered = _remembered(settings.road_memory, dialing)

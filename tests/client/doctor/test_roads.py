@@ -44,7 +44,7 @@ def test_the_memory_of_a_path_is_shown_with_its_age_and_its_reasons(
     remember(url, "poll", age_s)
     _, found, _ = doctor(url)
     assert found["roads"][1].startswith(
-        "poll carries everything, because neither a link nor a websocket works; "
+        "requests with streamed answers carry everything, because neither a link nor a websocket works; "
         f"{age} ago, poll carried (link: HTTP 404 instead of an upgrade: <no> link)"
     )
     assert (found["roads"][2]["chosen"], found["roads"][2]["remembered"]) == ("poll", "poll")
