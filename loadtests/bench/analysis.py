@@ -1,9 +1,9 @@
 """The time from trace files to a finished report, for 0.1 to 20 million events: `python -m loadtests.bench.analysis`.
 
 A simulated run with losses is repeated, shifted in time and with other ids, until it has the wanted number of events.
-Then `tunnel-traces report` runs as a user would run it, and once more over the tables that the first run has left.
-Wall time, processor time and memory include the Java process that it starts. With --skewed, each trace is also made with nine tenths of its
-events in one connection, and the times are compared.
+Then `tunnel-traces report` runs as a user would run it, and once more over the tables that the first run has left. Wall
+time, processor time and memory include the Java process that it starts. With --skewed, each trace is also made with
+nine tenths of its events in one connection, and the times are compared.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Compares the tunnel with other tunnels over HTTP, in faults and in speed: `python -m loadtests.bench.peers`.
 
-Every contender is set up as its documentation shows, and leads from a local port to a target. First, one connection goes
-through each contender under each kind of fault: bytes up at a steady pace, then bytes down, all of them checked. Only
-the contender may repeat anything. Then the speed without faults is measured, and compared with two bare forwarders. A
-program that is not installed is an error.
+Every contender is set up as its documentation shows, and leads from a local port to a target. First, one connection
+goes through each contender under each kind of fault: bytes up at a steady pace, then bytes down, all of them checked.
+Only the contender may repeat anything. Then the speed without faults is measured, and compared with two bare
+forwarders. A program that is not installed is an error.
 """
 
 import argparse
