@@ -9,7 +9,7 @@ __all__ = ["SENDFILE_BY_COPYING", "FlowControlled", "fill", "sends_file", "start
 
 
 class FlowControlled(transports._FlowControlMixin):  # noqa: SLF001 - loop.sendfile takes only transports of this class
-    """The base class of transports with flow control. It has slots, so no compiled class may inherit from it."""
+    """The base class of transports with flow control. It has slots: a compiled class that inherits from it crashes."""
 
     def set_extra_info(self, name: str, value: object) -> None:
         """Set the value that `get_extra_info(name)` returns."""

@@ -212,7 +212,7 @@ class Attachment(RenewableSecrets):
         offer: Offer | None = None,
         slot: HandshakeSlot | None = None,
     ) -> Transport:
-        """Return a connection's new transport. `offer`: our offer to encrypt; `slot`: for the answer to the peer's."""
+        """Return a connection's new transport. `offer`: our offer to encrypt; `slot`: to answer the peer's in turn."""
 
         def forget(transport: Transport) -> None:
             self._transports.pop(transport, None)
@@ -346,7 +346,7 @@ class Attachment(RenewableSecrets):
         self._listeners.error.append(listener)
 
     def set_statistics_collector(self, collector: StatisticsCollector | None) -> None:
-        """Report bytes buffered and bytes written to `collector`; None stops it."""
+        """Report to `collector` the bytes that are buffered and those that are written; None stops the reports."""
         self._listeners.statistics = collector
 
     # Application: called by the driver
@@ -417,7 +417,7 @@ class Attachment(RenewableSecrets):
         )
 
     def _accepted(self, event: ConnectRequested, slot: HandshakeSlot | None) -> Connection:
-        """Accept the connection and return it. With a slot, its transport accepts it later, when it is its turn."""
+        """Accept the connection and return it. With a slot, the transport accepts it when it is the user's turn."""
         driver = self._ready()
         if slot is None or event.connection_id not in driver.endpoint.connections:
             driver.endpoint.accept(event.connection_id, driver.now())

@@ -24,7 +24,7 @@ Take: TypeAlias = Callable[[int], int]
 
 
 class RateLimit:
-    """A rate for each direction. `within` is a wider limit that also counts, such as the one of the whole process."""
+    """A rate for each direction. `within` is a wider limit that applies, too, such as that of the whole process."""
 
     def __init__(self, rate: int, within: RateLimit | None = None) -> None:
         self.rate = rate  # bytes per second

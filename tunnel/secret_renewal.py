@@ -34,8 +34,8 @@ class RenewableSecrets:
         """Use these secrets from the next request on. The connections go on.
 
         The arguments are as in `attach`: a token of the same user, headers of the same names, another user and password
-        at the same proxy. If they are refused, the secrets before them stay in use as long as they are accepted, and
-        `refused` is called with the HTTP status. It is 404 if the token belongs to another user, who needs an
+        at the same proxy. If the new secrets are refused, the previous ones stay in use as long as they are accepted,
+        and `refused` is called with the HTTP status. It is 404 if the token belongs to another user, who needs an
         attachment of their own. Raise ValueError, with advice, if a secret is invalid, and change nothing.
         """
         if self._renew is None:

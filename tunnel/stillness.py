@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 __all__ = ["STILL_S", "until_still"]
 
-STILL_S = 3.0  # a connection over a path that repeats lost exchanges may pause for about this long
+STILL_S = 3.0  # where the path loses exchanges, a connection can pause for about this long until they are repeated
 _LOOK_S = 0.2  # interval of the checks whether anything has moved
 
 

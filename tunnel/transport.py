@@ -157,7 +157,7 @@ class Transport(FlowControlled):
         """
         self._protocol = protocol
         protocol.connection_made(self)
-        # These events may have arrived before there was a protocol.
+        # Data, or the end of the connection, may have come before there was a protocol.
         self._loop.call_soon(self._read)
         if self._over is not None:
             self._loop.call_soon(self._guard, protocol.connection_lost, self._shown_error)

@@ -42,7 +42,7 @@ _RANGES: dict[Kind, str] = {
     Kind.LOOPBACK: "127.0.0.0/8 ::1/128",
     Kind.LINK_LOCAL: "169.254.0.0/16 fe80::/10",
     Kind.PRIVATE: "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7 fec0::/10",
-    # After the documentation, benchmark and protocol ranges: all of IPv6 except 2000::/3.
+    # The documentation, benchmark and protocol ranges, and then all of IPv6 except 2000::/3.
     Kind.RESERVED: "192.0.0.0/24 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.175.48.0/24 "
     "198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 2001::/23 2001:db8::/32 2620:4f:8000::/48 3fff::/20 "
     "::/3 4000::/2 8000::/1",

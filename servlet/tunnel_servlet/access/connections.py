@@ -8,7 +8,7 @@ _IPV6_HOST_BITS = 64
 
 
 def source_of(address: str) -> str:
-    """Return the source that a connection from this address counts for: the address, or of IPv6 its /64 network."""
+    """Return the source that a connection from this address counts for: the address, or for IPv6 its /64 network."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

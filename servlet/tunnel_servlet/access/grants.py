@@ -55,7 +55,7 @@ class Grant(msgspec.Struct, frozen=True):
     public: tuple[PublicAddress, ...] = ()  # ports that the user may open to people without the tunnel
     public_hosts: tuple[str, ...] = ()  # host names, at the ports for public HTTP, for people without the tunnel
     rate: int = 0  # bytes per second of all connections of the user, in each direction; 0: no limit
-    rates: tuple[tuple[str, int], ...] = ()  # the same, by rule or service name: for the connections that it covers
+    rates: tuple[tuple[str, int], ...] = ()  # the same for the connections that one rule or service name covers
 
     @property
     def is_empty(self) -> bool:

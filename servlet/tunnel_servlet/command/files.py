@@ -91,8 +91,8 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
 def reload_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     """Return the configuration for a relay that is running. Raise ConfigError if it must go on with the present one.
 
-    It must do so if the files are damaged, or if `serve` would not start with them. But serve needs a token, and a
-    relay that is running may go on when all tokens are revoked.
+    It must do so if the files are damaged, or if `serve` would not start with them. The only exception: without a
+    token `serve` does not start, but a relay that is running goes on when all tokens are revoked.
     """
     config = load_config(file, overrides)
     require_users(config)

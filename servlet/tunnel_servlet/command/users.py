@@ -188,7 +188,7 @@ def _list(arguments: argparse.Namespace, users: _Users) -> None:
 
 @contextlib.contextmanager
 def _token_kept(file: str, token: str, beside: tuple[Path, Path]) -> Iterator[None]:
-    """Store the token in a new file of mode 0600, which is removed if the block raises. No file name: do nothing.
+    """Store the token in a new file of mode 0600, which is removed if the block raises. Do nothing if `file` is empty.
 
     A file that exists is never replaced: it may hold another user's token, or be a trap in a shared folder.
     """

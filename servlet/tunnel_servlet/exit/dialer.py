@@ -39,7 +39,8 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class _Dialled(msgspec.Struct, frozen=True):
-    """A connection to a target: who asked for it, and where it leads, which is None for a Unix socket."""
+    """A connection to a target: its user, the host and port that the user asked for, and the place to which the
+    connection leads (None for a Unix socket)."""
 
     user: str
     host: str
@@ -112,8 +113,8 @@ class Dialer:
             side.abort_both()
 
     def recheck(self) -> Iterator[None]:
-        """End the connections that the rules no longer allow, because the rules have changed, in small steps."""
-        ended: dict[str, list[str]] = {}  # by user: why
+        """End, in small steps, the connections that the changed rules no longer allow."""
+        ended: dict[str, list[str]] = {}  # by user: the reason for each connection that was ended
         for side, dialled in list(self._open.items()):
             why = self._why_denied(dialled)
             if why:
@@ -163,7 +164,7 @@ class Dialer:
     # --- dialling
 
     async def _dial(self, request: ExitRequest) -> tuple[Side, _Dialled]:
-        """Return a connection to the target that is not read from yet, and where it leads.
+        """Return a connection to the target, from which nothing is read yet, and the record of where it leads.
 
         Raise _Refused if the target is denied, does not resolve or does not accept.
         """

@@ -54,7 +54,7 @@ class Deadlines:
     def next_timeout(self) -> int | None:
         """Return a time not later than the earliest timer, or None if there is none.
 
-        It is too early if that timer was postponed or cleared. O(1).
+        It is too early if the timer of the heap's first entry was postponed or cleared. O(1).
         """
         return self._heap[0][0] if self._heap else None
 

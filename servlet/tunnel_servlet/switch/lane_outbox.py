@@ -11,7 +11,7 @@ __all__ = ["LaneOutbox"]
 class LaneOutbox:
     """Takes packets from the mailbox for one lane, and accounts for them until they are confirmed or put back.
 
-    While a stream carries the packets, nothing waits for any lane but that of the stream.
+    While a streamed answer carries the packets, they wait for its lane only.
     """
 
     __slots__ = ("_lane", "_mailbox", "_streams", "incoming_bytes", "taken")

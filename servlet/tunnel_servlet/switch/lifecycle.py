@@ -87,8 +87,8 @@ class Lifecycle:
     def heard(self, attachment: ServedAttachment, now: int) -> bool:
         """Handle the attachment's first exchange or link: only now does it take its name from an older attachment.
 
-        ATTACH alone does not suffice: a proxy may deliver the ATTACH of a dead endpoint a minute late (6.4). Return
-        False if the user or the relay has too many attachments, and this one replaced none of them; it was removed.
+        ATTACH alone does not suffice: a proxy may deliver the ATTACH of a dead endpoint a minute late (6.4). If the
+        user or the relay has too many attachments, and this one replaced none, remove this one and return False.
         """
         account = attachment.account
         attachment.is_heard = True

@@ -175,7 +175,7 @@ class ServedAttachment:
         self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # lanes with a held pull, by its handle, oldest first
         self.expiry: Deadline  # set by `lifecycle`
         self.hold: Deadline
-        self.awaited: dict[int, int] = {}  # by initiator's id: how many CONNECTs handed to it are unanswered
+        self.awaited: dict[int, int] = {}  # by the initiator's id: how many of its CONNECTs have no answer yet
         self.lanes: dict[int, tuple[ServedLane, LaneOutbox]] = {}
         self._are_doubted = False  # other links may be stalled, too
         self.streams = OpenStreams()

@@ -8,7 +8,7 @@ __all__ = ["OpenStreams"]
 
 
 class OpenStreams:
-    """The lanes with streams, the one that was opened last at the end. There are at most as many as lanes."""
+    """The lanes with streams, in the order in which the streams were opened: at most one stream on each lane."""
 
     __slots__ = ("carrier", "deadline", "lanes", "pace")
 

@@ -101,7 +101,7 @@ class Openings:
             attachment.mailbox.post(("rejected", frame.source), answer)
 
     def accepted(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
-        """Handle ACCEPTED: bind the route if it comes from the attachment that the CONNECT was handed to (3.2).
+        """Handle ACCEPTED: bind the route if the packet comes from the attachment that the CONNECT was handed to (3.2).
 
         ACCEPTED is forwarded if it belongs to the route, even when it is a repeat.
         """
@@ -260,7 +260,7 @@ class Openings:
     def _next_waiting(self, name: str) -> Route | None:
         """Return the waiting route that goes on next, or None if none can. Strangers and users do not wait for each
         other, because only some of the listeners accept strangers."""
-        goes_on: dict[str, bool] = {}  # by the user to whose service strangers come; "": users come
+        goes_on: dict[str, bool] = {}  # by the owner of the service, for its strangers; under "", for users
         for route in self._routes.waiting.firsts(name):
             if route.owner not in goes_on:
                 listeners = self._services.candidates(name, route.owner)
@@ -307,7 +307,7 @@ class Openings:
         if isinstance(decision, Deny):
             refusal: Refusal | None = (decision.reason, decision.text)
         elif not may_accept(endpoint, decision, route, self._services.may_listen):
-            # The same answer as from an endpoint that does not know the connection: it reveals nothing of its user.
+            # An endpoint that does not know the connection gives the same answer, so it reveals no user.
             refusal = RejectReason.GONE, "no endpoint with this id accepts such connections"
         else:
             refusal = None

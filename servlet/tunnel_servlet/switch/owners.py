@@ -18,7 +18,8 @@ class NameOwners:
         self._keep_us = keep_us
         self._kept_max = kept_max
         self._owners: dict[str, str] = {}
-        self._kept: dict[str, OrderedDict[str, int]] = {}  # by owner: names under which nothing listens, and until when
+        # By owner: names under which nothing listens, and until when they are kept.
+        self._kept: dict[str, OrderedDict[str, int]] = {}
 
     def owner(self, name: str, now: int) -> str:
         """Return the user that the name belongs to, or an empty string."""

@@ -14,7 +14,7 @@ __all__ = ["Pacing", "Payer", "no_rates"]
 
 _UP, _DOWN = "up", "down"
 _PACKET_PART, _PACKET_BYTES_MIN = 33, 4096  # the largest packet takes 30 ms at the rate, but has 4 KiB at least
-_QUEUE_PART = 2  # half a second of the rate may wait in a queue
+_QUEUE_PART = 2  # as many bytes as the rate moves in half a second may wait in a queue
 
 _Key: TypeAlias = tuple[str, str, str]  # user, rule (empty: all of the user's connections), direction
 
@@ -59,7 +59,7 @@ class Pacing:
         self._rates_of: RatesOf = no_rates
 
     def limit_by(self, rates_of: RatesOf) -> None:
-        """Use these rates for routes that are assigned from now on."""
+        """Use these rates for routes that `assign` gets from now on."""
         self._rates_of = rates_of
 
     def packet_bytes_max(self, user: str, target: Target) -> int:

@@ -23,7 +23,7 @@ IN_STREAM = frozenset(map(int, (PacketType.DATA, PacketType.CLOSE, PacketType.FI
 
 _DATA, _ACK, _ABORT = map(int, (PacketType.DATA, PacketType.ACK, PacketType.ABORT))
 _KNOWN = frozenset(map(int, PacketType))
-_ACKS_MAX = 8  # the last to arrive; several, because ACKs on different lanes can overtake each other
+_ACKS_MAX = 8  # the newest ones are kept; several, because ACKs on different lanes can overtake each other
 _DROPS_MAX = 8  # dropped ranges that wait to be named; the sender's timers repair those that are not named
 NOTICE_BYTES = HEADER_SIZE + 16  # the larger of DROPPED and EDGE
 _CONTROL_DEBT_MAX = 16 << 10  # bytes of control packets that may leave before the rates have let them pass

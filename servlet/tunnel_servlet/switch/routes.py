@@ -15,7 +15,7 @@ __all__ = ["DENIED_TEXT", "RouteTable"]
 
 DENIED_TEXT = "the relay's rules no longer allow this connection"  # for acceptors, which must not learn the rules
 
-_SHARE = 8  # a user may have 8 routes to an acceptor for each route for which it still has room, but always 8 (9.2)
+_SHARE = 8  # a user may have 8 routes to an acceptor for each one that still fits there, and 8 in any case (9.2)
 
 
 class RouteTable:
@@ -98,7 +98,7 @@ class RouteTable:
         self._context.deadlines.set(route.deadline, now + self._context.config.pending_timeout_us)
 
     def hand_again(self, route: Route, frame: Frame) -> None:
-        """Hand a repeated CONNECT to the same acceptor, which is idempotent (3.3)."""
+        """Hand a repeated CONNECT to the same acceptor, which answers it as before (3.3)."""
         route.acceptor.mailbox.post_connect(route.route_key, frame)
 
     def park(self, route: Route, now: int) -> None:

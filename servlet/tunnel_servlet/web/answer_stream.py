@@ -46,7 +46,7 @@ class AnswerStream:
     # --- TokenBound
 
     def end(self, text: str) -> None:
-        """End at once, because the token was revoked: the endpoint hears it in the stream."""
+        """End at once, because the token was revoked. A STATUS in the stream tells the endpoint."""
         _log.debug("stream_ended", user=self.identity.user, text=text)
         self.finish(b"".join(encode_envelope(Status(StatusCode.NOT_AUTHORISED, text=text))))
 

@@ -285,7 +285,7 @@ def _identify(relay: Relay, request: web.Request) -> Identity:
     """Return the user who sent the request. Raise _Refusal if the token is missing or wrong, if the user has too many
     connections, or if an open relay is addressed by a name other than localhost."""
     if relay.config.is_open and not _is_direct(request.host):
-        # DNS rebinding: a web page, open in a browser on this machine, may make its own host name resolve to it.
+        # DNS rebinding: a web page in a browser on this machine may make its own host name resolve to this machine.
         raise _Refusal(403, StatusCode.DENIED, "an open relay must be addressed as localhost or by its IP address")
     authorization = request.headers.get("Authorization")
     identity = relay.identify(authorization)

@@ -88,7 +88,7 @@ class SwitchHost:
         self.turns = Turns(is_exempt, self._processor_time)
         self.links: dict[int, HostedLink] = {}
         self.streams: dict[int, HostedStream | None] = {}
-        """The streamed answers, by the numbers of their requests; None: its handler has not begun to write it."""
+        """The streamed answers, by the numbers of their requests; None: no handler has begun to write the answer."""
         self.is_closed = False
         self._waiting: dict[int, Answered] = {}
         self._posted: deque[_Request] = deque()
@@ -100,7 +100,7 @@ class SwitchHost:
         self._drained: asyncio.Future[None] | None = None
 
     def _processor_time(self) -> float:
-        """Return the processor time of this thread in seconds, without that of the collector: no user pays for it."""
+        """Return the processor time of this thread in seconds, without that for garbage collection: no user pays for it."""
         return time.thread_time() - self.collector.total_s
 
     # --- requests

@@ -1,8 +1,8 @@
 """Services for people without the tunnel: the ports and host names at which the relay accepts their connections.
 
 Each connection becomes a stream to the service. All streams to the services of one user begin at one endpoint in this
-process, whose user is the service's owner: connections and memory count for the owner, and so does the rate, as for
-every stream to a service.
+process, whose user is the service's owner: connections and memory count for the owner, and the owner's rate limits
+these streams, as it limits every stream to a service.
 """
 
 import asyncio

@@ -250,7 +250,7 @@ class HttpSide(PublicSide):
             if self._phase is _Phase.HEAD:
                 self.refuse(bad.status, bad.text)
             else:
-                self.abort_both()  # the service must not take the part that it has for the whole
+                self.abort_both()  # the service has only a part of the request, and must not take it for the whole
             return
         self._spent_us += self._turns.spent_since(self._payer, started)
         began = self._phase is _Phase.HEAD and bool(out)

@@ -92,7 +92,7 @@ class Relay:
         return wait_s
 
     def watch(self, watched: TokenBound) -> None:
-        """End `watched` when its token is revoked, until `unwatch` is called."""
+        """From now on until `unwatch` is called, end `watched` as soon as its token is revoked."""
         self._watched[watched] = None
 
     def unwatch(self, watched: TokenBound) -> None:
@@ -106,7 +106,7 @@ class Relay:
     def reload(self, config: RelayConfig) -> None:
         """Use the tokens and rules of `config` from now on, and end whatever they no longer allow.
 
-        If that is much, it goes on after this method has returned.
+        If there is much to end, that goes on after this method has returned.
         """
         self.tokens = config.tokens
         self.grants = config.grants

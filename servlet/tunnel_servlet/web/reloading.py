@@ -1,4 +1,4 @@
-"""Reads a configuration again while a process runs by it, and keeps the old one while the files cannot be used."""
+"""Reads a configuration again while a process uses it, and keeps the old one while the files cannot be used."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ class Reloads(msgspec.Struct):
 
 
 class Reloading:
-    """Watches the files of a configuration. `apply` gets each new one from `load`, which raises ConfigError.
+    """Watches the files of a configuration. `load` reads them, or raises ConfigError, and `apply` gets the result.
 
     `tokens_file` is the one of `files` that holds the tokens, if there is one. If a new configuration names another
     tokens file, that one is watched instead.

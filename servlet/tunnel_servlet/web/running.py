@@ -74,7 +74,7 @@ class RunningRelay:
 
     async def _start(self) -> None:
         config = self.config
-        # First, so that a bad certificate is reported before any address is bound.
+        # This comes first, so that a bad certificate is reported before any address is bound.
         planned, public = contexts(config), public_contexts(config)
         turns = self.relay.host.turns
         runner = await self._runner(RelayRunner(self.app, config.limits, self.connections, turns))

@@ -34,13 +34,14 @@ _ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
 _PIECE_BYTES = 4 * 1024  # of a head, a chunked body or websocket frames: parsed before its cost is charged
-_AHEAD_REQUESTS = 2  # that aiohttp parses on a connection before it stops reading from it; 32 if left alone
+_AHEAD_REQUESTS = 2  # that aiohttp parses on a connection before it stops reading from it; its own default is 32
 _READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size until the handler has read it
 
 
 # aiohttp has no option for this. A parsed request takes 4 KiB, and tens of objects for the garbage collector to visit.
-# Its parser counts a request whose body came later than its head once too often, and never again. With one place more
-# than the queue has, the parser stops only when the queue is full, and starts again when a handler empties the queue.
+# After a request whose body came later than its head, its parser counts one request too many, but never two. With one
+# place more than the queue has, the parser stops only when the queue is full, and starts again when a handler empties
+# the queue.
 web_protocol.MAX_MSG_QUEUE_SIZE = _AHEAD_REQUESTS + 1
 
 
@@ -73,7 +74,7 @@ class RelayHandler(web.RequestHandler):
         self._is_chunked = False  # the body that comes has no length
         self._rest = b""  # data that came and waits for the payer's turn
         self._rest_bytes = 0  # charged for it
-        self._resuming: asyncio.Handle | None = None  # goes on because another payer need not wait
+        self._resuming: asyncio.Handle | None = None  # reads on, because the connection's new payer need not wait
         self._ahead_bytes = 0  # charged for data that came while aiohttp parses nothing, because a request waits
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
 
@@ -112,7 +113,7 @@ class RelayHandler(web.RequestHandler):
 
     def _hold_rest(self) -> None:
         """Charge the payer for data that waits for a turn. End the connection if the payer has too much."""
-        is_charged = self._guard is not None or self._is_chunked  # the whole message or body is
+        is_charged = self._guard is not None or self._is_chunked  # the whole message or body is charged elsewhere
         size = 0 if is_charged or len(self._rest) <= _PIECE_BYTES else len(self._rest)
         if size <= self._rest_bytes:
             self.place.free(self._rest_bytes - size)
@@ -153,7 +154,7 @@ class RelayHandler(web.RequestHandler):
         return self._is_idle or self._is_chunked or self._guard is not None
 
     def watch_frames(self, guard: FrameGuard) -> None:
-        """Pass the websocket that the present request opens through this guard."""
+        """Let this guard check the frames of the websocket that the present request opens."""
         self._guard = guard
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
@@ -438,7 +439,7 @@ def allow_files(limits: ServiceLimits) -> None:
 
 
 def client_connections(limits: ServiceLimits) -> Connections:
-    """Return the limits of client connections, lowered to what the files that this process may open suffice for."""
+    """Return the limits of client connections, lowered if this process may not open enough files for them."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     total_max = limits.connections_max
     if files != resource.RLIM_INFINITY:

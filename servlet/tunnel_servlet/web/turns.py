@@ -126,8 +126,8 @@ class Turns:
             self.spend(user, cost_us)
 
     def spent_since(self, user: str, began: float) -> int:
-        """Charge the user for the time since `began`, a reading of `clock`, and stop its input if it must wait. Return
-        the time in microseconds."""
+        """Charge the user for the time since `began`, a reading of `clock`, and stop the user's input if the user must
+        wait. Return the time in microseconds."""
         spent_us = int((self.clock() - began) * 1e6)
         self.spend(user, spent_us)
         return spent_us
@@ -139,7 +139,7 @@ class Turns:
         self.spend(user, spent_us)
 
     def spend(self, user: str, spent_us: int) -> None:
-        """Charge the user for this time, and stop its input if it must wait."""
+        """Charge the user for this time, and stop the user's input if the user must wait."""
         if self._is_closed or self._is_exempt(user):
             return
         loop = asyncio.get_running_loop()
