@@ -44,8 +44,8 @@ class StatisticsCollector(Protocol):
 class AttachmentStats(msgspec.Struct):
     """A snapshot of an attachment. `connections`, `targets` and `encryption` are by connection id; the last two contain
     only the connections that have a transport. `encryption`: as `Transport.encryption` says it. `pull_interval`: the
-    seconds between pulls on which the relay has settled, while no link carries the traffic; 0: none. `roads`: the
-    state of each road that this attachment may use besides poll."""
+    seconds between pulls on which the relay has settled, while no link carries the traffic; with 0, the relay holds
+    pulls. `roads`: the state of each road that this attachment may use besides poll."""
 
     attached: bool
     carrier: str

@@ -123,7 +123,7 @@ class Transport(FlowControlled):
         return ""
 
     def limit_rate(self, limit: RateLimit | None) -> None:
-        """Share this limit with its other connections from now on, in place of the previous one; None: no limit."""
+        """Let the connection share this limit from now on, in place of the previous one; None: no limit."""
         for turns in filter(None, (self._up, self._down)):
             turns.end()
         self._up = None if limit is None else Turns(limit.up, self._write_turn)

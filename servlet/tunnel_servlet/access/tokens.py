@@ -135,7 +135,8 @@ class FailureLimiter:
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
-        self._windows: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when it began, failures
+        # By address: when its present window began, and the failures in it.
+        self._windows: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def failed(self, address: str, now: int) -> int:
         """Count a wrong token from the address. Return the seconds for which to refuse it, or 0 to answer it now."""

@@ -49,7 +49,7 @@ class Lookups:
             slots.free.release()
             self._leave(user, slots)
             if not task.cancelled():
-                task.exception()  # otherwise asyncio reports it, if the caller was cancelled
+                task.exception()  # otherwise asyncio would report an error that no caller waits for
 
         task.add_done_callback(ended)
         return await asyncio.shield(task)

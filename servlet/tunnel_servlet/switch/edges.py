@@ -28,7 +28,7 @@ class EdgeLedger:
         self.late_bytes = 0  # payload that waits in packets up to S
         self.is_smaller = False  # the announced edge is below the limit: announce again when the queue is empty
         self._known = False  # whether any sequence is known
-        self._step_bytes = step_bytes  # less progress is too little to matter, even with the smallest limit
+        self._step_bytes = step_bytes  # with less progress, no announcement is due even under the smallest limit
         self._promised = initial_edge_bytes  # the position up to which the sender may send
         self._announced_at = 0
 

@@ -19,7 +19,7 @@ __all__ = [
     "strangers_of",
 ]
 
-PUBLIC_USER = "relay:public"  # services see this user for strangers; the name of a configured user has no colon
+PUBLIC_USER = "relay:public"  # strangers come to services as this user; the name of a configured user has no colon
 _MARKER = b"inline\0\0"
 _PUBLIC_MARKER = b"public\0\0"
 _HASH_BYTES = 8

@@ -45,7 +45,7 @@ class Published(msgspec.Struct, frozen=True):
     user: str
     name: str
     place: PublicPlace
-    address: PublicAddress | None = None  # of the port
+    address: PublicAddress | None = None  # if the place is a port
 
 
 class _Owner:

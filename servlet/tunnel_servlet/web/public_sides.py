@@ -141,7 +141,7 @@ class HttpSide(PublicSide):
         self._held = bytearray()  # input that waits until the service switches protocols
         self._is_end_held = False  # the end of the input waits until then, too
         self._ignored = 0  # bytes that came after the end of the request
-        self._answer = b""  # the first bytes of the answer, while they are too few to tell whether it switches
+        self._answer = b""  # the first bytes of the answer, until they tell whether the service switches protocols
 
     @property
     def host(self) -> str:

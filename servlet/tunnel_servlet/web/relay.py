@@ -51,7 +51,7 @@ class Relay:
         self.grants = config.grants
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
         self.reloads = Reloads()
-        self.roleless: set[str] = set()  # possible exits; the log has said that an endpoint of theirs gave no role
+        self.roleless: set[str] = set()  # users, perhaps exits, of whom the log has said that an endpoint gave no role
         self.is_draining = False
         self.is_ready = False
         self.public_ports = PublicPorts(config.limits, lambda: self.grants, lambda: self.host)

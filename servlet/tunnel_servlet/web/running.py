@@ -141,7 +141,7 @@ class RunningRelay:
         self.relay.reload(config)
 
     def drain(self, seconds: float | None = None) -> None:
-        """Refuse new connections, and stop when the last one has ended or the time is over.
+        """Refuse new connections, and stop when the last open one has ended or the time is over.
 
         `seconds` overrides the configured time. A call while the relay drains has no effect.
         """

@@ -51,7 +51,7 @@ class RelayHandler(web.RequestHandler):
 
     The processor time of its requests is charged to the connection's payer when they arrive, and the connection is not
     read while the payer must wait. When the first token comes, its user takes over what the connection has cost before.
-    Data that waits unparsed is charged to the payer, too: for its turn, or until an earlier request is handled.
+    Data that waits unparsed, for the payer's turn or until an earlier request is handled, is charged to the payer, too.
     """
 
     def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
