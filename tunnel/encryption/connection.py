@@ -54,7 +54,7 @@ class EncryptedConnection:
     ) -> None:
         self.id = connection.id
         self.failure: TunnelError | None = None  # why this layer ended the connection
-        self.peer_key = ""  # the fingerprint of the acceptor's key; at the initiator, once it is accepted
+        self.peer_key = ""  # the fingerprint of the acceptor's key, once an initiator has accepted it; else empty
         self.is_ready = False  # whether the application may write
         self._connection = connection
         self._tls = tls
@@ -356,13 +356,13 @@ class EncryptedConnection:
         self._fail(error, now, AbortReason.PROTOCOL, text)
 
     def _fail(self, error: TunnelError, now: int, tell: AbortReason, text: str) -> None:
-        """End the connection with this error, and with `tell` and `text` for the peer, which the relay can read."""
+        """End the connection with this error. The peer gets `tell` and `text`, which the relay can read, too."""
         self.failure = error
         self._plain = self._pending = b""
         self._held.clear()
         if self._connection.state is State.DRAIN:
-            # Everything was received, so only the peer must learn, by ABORT, that this is not what was written. If the
-            # peer's CLOSE has only just been read, the ABORT is still in time, since no ACK of this CLOSE has left yet.
+            # The connection has ended here, so only the peer must still learn, by ABORT, that what came is not what it
+            # wrote. If its CLOSE has only just been read, the ABORT is in time: no ACK of this CLOSE has left yet.
             self._connection.fail(LostReason.INTEGRITY, tell, now, text)
         else:
             self._connection.abort(now, tell, text)

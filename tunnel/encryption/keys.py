@@ -1,9 +1,9 @@
-"""The key file of an acceptor: one PEM file with a private key and a self-signed certificate, which carries it.
+"""The key file of an acceptor: one PEM file with a private key, and a self-signed certificate with its public key.
 
-The file is made at the first start, which needs the extra `encryption` of the package. Its permissions are checked
-whenever it is read. Without a path, commands use a file in the user's directory if it exists. They make it only when
-they are asked for a key: two exits of a relay that each made a key of their own would be two peers with one name, and
-clients would refuse the second.
+A file whose path is given is made if it is missing, which needs the extra `encryption` of the package. Its permissions
+are checked whenever it is read. Without a path, commands use a file in the user's directory if it exists. They make
+that file only when they are asked for a key: two exits of a relay that each made a key of their own would be two peers
+with one name, and clients would refuse the second.
 """
 
 import os

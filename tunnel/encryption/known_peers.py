@@ -52,12 +52,12 @@ def relay_name(url: str) -> str:
 
 
 def peer_name(target: Target) -> str:
-    """Return the file's name for the peer that accepts connections to this target."""
+    """Return how the file names the peer that accepts connections to this target."""
     return EXIT if target.kind == TargetKind.TCP else service_peer(target.host)
 
 
 def service_peer(name: str) -> str:
-    """Return the file's name for the peer that offers a service."""
+    """Return how the file names the peer that offers a service."""
     return _SERVICE + name
 
 
@@ -156,7 +156,7 @@ class KnownPeers:
             os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
-        """Take the lock, or raise ValueError after a second: the caller may hold up an event loop meanwhile."""
+        """Take the lock, or raise ValueError after a second, since this wait perhaps holds up an event loop."""
         deadline = time.monotonic() + _LOCK_S
         while True:
             try:

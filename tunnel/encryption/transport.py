@@ -23,7 +23,7 @@ class EncryptedTransport(Transport):
     """A transport with TLS below. At the initiator it has `trust`, at the acceptor the `slot` of its handshake.
 
     At the acceptor, the connection is accepted when its handshake has its turn. Nothing passes in either direction
-    before the initiator has confirmed what it asked for, although the protocol may already write.
+    before the initiator's binding has come; what the asyncio protocol writes before that has to wait.
     """
 
     def __init__(

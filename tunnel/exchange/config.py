@@ -24,14 +24,14 @@ class LaneConfig:
     lanes_max: int = 8
     """Largest number of lanes. Browsers and proxies treat 6 to 8 connections of one client as normal."""
     adapt_lanes: bool = True
-    """Add lanes while bodies are the limit, and give them back when idle. If false, only probes (7.16) and streams
-    (7.20) add any."""
+    """Add lanes while full bodies may not grow any more, and give idle lanes back. If false, only probes (7.16) and
+    streams (7.20) add any."""
     one_connection: bool = False
     """The path carries one HTTP connection at a time: use one lane, hold no pull, keep at most one attempt open."""
     body_bytes_start: int = 64 * KIB
     """First limit of a request or response body. A slow path (1 MB/s) carries that much in less than 100 ms."""
     body_bytes_min: int = 16 * KIB
-    """A slow path lowers body limits no further than to this; only refusals of large bodies do."""
+    """A slow path never lowers body limits below this; only refusals of large bodies do."""
     body_bytes_max: int = MIB
     """Largest request body: the default limit of nginx and of aiohttp servers."""
     answer_bytes_max: int = MIB
@@ -43,7 +43,7 @@ class LaneConfig:
     hold_us_min: int = 2 * SECOND_US
     """The longest hold never shrinks below this, however early the path cuts pulls."""
     stream_us: int = 55 * SECOND_US
-    """Longest age of a streamed answer, also at first: its empty envelopes keep proxies from cutting it as idle."""
+    """Longest age of a streamed answer, also of the first one: empty envelopes keep proxies from cutting it as idle."""
     stream_after_us: int = 2 * SECOND_US
     """Age of an attachment at which streamed answers are tried. One that has moved 256 KiB tries at once; one that ends
     before never pays for the try."""

@@ -89,7 +89,7 @@ class Flight:
         self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
         self.foreign = 0  # attempts that an intermediary refused
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
-        self.passed_between = 0  # how many of these came after a smaller body had passed since the failure before
+        self.passed_between = 0  # how many of these came after a smaller body had passed since the previous one
         self.smaller_passed = False  # a smaller body has passed since the last unexplained failure
         self.first_sent_us = now
         self.answer_bytes_full = self.answer_bytes_max  # the limit that the first attempt asks for
@@ -102,7 +102,7 @@ class Flight:
         self._is_reported = False  # the newest attempt was reported as failed
         self._reported_wait_us = 0  # the longest wait from the next reported failure to the repeat
         self._spread = 0  # random number below 2**16 for that wait
-        self._not_before_us = 0  # a response asked for no repeat before this time (Retry-After)
+        self._not_before_us = 0  # a response asked us to wait until this time (Retry-After)
         self._oldest_age_us = _ELDER_US_MIN
         self._attempts_max = attempts_max
         self._body: list[Buffer] = encode_envelope(message)

@@ -11,7 +11,8 @@ from tunnel.wire import Answer, Buffer
 
 __all__ = ["IncomingStream"]
 
-# After this many bytes a confirmation leaves at once, unless several are on their way: the window must not wait.
+# After this many bytes a confirmation leaves at once, since the relay's window must not fill up. It does not leave at
+# once while _SAID_MAX confirmations have no answer.
 _URGENT_BYTES = 256 * KIB
 _SAID_MAX = 2
 _GRACE_US_MIN = SECOND_US  # 7.20
@@ -38,7 +39,7 @@ class IncomingStream:
         self.lane = lane
         self.request_id = request_id
         self.number = first.number
-        self.first_serial = self.serial = first.serial  # of the newest whole envelope
+        self.first_serial = self.serial = first.serial  # `serial`: of the newest whole envelope
         self.opened_us = now
         self.is_proven = False
         self.is_over = False
@@ -148,7 +149,7 @@ class IncomingStream:
     # when
 
     def cut_us(self, srtt_us: int) -> int:
-        """Return when the stream counts as cut if nothing comes and, before it is proven, nothing is answered."""
+        """Return when the stream counts as cut, unless more comes before that and, if it is unproven, it is proven."""
         grace_us = max(_GRACE_US_MIN, 4 * srtt_us)
         cut_us = self._heard_us + beat_after_us(self._empty) + grace_us
         if not self.is_proven:

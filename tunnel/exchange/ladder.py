@@ -20,20 +20,20 @@ __all__ = ["POLL", "Decision", "Ladder", "Step"]
 POLL = "poll"  # remembered in place of a road where none works
 
 _SECOND_US = 1_000 * MILLISECOND_US
-_AGE_US = 2 * _SECOND_US  # an attachment that is younger, and has moved less than _MOVED_BYTES, tries one road only
+_AGE_US = 2 * _SECOND_US  # an attachment that is younger, and has moved less than _MOVED_BYTES, tries one road at most
 _MOVED_BYTES = 256 * KIB
 _PROOF_US = 3 * _SECOND_US  # time for the answer to the first message, at least
 _DOUBT_US = _SECOND_US  # time without a receipt, at least; it doubles whenever a receipt comes after all
 _DOUBT_US_MAX = 8 * _SECOND_US
 _DEAD_US = 10 * _SECOND_US  # without a receipt for this long, a doubted road is closed
-_PROBE_US = 15 * _SECOND_US  # after a receipt, if none is awaited; below the 20 s of 8.4
-_PROBE_FIRST_US = _SECOND_US  # on a new connection: paths that pass a first message only are found soon
+_PROBE_US = 15 * _SECOND_US  # time from a receipt to a probe, if no other receipt is awaited; below the 20 s of 8.4
+_PROBE_FIRST_US = _SECOND_US  # time to the first probe of a new connection: it shows if only a first message passes
 _PROBATION_BYTES = 64 * KIB
 _REST_US = _SECOND_US
 _REST_US_WORKED = 100 * MILLISECOND_US  # for a road that has been in use: most often only a connection was lost
 _REST_US_MAX = 600 * _SECOND_US
 _REST_US_EAGER = _SECOND_US  # the longest rest of a road that the user has asked for
-_GOOD_US = 60 * _SECOND_US  # after this time in use, rests begin as at first
+_GOOD_US = 60 * _SECOND_US  # after a road was in use for this time, its next rest is the shortest again
 _SPREAD_US = 2 * _SECOND_US  # after the relay's return, its endpoints come back within this time
 _AGED_US = 5 * _SECOND_US  # connections that die younger than this tell nothing about a limit of the path
 
@@ -79,8 +79,8 @@ class _Rung:
 class Ladder:
     """The roads of one attachment.
 
-    `remembered`: the road that carried on this path earlier, POLL if none did; empty: unknown. `eager`: try the best
-    road at once whatever is remembered, and let no road rest for more than a second.
+    `remembered`: the road that carried batches on this path earlier, POLL if none did; empty: unknown. `eager`: try the
+    best road at once whatever is remembered, and let no road rest for more than a second.
     """
 
     def __init__(self, roads: Sequence[Road], random: Random, *, remembered: str = "", eager: bool = False) -> None:
@@ -103,7 +103,7 @@ class Ladder:
         self._used: _Rung | None = None
         self._trying: _Rung | None = None
         self._unreceipted_bytes = 0
-        self._receipted_bytes = 0  # on the road in use, up to the end of its probation
+        self._receipted_bytes = 0  # on the connection in use, counted up to _PROBATION_BYTES
         self._progress_us = 0
         self._probe_us: int | None = None  # when to probe the road in use if it has been idle
         self._renew_us: int | None = None
@@ -222,7 +222,7 @@ class Ladder:
             self._lose(rung, why, now)
 
     def renewed(self, now: int) -> None:
-        """Another connection carries on the road in use."""
+        """Another connection now carries the batches of the road in use."""
         rung = self._used
         self._renewing = None
         if rung is None:

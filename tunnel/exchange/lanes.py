@@ -35,7 +35,7 @@ from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, enc
 
 __all__ = ["Lanes"]
 
-# An exchange that takes longer than this and than 4 least round trips waits for its turn. (SRTT would grow with that.)
+# An exchange waits for its turn if it takes longer than both this and 4 least round trips (SRTT grows with such waits).
 _WAITS_US_MIN = 500 * MILLISECOND_US
 
 
@@ -353,7 +353,7 @@ class Lanes:
     def _probe(self, flight: Flight, now: int) -> None:
         """Pull without a hold, to find out whether small bodies pass while this push fails.
 
-        Without a lane for the pull, give up another push that fails: the failures of this one are the proof.
+        Without a lane for the pull, give up another push that fails. This one stays: its failures count as proof.
         """
         attached = self._registration.attached
         assert attached is not None  # else no push is in flight

@@ -25,7 +25,7 @@ class LaneSet:
                 yield lane.flight
 
     def pulls_in_flight(self) -> int:
-        """Return the number of pulls in flight, but for those whose answers may be streams."""
+        """Return the number of pulls in flight, without those whose answers may be streams."""
         return sum(flight.pull and not flight.stream for flight in self.flights())
 
     def held_pulls(self, sent_us: int) -> int:
@@ -33,7 +33,7 @@ class LaneSet:
         return sum(flight.hold_us > 0 and flight.first_sent_us <= sent_us for flight in self.flights())
 
     def least_failed_push(self, but: Flight) -> Flight | None:
-        """Return the push in flight with the fewest unexplained failures, at least one, apart from `but`; or None."""
+        """Of the pushes in flight with unexplained failures, without `but`, return the one with the fewest; or None."""
         pushes = [flight for flight in self.flights() if not flight.pull and flight.unexplained and flight is not but]
         return min(pushes, key=lambda flight: flight.unexplained, default=None)
 

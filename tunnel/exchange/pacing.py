@@ -203,7 +203,7 @@ class LaneCount:
         return True
 
     def add(self) -> bool:
-        """Add a lane for a special request: a pull that probes (7.16), or one of 7.20. Return whether one was added."""
+        """Add a lane for a probe (7.16), or to ask for or confirm a stream (7.20). Return whether one was added."""
         if self.count >= self.most:
             return False
         self.count += 1
@@ -235,7 +235,7 @@ class HoldLimit:
         self._own_hold_us_max = self._hold_us_max = hold_us_max
         start_us = hold_us_max if hold_us_start is None else hold_us_start
         self.hold_us = max(hold_us_min, min(start_us, hold_us_max))
-        self._usual_us = self.hold_us  # the hold to which a trial falls back; equal to the hold if it is no trial
+        self._usual_us = self.hold_us  # the hold to which a trial falls back; equal to the hold outside trials
         self._cut_us = 0  # age of the exchange at the last cut; 0: none
         self._successes = 0
         self._successes_needed = _HOLD_SUCCESSES

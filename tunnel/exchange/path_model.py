@@ -19,7 +19,7 @@ _HOLD_US_SHORT = SECOND_US
 _FORM_BYTES = 256  # at most this much is added by the form around a body
 _ATTEMPTS_MAX = 3  # attempts that may be open at once per lane: the newest two, and the oldest for slow paths
 _ATTACH_ATTEMPTS_MAX = 8  # the same for ATTACH, which is small: the round trip may be unknown, and long
-_BLIND_REPEAT_US_MAX = 8 * SECOND_US  # before a sample, if each attempt ends the previous one (N is 1)
+_BLIND_REPEAT_US_MAX = 8 * SECOND_US  # between repeats before the first sample, if one attempt may be open at once
 
 
 class AnswerSeen(msgspec.Struct):

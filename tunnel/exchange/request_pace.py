@@ -14,8 +14,8 @@ __all__ = ["RequestPace"]
 _GAP_US_MIN = 5 * MILLISECOND_US  # 200 requests per second; few paths limit that, and few tunnels send that many
 _GAP_US_MAX = 10 * SECOND_US
 _BLOCK = 10  # number of requests that are judged together
-# After more than this many successive blocks, each refused by less than half although the gap was changed, the refusals
-# are not due to the rate.
+# If less than half of a block is refused in more than this many successive blocks, although the gap was changed, the
+# refusals are not due to the rate.
 _NEAR_BLOCKS_MAX = 4
 # If no request was answered for this long, the relay may have been away; refusals from that time say nothing about the
 # rate.
@@ -39,7 +39,7 @@ class RequestPace:
         self._has_waited = False  # a request waited for the present gap, so the gap was tested
         self._changed_us = 0  # requests sent before this say nothing about the present gap
         self._settled_us = 0  # from then on the gap may shrink
-        self._gap_us_before = 0  # the gap before it last shrank; 0 if the last change was not that
+        self._gap_us_before = 0  # the gap before it shrank at the last change; 0 if it did not shrink then
         self._found_us = _LONG_US_MIN
         self._near_blocks = 0
         self._ignored_us = _LONG_US_MIN

@@ -13,7 +13,7 @@ __all__ = ["Outcome", "Verdict", "judge"]
 _TOO_MANY_REQUESTS = 429
 _UNAVAILABLE = 503  # nginx also answers this, by default, to too many requests
 _TOO_MANY_US = SECOND_US  # wait after a 429 of the relay without Retry-After
-_AWAY_US_MAX = 2 * SECOND_US  # 7.9: longest wait that an intermediary's answer asks for, unless it is a 429
+_AWAY_US_MAX = 2 * SECOND_US  # 7.9: an intermediary's answer makes us wait no longer than this, unless it is a 429
 _QUOTE_BYTES = 120  # longest quotation, in an error text, of a body that is not the relay's
 _ADVICE_BYTES = 500  # the same for a 407, whose body is the carrier's advice about proxy authentication
 

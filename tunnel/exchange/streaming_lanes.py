@@ -26,7 +26,7 @@ _STREAM_BYTES = 64 * MIB  # largest streamed answer; the next stream takes over 
 _ENVELOPE_SLACK_BYTES = 64 * KIB  # for header and evidence
 _LANES_MIN = 3  # a stream is tried beside a pull, and a push must still find a lane
 _LANES_BUSY = 5  # the stream's own, and enough for confirmations to leave often on a long path
-_STREAMS_MAX = 2  # the older one until the newer one is proven
+_STREAMS_MAX = 2  # an older one stays open until a newer one is proven
 _SPREAD_US = 2 * SECOND_US  # endpoints try again spread over this time after their relay has returned
 
 
@@ -169,7 +169,7 @@ class StreamingLanes(Lanes):
     def _start(self, lane: Lane, exchange: Exchange, now: int) -> None:
         for own in self._unheard:
             if own.lane is lane:
-                own.said()  # this request confirms with its serial received
+                own.said()  # the field `serial_received` of this request is the confirmation
         stream = self._first_owed() or next((stream for stream in self._unheard if stream.unheard), None)
         if stream is not None and stream.lane is not lane:
             exchange.confirms = stream.lane.index, stream.said()
@@ -212,8 +212,8 @@ class StreamingLanes(Lanes):
         return first
 
     def _confirming_lane(self, stream: IncomingStream) -> Lane | None:
-        """Return the lane for a request that confirms this stream: its own if that is free, which also
-        ends the stream at the relay."""
+        """Return the lane for a request that confirms this stream. If the stream is over and its own lane is free, it
+        is that lane: a request there also ends the stream at the relay."""
         if stream.is_over and stream.lane.idle:
             return stream.lane
         return self._set.idle(self.lane_count)
@@ -243,7 +243,7 @@ class StreamingLanes(Lanes):
             if flight.confirms is not None and flight.confirms[0] == stream.lane.index:
                 serial = flight.confirms[1]
             elif stream.is_over and flight.lane == stream.lane.index:
-                serial = stream.serial  # the request's serial received
+                serial = stream.serial  # the request had it in its field `serial_received`
             if stream.known(serial, now):
                 self._road.happened(RoadEvent.CONFIRMED, now)
                 self._tell_lanes()
