@@ -25,7 +25,7 @@ FEED_BYTES_MAX = 48 * 1024
 plaintext: three whole records, and one of which the first part was fed before."""
 RECORD_BYTES = 16 * 1024  # the largest plaintext of a record (RFC 8446, 5.1)
 _HEADER_BYTES = 5
-_GROUP_RECORDS = 16  # at most 16 records are decrypted before those of them without data are counted
+_GROUP_RECORDS = 16  # after each group of at most 16 decrypted records, those without data are counted
 _WITHOUT_DATA_MAX = 16
 """Largest number of records after the handshake that carry no data, such as KeyUpdate, which `ssl` never sends. Each
 costs 0.1 ms and may cause an answer; a peer that reads no answers could keep us busy and fill our memory."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 __all__ = ["HANDSHAKES_PER_ROUND", "HANDSHAKES_PER_USER_MAX", "HandshakeSlot", "HandshakeTurns"]
 
 HANDSHAKES_PER_USER_MAX = 1024
-"""Unfinished handshakes that one user may have at an acceptor, about 20 KiB each: as many as the CONNECTs of a burst
-that a service takes at once."""
+"""Unfinished handshakes that one user may have at an acceptor, about 20 KiB each: as many as the CONNECTs that may be
+unanswered at a service (its default backlog)."""
 HANDSHAKES_PER_ROUND = 4
 """Handshakes that are answered in one round of the event loop, about 0.5 ms each; other work has its turn then."""
 

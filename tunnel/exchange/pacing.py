@@ -14,7 +14,8 @@ _REFUSED_US_MIN = 30 * SECOND_US  # wait before a size that was refused is tried
 _REFUSED_US_MAX = 600 * SECOND_US
 # 7.16: refusals can lower the limit as far as this; slowness only to the configured minimum.
 _REFUSED_BYTES_MIN = 4 * KIB
-# A larger body is first tried this long after an extra time from _GROW_EXTRA_US to _SHRINK_EXTRA_US was seen first.
+# The first trial of a larger body begins at least this long after the first extra time between _GROW_EXTRA_US
+# and _SHRINK_EXTRA_US.
 _TRIAL_DELAY_US = 2 * SECOND_US
 _TRIAL_ANSWERS = 3  # number of full bodies whose mean time is compared
 _TRIAL_US_MIN = 30 * SECOND_US  # wait after a trial that failed; doubles up to _REFUSED_US_MAX

@@ -70,7 +70,7 @@ class LineLimits:
 
     def __init__(self) -> None:
         self.suppressed = 0  # lines, since the start
-        self._intervals: OrderedDict[tuple[str, Source], _Interval] = OrderedDict()  # in the order of their begin
+        self._intervals: OrderedDict[tuple[str, Source], _Interval] = OrderedDict()  # in the order in which they began
         self._silent = 0  # intervals with suppressed lines
 
     def __len__(self) -> int:
@@ -83,8 +83,8 @@ class LineLimits:
         """
         if source.kind is not SourceKind.ADDRESS:
             return self._take(kind, source, level, now)
-        # The address comes first: otherwise one unauthenticated client would use up the lines of all. If the limit of
-        # all of them together stops a line, its address is not remembered. So they cannot fill the table, either.
+        # The limit of the address comes first: otherwise one unauthenticated client would use up the lines of all such
+        # clients. If their common limit stops a line, its address is not remembered, so they cannot fill the table.
         if (kind, source) in self._intervals:
             return self._take(kind, source, level, now)
         return self._take(kind, _UNAUTHENTICATED, level, now) and self._take(kind, source, level, now)
@@ -94,7 +94,7 @@ class LineLimits:
         return next(iter(self._intervals.values())).began_us + INTERVAL_US if self._silent else None
 
     def poll_suppressed(self, now: int) -> Suppressed | None:
-        """Return the next number of lines that were left out in a second that is over, or None. It is to be logged."""
+        """Return the next number of lines that were left out in a second that is over, or None. The caller logs it."""
         while self._intervals:
             (kind, source), interval = next(iter(self._intervals.items()))
             if now - interval.began_us < INTERVAL_US:

@@ -36,8 +36,8 @@ class LogCounts(msgspec.Struct, frozen=True):
 class Limiting:
     """A structlog processor that drops the lines beyond the limits. `say` writes a line about them.
 
-    `say` is called when another line comes, or when the owner calls `say_suppressed`. `began` is called with the first
-    dropped line, since there is something to say later.
+    `say` is called when another line comes, or when the owner calls `say_suppressed`. `began` is called when the
+    first line is dropped, since there will be something to say.
 
     A line is about the user in its field `user`, else about the address in its field `address`, else about the process.
     `source_of` returns the source to which an address belongs, such as its network.
@@ -112,7 +112,7 @@ class _Log:
         ]
         self.processors: list[Processor] = [self._limiting, *self._finish[:-1], self._rendered]
         self._writer = LineWriter(self._write, self._lost, self._limiting.say_suppressed) if is_queued else None
-        self._lines = 0  # written at once
+        self._lines = 0  # written without the thread
 
     # --- the logger
 
@@ -233,11 +233,11 @@ def queued(
         logging.getLogger().removeHandler(forwarding)
         if log.close() and _current is log:
             configure(level, stream, colors=colors, source_of=source_of, is_events=is_events)
-        # Otherwise the log is not read: later lines are dropped, since writing them would not return.
+        # If lines are left, nothing reads the log: later lines are dropped, since writing them would not return.
 
 
 def tell(text: str) -> None:
-    """Write a line for people to standard error; while a thread writes the log, put the line in turn into the log."""
+    """Write a line for people to standard error; while a thread writes the log, queue the line for that thread."""
     if _current is not None and _current.is_queued:
         _current.tell(text)
     else:

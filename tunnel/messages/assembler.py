@@ -22,7 +22,7 @@ __all__ = ["SPOOL_AHEAD_BYTES", "AssemblerConfig", "AssemblerHost", "Body", "Dis
 SPOOL_BYTES = 1024 * 1024  # a larger body goes to disk
 SPOOL_AHEAD_BYTES = (
     2 * 1024 * 1024
-)  # may be reported as taken before they are on disk, so that a short pause of the disk stops no sender
+)  # bytes that may be reported as taken before they are on disk, so that a short pause of the disk stops no sender
 INCOMING_MAX = 32  # split messages received at once; each keeps at most SPOOL_BYTES in memory, and parts to be written
 BODY_BYTES_MAX = 64 * 1024**3  # of one message
 _IGNORED_MAX = 1024  # refused messages whose remaining parts may still arrive

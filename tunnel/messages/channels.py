@@ -13,7 +13,7 @@ from tunnel.messages.errors import ChannelClosedError
 
 __all__ = ["CONNECT_TIMEOUT_S", "SILENT_S", "ChannelTable", "ChannelWrapper", "Dial", "split_address"]
 
-SILENT_S = 5.0  # the timeout of a shorter call says little about the connection
+SILENT_S = 5.0  # a call that times out sooner says little about the connection
 CONNECT_TIMEOUT_S = 3.0  # connectTimeoutMillis of the document
 
 Dial: TypeAlias = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]

@@ -14,7 +14,7 @@ CODEC_MASK = 0x03  # of the attributes; the other bits are reserved and must be 
 _GZIP_WBITS = 31  # selects a gzip header in zlib
 _GZIP_LEVEL = 6  # zlib's own default
 _ZSTD_LEVEL = 3  # zstd's own default
-_ZSTD_WINDOW_MAX = 1 << 27  # the largest window that zstd itself decodes by default: bounds memory
+_ZSTD_WINDOW_MAX = 1 << 27  # the largest window that zstd itself decodes by default; it bounds the memory
 _ZSTD_MISSING = (
     "this message needs zstd, and the package zstandard is not installed, although tunnel-transport depends on it:"
     " pip install zstandard"

@@ -146,7 +146,7 @@ class Consumer:
         fields = self._place | {"offset": str(offset), "bytes": str(self._fetch_bytes), "wait_ms": "0"}
         call = self._table.call(self.address, FETCH, b"", fields, timeout=_ANSWER_S)
         task = asyncio.get_running_loop().create_task(call)
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # the caller may never fetch again
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # the caller might never fetch again
         self._ahead = offset, self.address, task
         for _ in range(_TURNS):
             await asyncio.sleep(0)

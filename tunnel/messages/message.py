@@ -174,7 +174,7 @@ def plain_payloads(
     """Return the payloads of the valid messages from `position` to the first that is not plain, and where that begins.
 
     A message is not plain if it is compressed, damaged, too large, or cut: give the rest to `scan`, which tells them
-    apart. This makes nothing but the payloads, and takes a third of the time.
+    apart. This function makes nothing but the payloads, and takes a third of the time of `scan`.
     """
     payloads: list[bytes] = []
     append = payloads.append

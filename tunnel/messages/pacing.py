@@ -28,7 +28,9 @@ _GROW_MAX = 1.1  # factor: the most that it grows otherwise; after a pause, a pa
 _REGROW_MAX = 1.5  # factor: the most that it grows towards a rate that the path has reached before
 _RATE_US = 1_000_000  # how long a measured rate remains valid
 _RATE_SPAN_US = 5_000  # the shortest time to measure a rate over: after a pause, data arrives in a burst
-_IDLE_ROUNDS = 4  # after this number of limited rounds without waiting, the path is taken to be faster than the window
+# After this number of rounds in which the window was the limit and nothing waited, the path is taken to be faster than
+# the window.
+_IDLE_ROUNDS = 4
 
 
 class TimeWindow:

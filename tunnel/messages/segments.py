@@ -31,7 +31,7 @@ __all__ = [
 
 INDEX_BYTES = (
     16 * 1024
-)  # between two entries: a reader skips up to 16 messages of 1 KiB, and a GiB needs 1 MiB of index
+)  # between two entries of the index: a reader skips up to 16 messages of 1 KiB, and a GiB needs 1 MiB of index
 _ENDS_MAX = 64  # readers that follow a segment are rarely further behind than this number of flushes
 _SUFFIX = ".log"
 _FOOT = struct.Struct(">QQ")  # the end of an index file: the messages and bytes of a sealed segment
@@ -247,7 +247,7 @@ class Segment:
         return self.messages(0, self.size).search(start, wanted - self._offsets[entry])
 
     def read(self, offset: int, size_max: int) -> SegmentSet:
-        """Return about `size_max` bytes of messages from this offset on. They may end within any message but the first.
+        """Return about `size_max` bytes of messages from this offset on. Only the first of them is certainly whole.
 
         If the end of the segment or an entry of the index lies within `size_max`, the set ends there, and `next_offset`
         is known.

@@ -76,7 +76,7 @@ class Abort(msgspec.Struct, frozen=True):
 
 
 class Option(msgspec.Struct, frozen=True):
-    """OPTION: new values. The receiver ignores them unless `version` is above the last one that it applied (2.7)."""
+    """OPTION: new values. The receiver applies them only if `version` is above the last one that it applied (2.7)."""
 
     version: int
     options: Options = Options()
@@ -123,7 +123,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """EDGE: the relay can take `bytes` bytes of payload beyond packet `sequence`, with those that wait (2.10)."""
+    """EDGE: the relay can take `bytes` bytes of payload beyond packet `sequence`, including what waits (2.10)."""
 
     sequence: int
     bytes: int

@@ -46,8 +46,8 @@ class TargetKind(enum.IntEnum):
 class Target(msgspec.Struct, frozen=True):
     """A target (2.1). Raise ValueError if it is invalid.
 
-    It is a host and a port for the exit, where a prefix of the host may name another kind of target than TCP, or the
-    name of a service with `port` 0.
+    It is either a host and a port for the exit, or the name of a service with `port` 0. A prefix of the host can name
+    another kind of target than TCP.
     """
 
     kind: TargetKind

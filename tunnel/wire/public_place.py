@@ -7,7 +7,7 @@ import msgspec
 
 __all__ = ["PublicPlace", "decode_public_place", "encode_public_place"]
 
-_TEXT_BYTES_MAX = 127  # then the length before it is UTF-8, too: relays that do not know the option require that (2.8)
+_TEXT_BYTES_MAX = 127  # so that the length before the text is UTF-8, too, for relays that do not know the option (2.8)
 _TEXT = re.compile(rb"(http|tcp)(\+proxy)? (?:([1-9][0-9]{0,4})|((?=[0-9._-]*[a-z])[a-z0-9_][a-z0-9._-]*))")
 _PORT_MAX = 65535
 

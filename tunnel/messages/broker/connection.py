@@ -50,7 +50,7 @@ _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one f
 _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # bytes of their bodies: one of the largest frames, and some small ones
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that wait for a client to read; further answers are made after it has read
 _UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included; then a client that goes on asking is cut off
-_FAR_READS_MAX = 1  # reads from the disk of one connection at once: they take threads from others
+_FAR_READS_MAX = 1  # reads from the disk that one connection has at once: they take threads from other connections
 _JOINED_MAX = 1_000  # memberships of one connection
 _WAIT_MS_MAX = 60_000
 _PLAIN = ProduceOptions()
@@ -83,7 +83,7 @@ class Shared:
     counters: Counters
     metrics: Callable[[], dict[str, float]]
     listing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Of positions, one list at a time is made: each takes memory and time."""
+    """Only one list of positions is made at a time, since each takes memory and time."""
 
     def allowance(self) -> Allowance:
         """Return what a new connection may create."""
@@ -196,7 +196,7 @@ class CallConnection:
         request.body = b""
         async with self._storing:
             places = await shared.storing.store(found[0], options, self._allowance)
-        found.clear()  # the sets now wait in the logs, which bound them
+        found.clear()  # free the sets: they now wait in the logs, which limit the bytes that wait
         await self._acknowledge(places, durable=(request.fields or {}).get("durable", "1") == "1")
         numbers, offsets = [each.number for each in places], [each.offset for each in places]
         return Response(b"", {"partitions": join_numbers(numbers), "offsets": join_numbers(offsets)})
@@ -312,7 +312,7 @@ class CallConnection:
 
     async def _readable(self) -> None:
         for partition in self._shared.topics.partitions():
-            with suppress(RemoteCallError):  # its report says so
+            with suppress(RemoteCallError):  # the reports of topics say why
                 await partition.readable()
 
     async def _create(self, request: Request) -> Response:

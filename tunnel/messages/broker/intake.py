@@ -19,7 +19,7 @@ __all__ = ["FIRST_BYTES", "FREE_BYTES", "MeteredReader", "is_call"]
 FREE_BYTES = 256 * 1024  # free for each connection: what one read returns, and a batch of 2,000 messages of 100 bytes
 _SLOW_S = 30.0  # a request may take this long,
 _SLOW_BYTES_S = 64 * 1024  # and beyond that the time that its bytes take at this rate
-FIRST_BYTES = 9  # by these bytes a call differs from a produce request
+FIRST_BYTES = 9  # the bytes at the start of a connection that tell calls from produce requests
 
 
 def is_call(first: bytes) -> bool:

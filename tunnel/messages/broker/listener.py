@@ -28,7 +28,7 @@ from tunnel.messages.life import Startable
 
 __all__ = ["DeliveredMessage", "GroupConsumer", "ListenerConfig", "MessageHandler", "MessageListener", "RetryLater"]
 
-_TROUBLE_S = 0.2  # after a call that failed; doubled up to
+_TROUBLE_S = 0.2  # pause after a call that failed; it doubles up to _TROUBLE_MAX_S
 _TROUBLE_MAX_S = 5.0
 _CALL_S = 10.0
 _CLOSE_S = 5.0
@@ -247,7 +247,7 @@ class MessageListener(Startable):
     # handling
 
     def begin(self, message: DeliveredMessage) -> Awaitable[RetryLater | None] | RetryLater | None:
-        """Call the handler, and return None if it has succeeded by then. Pass any other outcome to `settle`."""
+        """Call the handler, and return None if it has succeeded at once. Pass any other outcome to `settle`."""
         try:
             outcome = self._handler(message)
         except Exception as error:
@@ -403,7 +403,7 @@ class _Worker:
         """Go on with the oldest message, if retention has removed the next one."""
         _logger.error("messages_missed", topic=self._topic, partition=self._number, text=str(error))
         if error.offset > error.end:
-            await asyncio.sleep(_TROUBLE_MAX_S)  # the broker has lost messages: it may be restored from a replica
+            await asyncio.sleep(_TROUBLE_MAX_S)  # the broker has lost messages; perhaps it is restored from a replica
             return
         self._consumer.offset = error.first
         self.progress.fetched([], error.first)

@@ -236,7 +236,7 @@ class Replica:
         Raises OffsetOutOfRangeError, a LogError, if the master no longer has the next message; another LogError if the
         own log has failed.
         """
-        if self.log.error is not None:  # perhaps after the last append, when no later one would report it
+        if self.log.error is not None:  # perhaps it failed after the last append, which did not report that
             raise self.log.error
         fields = {
             **self._place,

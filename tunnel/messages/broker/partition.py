@@ -84,7 +84,7 @@ class Partition:
         """Wait until there is room for more messages."""
 
     async def flushed(self, end: int) -> None:
-        """Wait until the messages before this offset are stored, and have them stored at once."""
+        """Have the messages before this offset stored at once, and wait until they are."""
 
     async def fetch(self, request: Request) -> Response:
         raise NotImplementedError

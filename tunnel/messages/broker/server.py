@@ -151,7 +151,7 @@ class Broker:
             pass  # the peer has gone
         except asyncio.CancelledError:
             if not self._is_closing:
-                raise  # asyncio's server reports cancelled callbacks as errors, and `close` cancels this one
+                raise  # not while closing: asyncio's server would report the callbacks that `close` cancels as errors
         finally:
             self._serving.discard(task)
             self._sources[source] -= 1
