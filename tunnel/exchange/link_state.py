@@ -31,8 +31,8 @@ class LinkInput(msgspec.Struct):
 class LinkState:
     """One half of a link.
 
-    `length_max` limits an incoming batch, in bytes of packets. `buffers` may be shared with other links. An empty batch
-    closes the link unless `takes_empty`; otherwise it is a batch of no packets.
+    `length_max` limits an incoming batch, in bytes of packets. `buffers` may be shared with other links. With
+    `takes_empty`, an empty batch is a batch of no packets; without, it closes the link.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The lanes of an endpoint that also lets the relay answer pulls with streams (PROTOCOL 7.20).
 
 While a stream is proven, no ordinary pull is due: all packets from the relay come on it. Everything else is as without
-streams. The caller passes each piece of the answer to a request with `stream` to `received`, and then calls `ended`,
-unless the status is not 200: then it calls `answered` with the whole body, as for other requests.
+streams. If a request with `stream` gets the status 200, the caller passes each piece of the answer to `received`, and
+then calls `ended`. With any other status it calls `answered` with the whole body, as for other requests.
 """
 
 from random import Random

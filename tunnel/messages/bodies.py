@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 class MemorySource:
-    """A body in memory, encoded once into a buffer of its own; parts are slices of it (option 1 of the document)."""
+    """A body in memory, encoded once into a buffer of its own; parts are slices of it (option 1, see `assembler`)."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view = memoryview(data).cast("B") if len(data) else memoryview(b"")
@@ -176,7 +176,7 @@ def _nameless(directory: Path | None) -> BinaryIO:
     try:
         return os.fdopen(os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), "w+b", buffering=0)
     except (OSError, AttributeError):
-        # Not every file system supports O_TMPFILE. This file has a name for an instant.
+        # Not every file system supports O_TMPFILE. Without it, the file has a name for an instant.
         return tempfile.TemporaryFile(dir=place, buffering=0)
 
 

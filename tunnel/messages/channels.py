@@ -14,7 +14,7 @@ from tunnel.messages.errors import ChannelClosedError
 __all__ = ["CONNECT_TIMEOUT_S", "SILENT_S", "ChannelTable", "ChannelWrapper", "Dial", "split_address"]
 
 SILENT_S = 5.0  # a call that times out sooner says little about the connection
-CONNECT_TIMEOUT_S = 3.0  # connectTimeoutMillis of the document
+CONNECT_TIMEOUT_S = 3.0  # connectTimeoutMillis in remoting-and-backlog.md (docs/seed-notes.md)
 
 Dial: TypeAlias = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Opens a stream to an address: `lambda address: attachment.open_connection(*split_address(address))`."""
@@ -33,8 +33,8 @@ def split_address(address: str) -> tuple[str, int | None]:
 class ChannelWrapper:
     """An entry of the table: a channel that is open, or one that is still being dialled.
 
-    A caller that asks during the dialling must find the entry, so as not to dial again. (The reference document wraps
-    its connect future for the same reason.)
+    A caller that asks during the dialling must find the entry, so as not to dial again. (The code in
+    remoting-and-backlog.md wraps its connect future for the same reason.)
     """
 
     def __init__(self, dialling: asyncio.Task[CallChannel]) -> None:

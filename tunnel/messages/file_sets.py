@@ -28,8 +28,8 @@ from tunnel.messages.sets import Destination, MessageSet, bounds, send_bytes
 
 __all__ = ["FileMessageSet"]
 
-_CHUNK_BYTES = 1024 * 1024  # read at once when iterating,
-_SEARCH_BYTES = 32 * 1024  # and when searching, which usually ends within two entries of a log's index
+_CHUNK_BYTES = 1024 * 1024  # bytes that are read at once when iterating
+_SEARCH_BYTES = 32 * 1024  # the same when searching, which usually ends within two entries of a log's index
 
 
 class FileMessageSet(MessageSet):
@@ -166,8 +166,8 @@ class FileMessageSet(MessageSet):
         return position
 
     def write_to(self, destination: Destination, offset: int = 0, size_max: int | None = None) -> int:
-        # The code in the reference document limits the count by the size of the whole set, not by what remains after
-        # `offset`: it reads beyond the set.
+        # Unlike this, the code in message-sets-and-senders.md (docs/seed-notes.md) limits the count by the size of the
+        # whole set, not by what remains after `offset`, and reads beyond the set.
         start, end = bounds(self.size_bytes, offset, size_max)
         if start == end:
             return 0

@@ -48,7 +48,7 @@ __all__ = [
     "unpack_set",
 ]
 
-MESSAGE_VERSION = 1  # Kafka 0.7's magic byte for messages with attributes; the document knows only this one
+MESSAGE_VERSION = 1  # Kafka 0.7's magic byte for messages with attributes, the only one in message-sets-and-senders.md
 MESSAGE_BYTES_MAX = 1_000_000  # largest payload by default: Kafka 0.7's max.message.size
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024  # of one compressed set, with everything nested in it, when unpacked
 DEPTH_MAX = 2  # levels of nested compressed sets: one more than this package writes
