@@ -377,7 +377,7 @@ class Lanes:
             return
         self._close(flight, request_id)
         if verdict is Verdict.FATAL:
-            self._refuse_by(status, outcome)
+            self._refuse(AttachRefused(status, outcome.code, outcome.text, outcome.is_page))
         elif verdict in (Verdict.STALE, Verdict.UNKNOWN):
             self.attach_again(outbid=verdict is Verdict.STALE)
         else:
@@ -486,9 +486,6 @@ class Lanes:
         self._set = LaneSet(0, 0, 0)
         if self.attached:
             self._events.append(Detached())
-
-    def _refuse_by(self, status: int, outcome: Outcome) -> None:
-        self._refuse(AttachRefused(status, outcome.code, outcome.text, outcome.is_page))
 
     def _refuse(self, refused: AttachRefused) -> None:
         self._end()

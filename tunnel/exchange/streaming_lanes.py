@@ -9,7 +9,7 @@ from random import Random
 
 from tunnel.exchange.config import KIB, MIB, SECOND_US, LaneConfig
 from tunnel.exchange.envelope_stream import EnvelopeStream
-from tunnel.exchange.events import Abandoned, PacketsReceived
+from tunnel.exchange.events import Abandoned, AttachRefused, PacketsReceived
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.incoming_stream import IncomingStream
 from tunnel.exchange.lane import Lane
@@ -313,7 +313,7 @@ class StreamingLanes(Lanes):
         if not outcome.code or outcome.code == StatusCode.NOT_AUTHORISED:
             return  # the next exchange tells whether the endpoint has another valid token by now
         if outcome.verdict is Verdict.FATAL:
-            self._refuse_by(200, outcome)
+            self._refuse(AttachRefused(200, outcome.code, outcome.text, outcome.is_page))
         elif outcome.verdict in (Verdict.STALE, Verdict.UNKNOWN):
             self.attach_again(outbid=outcome.verdict is Verdict.STALE)
 

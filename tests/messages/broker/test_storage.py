@@ -76,6 +76,25 @@ async def test_a_full_disk_refuses_messages_and_positions_go_on(tmp_path: Path) 
         assert await drain_fetches(client, "t", 2) == [b"a", b"c"]
 
 
+def put_directory_in_place_of_segment(topic: Path) -> None:
+    (segment,) = topic.rglob("*.log")
+    segment.unlink()
+    segment.mkdir()
+
+
+@in_loop
+async def test_positions_are_listed_although_a_partition_cannot_be_opened(tmp_path: Path) -> None:
+    """Whoever asks for all positions also learns those of groups whose partitions are sound."""
+    async with brokered(tmp_path) as (_, client):
+        for topic in ("sound", "broken"):
+            await client.producer().send(topic, b"a", b"b")
+            await client.commit("billing", topic, 0, 1)
+    put_directory_in_place_of_segment(tmp_path / "broken")
+    async with brokered(tmp_path) as (_, client):
+        found = {each.topic: (each.offset, each.end, each.lag) for each in await client.positions()}
+        assert found == {"sound": (1, 2, 1), "broken": (1, None, None)}
+
+
 @in_loop
 async def test_a_failed_write_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     settings = BrokerSettings(log=QUICK)

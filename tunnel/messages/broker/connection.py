@@ -122,6 +122,14 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
         writer.close()
 
 
+def _end(partition: Partition) -> int | None:
+    """Return the offset after the partition's newest message, or None if it could not be opened."""
+    try:
+        return partition.end_offset
+    except RemoteCallError:
+        return None
+
+
 class CallConnection:
     """Answers the calls of one connection."""
 
@@ -269,7 +277,7 @@ class CallConnection:
         for (name, topic_name, number), offset in positions:
             topic = self._shared.topics.found.get(topic_name)
             if topic is not None and number < len(topic.partitions):
-                found.append(PositionReport(name, topic_name, number, offset, topic.partitions[number].end_offset))
+                found.append(PositionReport(name, topic_name, number, offset, _end(topic.partitions[number])))
         return msgspec.json.encode(found)[1:-1]
 
     async def _join(self, request: Request) -> Response:

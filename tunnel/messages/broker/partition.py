@@ -140,7 +140,7 @@ class StoredPartition(Partition):
     def log(self) -> Log:
         """The open log. Call `ready` first."""
         if self._log is None:
-            raise RemoteCallError(STORAGE, f"{self.directory.name} is not open yet: send again")
+            raise RemoteCallError(STORAGE, f"{self._name} is not open yet: send again")
         return self._log
 
     async def ready(self) -> None:

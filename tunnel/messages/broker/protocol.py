@@ -107,12 +107,13 @@ class PositionReport(msgspec.Struct):
     topic: str
     partition: int
     offset: int
-    end: int
+    end: int | None
+    """The offset after the newest message; None while the partition cannot be opened."""
 
     @property
-    def lag(self) -> int:
-        """The number of messages that the group has not read yet."""
-        return max(0, self.end - self.offset)
+    def lag(self) -> int | None:
+        """The number of messages that the group has not read yet; None if it is unknown."""
+        return None if self.end is None else max(0, self.end - self.offset)
 
 
 def check_name(kind: str, name: str) -> str:

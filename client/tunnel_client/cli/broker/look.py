@@ -104,21 +104,32 @@ def topics(arguments: argparse.Namespace) -> int:
 
 
 def lag(arguments: argparse.Namespace) -> int:
-    """Show the positions of groups. Return LOST if one is further behind in a partition than --over allows."""
+    """Show the positions of groups.
+
+    Return LOST if one is further behind in a partition than --over allows, or if how far it is behind is unknown.
+    """
 
     async def ask(client: BrokerClient) -> int:
         found = await client.positions(arguments.group)
-        worst = max((each.lag for each in found), default=0)
+        most = arguments.over
+        is_behind = most is not None and any(each.lag is None or each.lag > most for each in found)
         if arguments.json:
             print(json.dumps([{**msgspec.to_builtins(each), "lag": each.lag} for each in found]))
         elif found:
-            rows = [(each.group, each.topic, each.partition, each.offset, each.end, each.lag) for each in found]
+            rows = [
+                (each.group, each.topic, each.partition, each.offset, _known(each.end), _known(each.lag))
+                for each in found
+            ]
             _table(("GROUP", "TOPIC", "PARTITION", "POSITION", "END", "LAG"), rows)
         else:
             print(f"no positions{f' of a group {arguments.group}' if arguments.group else ''} yet")
-        return LOST if arguments.over is not None and worst > arguments.over else OK
+        return LOST if is_behind else OK
 
     return _run(arguments, ask)
+
+
+def _known(number: int | None) -> int | str:
+    return "unknown" if number is None else number
 
 
 def read(arguments: argparse.Namespace) -> int:

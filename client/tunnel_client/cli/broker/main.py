@@ -196,7 +196,7 @@ def _add_lag(commands: CommandAdder) -> None:
         "--over",
         type=_count,
         metavar="N",
-        help="end with exit code 6 if a group is more than N messages behind in a partition",
+        help="end with exit code 6 if a group is more than N messages behind in a partition, or if that is unknown",
     )
     _add_json(parser)
     _add_address(parser)

@@ -56,6 +56,21 @@ def say(capsys: pytest.CaptureFixture[str], running: Running, *words: str) -> tu
     return code, capsys.readouterr().out
 
 
+def test_an_unknown_lag_counts_as_too_large(
+    running: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running.process.kill()
+    (segment,) = tmp_path.rglob("orders/0/*.log")
+    segment.unlink()
+    segment.mkdir()
+    with serving(tmp_path, "--listen", running.address, "--json"):
+        code, text = say(capsys, running, "lag", "--over", "1000000")
+        assert (code, text.splitlines()[1].split()) == (LOST, ["billing", "orders", "0", "4", "unknown", "unknown"])
+        assert say(capsys, running, "lag")[0] == OK
+        code, text = say(capsys, running, "lag", "--json")
+        assert (code, json.loads(text)[0]["lag"]) == (OK, None)
+
+
 def test_topics_lag_read_and_metrics_show_what_the_broker_has(
     running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
