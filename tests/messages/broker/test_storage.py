@@ -76,8 +76,8 @@ async def test_a_full_disk_refuses_messages_and_positions_go_on(tmp_path: Path) 
         assert await drain_fetches(client, "t", 2) == [b"a", b"c"]
 
 
-def put_directory_in_place_of_segment(topic: Path) -> None:
-    (segment,) = topic.rglob("*.log")
+def put_directory_in_place_of_segment(place: Path, topic: str) -> None:
+    (segment,) = place.rglob(f"{topic}/0/*.log")
     segment.unlink()
     segment.mkdir()
 
@@ -89,7 +89,7 @@ async def test_positions_are_listed_although_a_partition_cannot_be_opened(tmp_pa
         for topic in ("sound", "broken"):
             await client.producer().send(topic, b"a", b"b")
             await client.commit("billing", topic, 0, 1)
-    put_directory_in_place_of_segment(tmp_path / "broken")
+    put_directory_in_place_of_segment(tmp_path, "broken")
     async with brokered(tmp_path) as (_, client):
         found = {each.topic: (each.offset, each.end, each.lag) for each in await client.positions()}
         assert found == {"sound": (1, 2, 1), "broken": (1, None, None)}
