@@ -1,4 +1,4 @@
-"""Forwards a request upstream: its body, its size limit and its duplicates."""
+"""Forwards a request upstream with its body, up to the size limit, and sends the duplicates that are planned."""
 
 import asyncio
 import contextlib

@@ -1,3 +1,3 @@
-"""Users and strangers who try to harm a relay, and the user beside them who must not notice: `loadtests.hostile`."""
+"""Users and unauthenticated clients that try to harm a relay, and a user that must not notice: `loadtests.hostile`."""
 
 __all__: list[str] = []

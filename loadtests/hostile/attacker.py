@@ -34,7 +34,7 @@ __all__ = ["ATTACKS", "NEIGHBOUR", "main"]
 
 _LINKS = 8  # four for each of two attachments
 _PACKETS = 16_000  # in one batch
-_STRANGERS = 2000
+_UNAUTHENTICATED = 2000
 _BODIES = 1000
 _PAUSE_S = 0.01
 _NEIGHBOUR_BYTES = 64 * 1024
@@ -99,7 +99,7 @@ async def connects(new: Callable[[int], RawEndpoint]) -> None:
         await link.send(batch)
 
 
-async def strangers(new: Callable[[int], RawEndpoint]) -> None:
+async def unauthenticated(new: Callable[[int], RawEndpoint]) -> None:
     """Open connections from many addresses: half of them stay idle, half send a token that is not even ASCII."""
     endpoint = new(1)
 
@@ -114,7 +114,7 @@ async def strangers(new: Callable[[int], RawEndpoint]) -> None:
                 writer.close()
             await asyncio.sleep(1)
 
-    await asyncio.gather(*(stay(number) for number in range(_STRANGERS)))
+    await asyncio.gather(*(stay(number) for number in range(_UNAUTHENTICATED)))
 
 
 async def unfinished_bodies(new: Callable[[int], RawEndpoint]) -> None:
@@ -276,7 +276,7 @@ ATTACKS: dict[str, Callable[[Callable[[int], RawEndpoint]], Awaitable[None]]] = 
     "tiny-bodies": tiny_bodies,
     "empty-batches": empty_batches,
     "connects": connects,
-    "strangers": strangers,
+    "unauthenticated": unauthenticated,
     "unfinished-bodies": unfinished_bodies,
     "unread-answers": unread_answers,
     "half-batches": half_batches,

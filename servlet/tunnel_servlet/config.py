@@ -127,8 +127,8 @@ class ServiceLimits:
     connections_per_user_max: int = 2048
     """Connections of one user: those whose latest request had a token of that user."""
     waiting_bytes_max: int = 256 << 20
-    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. One user may not hold more
-    of them than are still free."""
+    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. A user gets no more
+    of them when it holds as many as are free, so one user alone gets at most half."""
     link_opening_seconds: float = 10
     """Time from the upgrade to the first message on a link."""
     link_batch_bytes_max: int = 4 << 20
@@ -138,13 +138,13 @@ class ServiceLimits:
     dial_seconds: float = 10
     """How long an exit waits for a target, including name resolution."""
     exit_connections_max: int = 8192
-    """Connections of one exit, including those that it is still dialling. One user may not have more of them than are
-    still free."""
+    """Connections of one exit, including those that it is still dialling. A user gets no more of them when it has
+    as many as are free, so one user alone gets at most half."""
     drain_seconds: float = 60
     """How long a draining relay waits for connections to end, if `tunnel-relay drain` names no other time."""
     public_connections_max: int = 2048
-    """Open connections of people without the tunnel, at all public places. The services of one user may not have more
-    of them than are still free."""
+    """Open connections of people without the tunnel, at all public places. The services of one user get no more of
+    them when they have as many as are free, so those of one user alone get at most half."""
     public_connections_per_address_max: int = 64
     """The same from one address (one /64 network of IPv6). They are never more than half of
     `public_connections_max`."""
@@ -155,7 +155,7 @@ class ServiceLimits:
         for name in self.__slots__:
             least = 0.001 if name.endswith("_seconds") else 1
             if not least <= getattr(self, name) <= _LIMIT_MAX:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be at least {least} and at most {_LIMIT_MAX}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,8 +291,8 @@ def require_users(config: RelayConfig) -> None:
         return
     raise ConfigError(
         f"{config.tokens_file}: the file is missing, or lists no user: restore it, or run `tunnel-relay user add NAME`"
-        "; to leave nobody a token, run `tunnel-relay user revoke NAME` for each user: it keeps the name of the last "
-        "one, with tokens = []"
+        "; if no user shall have a token, run `tunnel-relay user revoke NAME` for each user: the file then still names "
+        "the last one, with tokens = [], and the relay accepts it"
     )
 
 

@@ -18,7 +18,7 @@ from tunnel.carriers.link import LinkCarrier
 from tunnel.core import EndpointConfig
 from tunnel.exchange import LaneConfig
 
-WAITED = "other requests had to wait for the try's turn: the path carries only a few requests at once"
+WAITED = "other requests had to wait while the road was tried: the path carries only a few requests at once"
 
 
 class MuteRelay(HttpTestRelay):

@@ -128,9 +128,18 @@ ERRORS = [
     ("[limits]\nbody_bytes_max = 'x'", "relay.toml: limits.body_bytes_max: expected a whole number, not 'x'"),
     ("[limits]\nbody_bytes_max = 1.5", "relay.toml: limits.body_bytes_max: expected a whole number, not 1.5"),
     ("[limits]\nbody_bytes_max = true", "relay.toml: limits.body_bytes_max: expected a whole number, not True"),
-    ("[limits]\nbody_bytes_max = 0", "relay.toml: limits: body_bytes_max must be at least 1, not 0"),
-    ("[limits]\nheader_seconds = 0", "relay.toml: limits: header_seconds must be at least 0.001, not 0"),
-    ("[limits]\nheader_seconds = nan", "relay.toml: limits: header_seconds must be at least 0.001, not nan"),
+    (
+        "[limits]\nbody_bytes_max = 0",
+        "relay.toml: limits: body_bytes_max must be at least 1, not 0",
+    ),
+    (
+        "[limits]\nheader_seconds = 0",
+        "relay.toml: limits: header_seconds must be at least 0.001 and at most 1099511627776, not 0",
+    ),
+    (
+        "[limits]\nheader_seconds = nan",
+        "relay.toml: limits: header_seconds must be at least 0.001 and at most 1099511627776, not nan",
+    ),
     ("[limits]\nheader_seconds = 'x'", "relay.toml: limits.header_seconds: expected a number, not 'x'"),
     ("[limits]\nnode = 'x'", "relay.toml: limits.node: unknown key"),
     ("exit = 'inlin'", "exit: invalid enum value 'inlin': did you mean 'inline'? choose 'inline' or 'none'"),

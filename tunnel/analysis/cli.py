@@ -86,7 +86,7 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
         "--tables",
         metavar="DIR",
         help="where report and compact keep the tables that they make from the traces, so that the next run reads only "
-        f"new trace files (default: DIR/{_WORK})",
+        f"new trace files (default: {_WORK} in the directory of the traces)",
     )
     parser.add_argument(
         "--master", default="", metavar="URL", help="the Spark master (default: all cores of this machine)"

@@ -78,10 +78,12 @@ def details_of(events: DataFrame, *by: str) -> DataFrame:
 
 
 def sums_of(events: DataFrame, relays: DataFrame | None, begin_us: int, bucket_us: int = BUCKET_US) -> DataFrame:
-    """Sum up the packets and bytes sent and received, by relay, time bucket, carrier and cause.
+    """Sum up packets and bytes by time bucket: received ones, and sent ones. Sequenced packets that were sent are also
+    divided by relay and carrier, and repeats by cause.
 
-    Further rows sum up what connections had moved and which faults a test injected, by cause, and name the buckets in
-    which anything happened. `relays` maps each node to the relay it was attached to; None means that no node was.
+    There are three more kinds of rows by time bucket: the bytes that connections had moved, the faults that a test
+    injected (both by cause), and, with event "", all other events, which only show that something happened. `relays`
+    maps each node to the relay it was attached to; None means that no node was.
     """
     sent = F.col("event") == TraceEvent.PACKET_SENT.value
     received = F.col("event") == TraceEvent.PACKET_RECEIVED.value

@@ -2,7 +2,8 @@
 
 A part is known by digests. So content is recognised in a compressed copy of plain lines, in an unpacked copy of a
 compressed file, in several files joined into one, and in a file that has grown: all these begin with known parts. If a
-copy was cut within a part, its end is compared with the file that brought the part, while that file exists.
+copy was cut within a part, what it has of this part is compared with the file that brought the part, while that file
+exists.
 """
 
 from collections import defaultdict

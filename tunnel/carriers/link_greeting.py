@@ -11,7 +11,7 @@ from tunnel.exchange import LinkInput
 
 __all__ = ["MADE_WAY", "NARROW_US", "Greeting"]
 
-MADE_WAY = "other requests had to wait for the try's turn: the path carries only a few requests at once"
+MADE_WAY = "other requests had to wait while the road was tried: the path carries only a few requests at once"
 NARROW_US = 600_000_000  # how long a path counts as one that carries only a few requests at once
 
 

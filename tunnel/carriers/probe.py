@@ -70,8 +70,8 @@ class ProbeError(Exception):
 
 
 class Reply(msgspec.Struct):
-    """An answer. `kind`: attached, answer or status, from a relay; damaged; foreign, from something else; or lost, if
-    none came.
+    """An answer. `kind`: attached, answer or status, from a relay; damaged; or foreign, from something else. A caller
+    of the prober may make one of the kind lost, for an answer that did not come.
 
     The names in `headers` are in lower case. `page` is the beginning of a foreign body. `epoch` is that of the relay,
     in an ATTACHED; `bytes` is the size of the body.
@@ -131,7 +131,7 @@ class Prober:
         await self._session.close()
 
     async def reconnect(self) -> None:
-        """Close all connections that no request uses, so that none of them counts at a hop."""
+        """Close all connections that no request uses, so that none of them uses up a hop's limit of connections."""
         before, self._session = self._session, self.dialing.session()
         await before.close()
 

@@ -1,9 +1,9 @@
 """The endpoint's half of an attachment's lanes: it attaches, pushes, pulls, repeats and learns (sections 6 and 7).
 
-After any call, the caller must drain in this order: `poll_request` until None, `poll_event` until None, then wait for
-`next_timeout`. Push before draining requests, so that batches get the idle lanes before pulls do. With
-`one_connection`, a repeat replaces the previous request of its lane, and `Abandoned` for that request follows: close
-the old connection before sending the repeat.
+After any call, the caller must collect in this order: `poll_request` until None, `poll_event` until None, then wait for
+`next_timeout`. Push before collecting requests, so that batches get the idle lanes before pulls do. With
+`one_connection`, a repeat replaces the previous request of its lane, and the event `Abandoned` names that request:
+close its connection before sending the repeat.
 """
 
 from collections import deque
@@ -35,7 +35,8 @@ from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, enc
 
 __all__ = ["Lanes"]
 
-# An exchange waits for its turn if it takes longer than both this and 4 least round trips (SRTT grows with such waits).
+# An exchange waits for its turn if it takes longer than this and than 4 times the least round trip. (Not 4 SRTT, which
+# grows with such waits.)
 _WAITS_US_MIN = 500 * MILLISECOND_US
 
 
@@ -96,7 +97,7 @@ class Lanes:
 
     @property
     def pull_interval_us(self) -> int:
-        """The pull interval on which the relay settled. With 0, pulls are held or follow each other."""
+        """The pull interval on which the relay settled. With 0, pulls are sent by the rules of 7.15."""
         return self._path.pulls.interval_us
 
     @property

@@ -9,7 +9,7 @@ __all__ = ["ServedStream"]
 
 
 class ServedStream:
-    """A streamed answer. Its packets are in the ledger of its lane.
+    """A streamed answer. Its packets are in its lane's ledger, which keeps what is not confirmed.
 
     It holds no packets until it is *proven*: until the endpoint has confirmed the first envelope. When it is *over*,
     nothing more is written to it, but its packets may still be confirmed.
@@ -25,7 +25,7 @@ class ServedStream:
         self.left_bytes = limit_bytes  # of HTTP body
         self.ends_us = ends_us
         self.progress_us = now  # the time since when packets have waited for a confirmation
-        self._empty = 0  # empty envelopes in succession, but for the first
+        self._empty = 0  # empty envelopes since the last one with packets; the first one of the stream does not count
         self._sent_us = now
 
     @property

@@ -38,7 +38,7 @@ class ProxyRequest:
     early: bytes = b""
     """Bytes to write to the target before any others."""
     body_bytes: int | None = None
-    """The number of later bytes that belong to the request; None means all."""
+    """How many of the bytes that the client sends after `early` belong to the request; None means all."""
 
     def granted(self) -> bytes:
         """Return the answer for a target that was reached."""

@@ -84,7 +84,7 @@ def put_directory_in_place_of_segment(place: Path, topic: str) -> None:
 
 @in_loop
 async def test_positions_are_listed_although_a_partition_cannot_be_opened(tmp_path: Path) -> None:
-    """Whoever asks for all positions also learns those of groups whose partitions are sound."""
+    """A caller that asks for all positions also learns those in sound partitions."""
     async with brokered(tmp_path) as (_, client):
         for topic in ("sound", "broken"):
             await client.producer().send(topic, b"a", b"b")
