@@ -1,12 +1,13 @@
 """Paths that limit requests: their rate, or how many are under way at once."""
 
+from collections import deque
 from collections.abc import Callable
 from random import Random
 
 from tests.exchange.loop import Fate, Loop, abandoned
 from tunnel.exchange import Request
 
-__all__ = ["Bucket", "Passes", "SlotLoop", "refused_at_random"]
+__all__ = ["Bucket", "Passes", "SlotLoop", "Window", "refused_at_random"]
 
 Passes = Callable[[int], bool]
 
@@ -31,6 +32,20 @@ class Bucket:
         if passes or self._counts_all:
             self._level = min(self._level + 1, 2 * self._burst)
         return passes
+
+
+class Window:
+    """A limit of the requests in the last second, which counts refused ones, too, as haproxy's http_req_rate does."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._times: deque[int] = deque()
+
+    def __call__(self, now: int) -> bool:
+        while self._times and self._times[0] <= now - 1_000_000:
+            self._times.popleft()
+        self._times.append(now)
+        return len(self._times) <= self._most
 
 
 def refused_at_random(share: float) -> Passes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.exchange.limits import Bucket, Passes, refused_at_random
+from tests.exchange.limits import Bucket, Passes, Window, refused_at_random
 from tunnel.exchange.request_pace import RequestPace
 
 MS = 1_000
@@ -94,6 +94,16 @@ def test_a_limit_that_counts_refused_requests_is_found_if_the_refusals_say_so() 
     traffic.run(60)
     assert traffic.passed > 0.6 * 60 * 20
     assert traffic.refused < 0.1 * 60 * 20
+
+
+@pytest.mark.parametrize("most", [10, 20, 50])
+def test_a_limit_of_the_last_second_is_used_almost_whole(most: int) -> None:
+    """After a trial of a smaller gap has failed, the last second is full of requests: no reason to slow down."""
+    traffic = Traffic(Window(most), surely=True)
+    traffic.run(20)
+    traffic.run(60)
+    assert traffic.passed > 0.85 * 60 * most
+    assert traffic.refused < 0.05 * 60 * most
 
 
 def test_a_limit_that_ends_is_forgotten() -> None:

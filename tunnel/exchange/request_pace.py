@@ -3,7 +3,7 @@
 Requests are judged in blocks. When a part of a block is refused, the gap between requests grows, beginning with the gap
 that they had on average: a smaller one would change nothing. When nothing is refused although requests wait for the
 gap, it shrinks by an eighth. If requests are then refused, the previous gap is used again, for a time that doubles each
-time.
+time; at first twice this gap, since many limits go on refusing until the last second has fewer requests.
 If requests are refused however large the gap is, the refusals have another cause, and no gap is used.
 """
 
@@ -25,6 +25,9 @@ _PAUSE_US = SECOND_US  # a longer gap is a pause of the application, and does no
 # little.
 _REAL_GAP_US_MAX = 100 * MILLISECOND_US
 _SETTLE_US = SECOND_US  # the least time for which a gap is used; a limit that allows bursts refuses late
+# After a trial of a smaller gap that failed: many limits count the requests of the last second, refused ones included,
+# and so go on refusing for a time although the previous gap was large enough.
+_WINDOW_US = SECOND_US
 _LONG_US_MIN = 30 * SECOND_US  # time for which a result is relied on; doubles each time, up to the maximum
 _LONG_US_MAX = 600 * SECOND_US
 
@@ -40,6 +43,7 @@ class RequestPace:
         self._changed_us = 0  # requests sent before this say nothing about the present gap
         self._settled_us = 0  # from then on the gap may shrink
         self._gap_us_before = 0  # the gap before it shrank at the last change; 0 if it did not shrink then
+        self._slow_until_us = 0  # until then, twice the gap is used
         self._found_us = _LONG_US_MIN
         self._near_blocks = 0
         self._ignored_us = _LONG_US_MIN
@@ -60,7 +64,8 @@ class RequestPace:
 
     def sent(self, now: int) -> None:
         """Record that a request leaves."""
-        self.next_us = now + self.gap_us if self.gap_us else 0
+        gap_us = 2 * self.gap_us if now < self._slow_until_us else self.gap_us
+        self.next_us = now + gap_us if gap_us else 0
         if now - self._sent_us < _PAUSE_US:
             self._gaps += 1
             self._gaps_us += now - self._sent_us
@@ -109,6 +114,8 @@ class RequestPace:
         else:
             gap_us = min(_GAP_US_MAX, max(_GAP_US_MIN, gap_us))
         self._use(gap_us, settle_us, now)
+        if settle_us > _SETTLE_US:  # the previous gap is used again
+            self._changed_us = self._slow_until_us = now + _WINDOW_US
 
     def _speed_up(self, now: int) -> None:
         self._near_blocks = 0

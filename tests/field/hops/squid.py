@@ -1,6 +1,7 @@
 """Squid as a forward proxy, as one that decrypts TLS, and as an accelerator."""
 
 import os
+import shutil
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -62,11 +63,15 @@ def squid_bump(template: str) -> Hop:
 
     def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
         authority = make_authority(_authority(ground.directory))
-        helper = BUMPING / "usr" / "lib" / "squid" / "security_file_certgen"
-        store = stack.enter_context(open_directory()) / "certificates"
+        # Squid does not run as root, and so may be unable to enter the directory of this checkout: it runs from a copy.
+        place = stack.enter_context(open_directory())
+        program, helper = (
+            str(shutil.copy2(BUMPING / "usr" / path, place))
+            for path in ("sbin/squid", "lib/squid/security_file_certgen")
+        )
+        store = place / "certificates"
         subprocess.run([helper, "-c", "-s", store, "-M", "4MB"], check=True, capture_output=True)
         _hand_over(store)
-        program = str(BUMPING / "usr" / "sbin" / "squid")
         return _start(stack, template, program, authority=authority, helper=helper, store=store, ca=ground.ca)
 
     return Hop("squid-openssl", start, is_proxy=True, ca=_authority)
