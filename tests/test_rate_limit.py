@@ -28,7 +28,7 @@ class Time:
         self.timers: list[Timer] = []
 
     def run(self, until_us: int) -> None:
-        """Let the time pass up to this moment. Each timer fires at its millisecond."""
+        """Let the time pass up to this moment. The timers that become due fire, one after the other."""
         while due := [timer for timer in self.timers if timer.due_us is not None and timer.due_us <= until_us]:
             timer = min(due, key=lambda each: each.due_us or 0)
             assert timer.due_us is not None

@@ -40,7 +40,7 @@ class Shown:
     """A packet or an event in words."""
 
     word: str
-    connection: str  # the name in the script; "" if it belongs to no connection
+    connection: str  # its name in the script; "?" if it has none there, "" for what belongs to no connection
     fields: dict[str, Value]
 
     def __str__(self) -> str:

@@ -117,7 +117,7 @@ class _Opened:
     traces: Folder
     ledger: Ledger
     lock: ExitStack
-    """Closing this stack ends the lock on the tables before the command ends."""
+    """Holds the lock on the tables. A command that no longer needs the lock closes this stack before its end."""
 
 
 @contextmanager

@@ -46,11 +46,11 @@ class TraceFile(msgspec.Struct):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Lines that belong together, by their digests: a frame, or the plain lines that were new at one time."""
+    """Lines that came together, known by their digests: a compressed frame, or the plain lines that one run found new."""
 
     digest: str
     first: str
-    """The digest of the first line. It tells which parts other content may begin with."""
+    """The digest of the first line. By it, other content that begins with this part is found."""
     size_bytes: int
 
 
