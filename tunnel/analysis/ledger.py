@@ -46,7 +46,7 @@ class TraceFile(msgspec.Struct):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Lines that came together, known by their digests: a compressed frame, or the plain lines that one run found new."""
+    """Lines that came together, known by their digests: a compressed frame, or the plain lines that a run found new."""
 
     digest: str
     first: str
