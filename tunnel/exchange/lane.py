@@ -18,7 +18,7 @@ class Lane:
         self.serial_received = 0
         self.flight: Flight | None = None
         self.streaming = False  # the relay answers with a stream, which is not over
-        self.token: int | None = None  # of the batch that is being pushed
+        self.token: int | None = None  # the number by which the caller knows the batch that is being pushed
         self.owes = False  # the lane may have received packets that it has not confirmed to the relay
         self.used_us = now  # when the lane last had an exchange
         self._incoming = PieceAssembler(packet_bytes_max)

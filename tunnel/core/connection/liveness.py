@@ -12,8 +12,8 @@ class Liveness:
     """Keepalive and user timeout of one connection.
 
     Both timers are lazy: they check the state only when they fire. The timer of the user timeout is set from the
-    creation of the connection on, so no wait has to start it. It fires at the earliest time at which a wait can have
-    expired, or before; if no wait has expired, it is set again.
+    creation of the connection on, so no wait has to start it. It never fires later than the first wait can
+    expire. It may fire earlier; then it is set again.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Liveness:
         return pongs, ping_due
 
     def limit(self, user_timeout_us: int) -> None:
-        """Set the user timeout to the smaller value of both sides (4.15). It holds for waits that run already, too."""
+        """Set the user timeout to this value, the smaller one of the two sides (4.15). It holds for waits that run already, too."""
         shorter_us = self.user_timeout_us - user_timeout_us
         self.user_timeout_us = user_timeout_us
         if shorter_us > 0:
