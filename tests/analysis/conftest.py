@@ -11,7 +11,7 @@ import pytest
 
 from tests.analysis.job import Found
 
-JOB_S = 1500  # a bound for a busy machine; alone it takes a twentieth
+JOB_S = 1500  # a bound for a busy machine; where nothing else runs, the job takes a twentieth of it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

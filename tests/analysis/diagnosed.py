@@ -52,7 +52,7 @@ def gathered(directory: Path) -> Path:
 
 
 def diagnose(session: SparkSession, directory: Path) -> Diagnosed:
-    """Analyse the traces of all cases: once as a whole, and once by case, in the same queries."""
+    """Analyse the traces of all cases: once as a whole, and once by case, with one set of queries for all cases."""
     together = gathered(directory)
     work = directory / "tables"
     with open_ledger(LocalFolder(work)) as ledger:

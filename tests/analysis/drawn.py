@@ -19,7 +19,7 @@ class Drawn(msgspec.Struct):
     """The results."""
 
     clocks: dict[str, tuple[int, str]]
-    """For each writer, by how much its clock is ahead, and how that is known."""
+    """For each writer, by how much its clock is ahead of the common time, and how that is known."""
     points: list[dict[str, Any]]
     """The points of the stream KILLED, whose packets are repeated."""
     among_others: list[dict[str, Any]]

@@ -33,7 +33,7 @@ PAYLOAD = SIZE - 24
 BYTES = PACKETS * PAYLOAD
 GAP_US = 1_000  # between two packets
 TRIP_US = 300_000
-RECEIPT_US = 7_760  # the transport's sample on a path where the receipt comes with the acknowledgement
+RECEIPT_US = 7_760  # the round trip that the transport measures: it counts from the receipt, which comes late
 RTO_US = 1_000_000
 REPAIR_US = 400_000
 IDLE_US = 60_000_000  # after the first half, while nothing is sent
@@ -60,7 +60,7 @@ class Ends:
     ends_at: int = PACKETS
     """The receiver's trace ends before this packet, and nothing is acknowledged from there on."""
     gives_up: bool = False
-    """The receiver's trace goes on after that, so the packets from there on were lost, with all of their repeats."""
+    """The receiver's trace goes on beyond `ends_at`, so the packets from there on were lost, with all their repeats."""
     waits: bool = False
     """Each packet is sent when the one before it has been acknowledged."""
 
@@ -145,7 +145,7 @@ def _records(ends: Ends) -> Iterator[TraceRecord]:
 
 
 def _with_state(records: list[TraceRecord], stream: int) -> Iterator[TraceRecord]:
-    """Add the sender's state to its records: the bytes in flight, and what it measured so far."""
+    """Add the sender's state to its records: the bytes in flight, and what the sender has measured so far."""
     in_flight, srtt_us = 0, 0
     for record in records:
         if record.connection != stream:
@@ -169,9 +169,10 @@ def _cut(path: Path, *, reported: bool) -> None:
 
 
 def _reported(lines: list[bytes]) -> list[bytes]:
-    """Return the lines as a writer leaves them whose queue was full: older records follow the report of the loss.
+    """Return the lines as a writer whose queue was full leaves them: older records follow the report of the loss.
 
-    The report has the number after those of the lost records: their gap is not where they would have been written.
+    The report has the number that follows those of the lost records. So the numbers jump just before the report, and
+    not where the lost records would have been written.
     """
     records = [decode_record(line) for line in lines]
     told = records[CUT_FROM + CUT]

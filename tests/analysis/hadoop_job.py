@@ -46,7 +46,7 @@ class Found(msgspec.Struct):
     problems: list[list[str]] = []
     sources: list[str] = []
     names: list[str] = []
-    """The files below the folder that readers see."""
+    """The files that readers see below the folder."""
     commits: list[str] = []
     left: list[str] = []
     """Staged files, and the data folder of a killed command, that were left."""

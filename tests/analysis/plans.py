@@ -35,7 +35,7 @@ class Step:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether an operator above it bounds the number of rows that it contributes to the result."""
+        """Whether an operator above this one bounds the number of rows that this one contributes to the result."""
         return any(_BOUNDED.search(name) for name in self.above)
 
     @property
@@ -81,7 +81,7 @@ def steps_of(plan: str) -> list[Step]:
 
 
 def _arguments(plan: str, number: str) -> str:
-    """Return the columns of a cached table, whose numbers tell it from all others."""
+    """Return the columns of a cached table. The numbers in them tell this table from all others."""
     found = re.search(rf"^\({number}\) {_CACHE}\nArguments: (.*)$", plan, re.MULTILINE)
     assert found is not None, plan
     return found[1]

@@ -90,7 +90,7 @@ def recount(directory: Path) -> Recount:
 
 
 def _streams(lines: list[Line]) -> dict[int, dict[int, Packet]]:
-    """Stream (the sender's id) -> number -> packet; streams of acknowledgements alone are left out."""
+    """Stream (the sender's id) -> number -> packet; streams of which only acknowledgements were traced are left out."""
     streams: dict[int, dict[int, Packet]] = defaultdict(lambda: defaultdict(Packet))
     for line in lines:
         event = line["event"]
@@ -166,7 +166,8 @@ def _count(found: Recount, packets: dict[int, Packet], order: list[Packet]) -> N
 
 
 def _trips(packets: dict[int, Packet], order: list[Packet]) -> list[int]:
-    """Round trips of packets at which the cumulative number stopped, if all that it passed were sent once."""
+    """The round trip of each packet with which an acknowledgement ends, if it and all other packets that this
+    acknowledgement newly covers were sent once."""
     trips, newly, clean = [], 0, True
     for packet in order:
         newly += 1
@@ -192,7 +193,7 @@ def _steps(stream: int, lines: list[Line], ends: dict[int, Line]) -> list[Line]:
         is_answer = event == "packet_received" and kind in (2, 3)
         if is_sent or is_answer or event in ("packets_acked", "connection_closed"):
             steps.append(line)
-    # of the same time, arrivals come before packets that were sent
+    # of the records with the same time, those of packets that were sent come last
     return sorted(steps, key=lambda line: (line["time_us"], line["event"] == "packet_sent", line.get("sequence", 0)))
 
 

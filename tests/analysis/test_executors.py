@@ -1,4 +1,4 @@
-"""Executors need no Python: no code of the analysis lets Spark start one. The job of these tests runs without one."""
+"""Executors need no Python: no code of the analysis makes Spark start it. The job of these tests has none for them."""
 
 import ast
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Traces and tables in the file systems of Hadoop: HDFS's own mini cluster, and a default file system that is viewfs.
+"""Traces and tables in file systems of Hadoop: HDFS, in Hadoop's own mini cluster, and viewfs as the default one.
 
-Either job runs in a process of its own, because a session keeps its configuration.
+The job runs once for each of the two, in a process of its own, because a session keeps its configuration.
 """
 
 import json

@@ -258,7 +258,7 @@ def test_the_amount_to_read_is_known_in_advance(tmp_path: Path, work: Path) -> N
 
 
 class LosingFolder(LocalFolder):
-    """A folder in which files vanish between the look at the folder and the look at them."""
+    """A folder whose files `lost` vanish after the folder was listed and before they are looked at."""
 
     def __init__(self, path: Path, lost: set[str]) -> None:
         super().__init__(path)
@@ -287,7 +287,7 @@ def test_many_files_are_looked_at_in_order_and_those_that_vanished_are_left_out(
 
 
 class WatchedFolder(LocalFolder):
-    """A folder that counts the files that were read. The first two wait for each other."""
+    """A folder that records which files are read. The reads of the first two wait for each other."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -405,7 +405,7 @@ def test_a_file_that_was_rewritten_in_the_same_size_is_read_again(tmp_path: Path
 
 
 def test_a_copy_that_spark_reads_has_checksums(tmp_path: Path, work: Path) -> None:
-    """Zstandard notices then when the copy is damaged (RFC 8878 3.1.1.1.1.5)."""
+    """With them, Zstandard notices that a copy is damaged (RFC 8878 3.1.1.1.1.5)."""
     (tmp_path / "a.jsonl").write_bytes(b'{"a":1}\n\n{"a":2}\n')
     append = append_to(work)
     flags: list[int] = []
@@ -445,7 +445,7 @@ def test_what_was_counted_of_an_unfinished_file_is_named_when_it_is_gone(tmp_pat
 
 
 def test_an_unfinished_plain_file_is_ignored(tmp_path: Path, work: Path) -> None:
-    """No program of ours writes one; the name may be anything of the user's."""
+    """No program of ours writes one, so the file may be the user's own."""
     (tmp_path / "_notes.jsonl").write_text('{"a":1}\n')
     assert take_in(tmp_path, work)[0].files == []
     assert compressed_bytes(LocalFolder(tmp_path)) == 0
@@ -458,7 +458,7 @@ def test_an_empty_line_at_the_beginning_is_left_out(tmp_path: Path, work: Path, 
 
 
 def test_lines_that_may_be_new_are_added_rather_than_lost(tmp_path: Path, work: Path) -> None:
-    """Only the file itself could show that they are its beginning, and it is gone."""
+    """Only the earlier file could show that these lines are its beginning, and it is gone."""
     path = plain(tmp_path, "a.jsonl", 5)
     begin = b"".join(path.read_bytes().splitlines(keepends=True)[:2])
     take_in(tmp_path, work)

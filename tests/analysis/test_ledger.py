@@ -61,7 +61,7 @@ def test_a_file_system_without_links_has_records_too(tmp_path: Path, monkeypatch
 
 
 class TakenFolder(LocalFolder):
-    """A folder whose lock is taken from another process, which may only be frozen."""
+    """A folder that takes its lock from another process, although that process may only be frozen."""
 
     @contextmanager
     def lock(self) -> Iterator[bool]:

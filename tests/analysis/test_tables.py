@@ -116,8 +116,8 @@ def test_records_are_missing_where_a_writer_counted_further_than_it_wrote() -> N
         file_of("b", events=4, last=10, dropped=3),
         file_of("a", events=10, last=10),
         file_of("b", events=5, last=12, dropped=2),
-        file_of("a", events=10, last=9),  # a copy: there are never fewer than none
-        file_of("", events=7),  # of no writer
+        file_of("a", events=10, last=9),  # a copy, so there are more events than numbers: none are missing
+        file_of("", events=7),  # names no writer
         file_of("c", last=None),  # no record of it has a number
     ]
     assert tables.writers(files) == [

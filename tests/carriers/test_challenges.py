@@ -33,7 +33,7 @@ from tunnel.carriers.challenges import Challenge, Introduction, parse_challenges
         (["Weird {x: 1}, Basic realm=x"], [Challenge("weird"), Challenge("basic", {"realm": "x"})]),
         (['Weird "a, Digest b" c, Basic realm=x'], [Challenge("weird"), Challenge("basic", {"realm": "x"})]),
         (["@, Basic realm=x"], [Challenge("basic", {"realm": "x"})]),
-        # An invalid parameter is none, and does not end its challenge.
+        # An invalid parameter is left out, and does not end its challenge.
         (
             ['Digest nonce="n", opaque=, algorithm==, qop=auth, Basic realm=x'],
             [Challenge("digest", {"nonce": "n", "qop": "auth"}), Challenge("basic", {"realm": "x"})],

@@ -306,7 +306,7 @@ async def test_a_large_body_waits_only_while_more_connections_are_open_than_have
     assert connections.may_be_one_too_many(third, 0) is False  # it has worked
     fourth = connections.take(0)
     assert fourth is not None
-    connections.answered(fourth, 0, by_relay=False)  # of the proxy itself
+    connections.answered(fourth, 0, by_relay=False)  # the proxy itself answered
     assert connections.is_unproven(0)
     assert connections.may_be_one_too_many(fourth, 0)
     connections.give_back(fourth)

@@ -73,7 +73,7 @@ def test_a_refused_password_is_not_sent_to_the_proxy_again() -> None:
 
 def test_an_attachment_that_the_relay_knows_only_under_the_old_token_is_reported() -> None:
     found = Rotation()
-    assert not found.used.answered(found.new, 404)  # of an intermediary
+    assert not found.used.answered(found.new, 404)  # an intermediary answered
     assert found.used.answered(found.new, 404, by_relay=True)
     assert found.refusals == []
     assert found.used.now is found.old

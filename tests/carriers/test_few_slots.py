@@ -22,7 +22,7 @@ WAITED = "other requests had to wait while the road was tried: the path carries 
 
 
 class MuteRelay(HttpTestRelay):
-    """Until `works` is set, it answers no request for a link or, with `answers`, sends a 101 and nothing more."""
+    """A relay with no working link until `works` is set: it does not answer or, with `answers`, sends only a 101."""
 
     kind = "poll"
 
@@ -125,7 +125,7 @@ async def test_a_try_on_a_path_with_room_for_all_is_not_given_up_for_others() ->
 
 @in_loop
 async def test_a_narrow_path_of_one_user_delays_no_other_user() -> None:
-    """The relay goes on to hold the other user's pulls: its answers wait for nothing."""
+    """The relay goes on to hold the other user's pulls, and answers them as soon as packets come."""
     async with MuteRelay(answers=True) as relay, relay.attach("exit") as service:
         await service.start_server(echo, "echo")
         options = FaultProxyOptions(upstream=("127.0.0.1", relay.port), slots=1)

@@ -158,7 +158,7 @@ def test_lanes_carry_on_whatever_answers_the_request_for_a_link(greeting: str) -
 def test_an_attachment_that_ends_while_its_link_opens_ends_the_link_and_causes_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The relay has accepted the link and has not greeted yet. An error would be one that the loop reports, too."""
+    """The relay has accepted the link and has not greeted yet. An error that only the loop reports would count, too."""
     monkeypatch.setattr("tunnel.carriers.link.SECOND", 1)  # so that the client's patience does not end the link
     accepted: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
     told: list[str] = []

@@ -1,5 +1,5 @@
-"""When HTTP connections are reused: no longer if reused ones die often, and again as soon as a new one dies, too,
-because reuse was then not the reason.
+"""When HTTP connections are reused: no longer if reused ones die often, but again as soon as a new one dies as well,
+because this shows that reuse was not the reason.
 """
 
 from tunnel.carriers.reuse import Reuse

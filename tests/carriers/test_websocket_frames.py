@@ -23,7 +23,7 @@ from tests.support.http_relay import WebSocketTestRelay, token_of
 from tests.support.loops import in_loop
 from tunnel import Attachment, StreamReader, StreamWriter, attach
 
-HIT = 0.02  # share of the frames; 1 MiB is some dozens of batches, and their receipts
+HIT = 0.02  # the share of frames that a fault hits; 1 MiB makes some dozens of batches, and their receipts
 
 FAULTS = {
     "cut": FrameFaults(cut=FrameCut(HIT)),

@@ -341,7 +341,7 @@ def test_both_addresses_are_loopback_and_the_kind_is_that_of_tcp(ends: Pair) -> 
     assert a.getpeername()[0] == "127.0.0.1"
     assert a.family == socket.AF_INET
     assert a.type == socket.SOCK_STREAM
-    a.connect_ex(a.getpeername())  # after a connect with a timeout the kernel accepts one more
+    a.connect_ex(a.getpeername())  # after a connect with a timeout, the kernel lets one more call succeed
     assert a.connect_ex(a.getpeername()) == errno.EISCONN
 
 

@@ -56,7 +56,8 @@ GIVEN_UP = Fate(arrivals_us=(), ok=False)
 
 @dataclass(slots=True)
 class Relay:
-    """A relay that holds early DATA until the route is bound (3.6) and drops packets without a route (2.9, 6.7)."""
+    """A relay that holds early DATA, FINISH and CLOSE until the route is bound (3.6), and drops packets without a route
+    (2.9, 6.7)."""
 
     bound: dict[tuple[str, int], int] = field(default_factory=dict)  # (side, own id) -> the other side's id
     early: dict[tuple[str, int], list[Packet]] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class Attacker:
         self._of_acceptor = bool(random.getrandbits(1))
         self._place = random.randrange(4)
         self._initiators: dict[int, None] = {}
-        self._counts: dict[int, int] = {}  # packets with data, by the source
+        self._counts: dict[int, int] = {}  # by source: the place of its latest packet with data, from 0
         self._made: dict[tuple[int, int], bytes] = {}  # altered payloads, by source and sequence, for repeats
         self._ended: dict[int, int] = {}  # by source: the sequence number before which its stream was ended
         self._hashes: dict[int, xxhash.xxh3_128] = {}

@@ -129,6 +129,6 @@ def test_a_man_in_the_middle_rewrites_only_what_is_in_clear(is_encrypted: bool) 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_attack_is_an_error_for_both_applications(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = KINDS[seed % len(KINDS)]
-    if kind not in ("swap", "cross", *REPLAYS):  # after some of the others, each side waits for the other's handshake
+    if kind not in ("swap", "cross", *REPLAYS):  # some attacks leave each side waiting for the other's handshake
         monkeypatch.setattr("tunnel.encryption.transport.HANDSHAKE_S", 1.0)
     run(attack(kind, seed))

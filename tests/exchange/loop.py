@@ -252,7 +252,7 @@ class Fate:
     reported: bool = False
     """The endpoint learns of the loss, as by a reset."""
     copies: tuple[int, ...] = ()
-    """The relay receives the request again after each of these delays, in microseconds; these answers are lost."""
+    """The relay receives the request again after each of these delays, in microseconds. Its answers then are lost."""
     delay_us: int = 0
     request_damage: int = 0
     """Which bit to flip, counted from the end, or how many bytes to cut off (negative); 0: no damage."""
@@ -267,7 +267,7 @@ class Fate:
     buffered: bool = False
     """A streamed answer is held back until its end."""
     stream_bytes: int = -1
-    """How many bytes of a streamed answer pass; -1: all. Then it is cut if `reported`, else silent."""
+    """How many bytes of a streamed answer pass; -1: all. If `reported`, the endpoint then learns that it is cut."""
 
 
 @dataclass

@@ -20,8 +20,8 @@ REFERENCE = LaneConfig(
 
 
 def carried(rate: float, *, reported: bool, upload: bool) -> int:
-    """Count the packets carried in 10 s, at a round trip of 100 ms and 10 MB/s; this share of exchanges is lost, half
-    of them with the request and half with the response."""
+    """Count the packets carried in 10 s, at a round trip of 100 ms and 10 MB/s. `rate` is the share of exchanges that
+    are lost, half of them with the request and half with the response."""
     random = Random(5)
 
     def fate(request: Request, now: int) -> Fate:
@@ -72,7 +72,7 @@ def healed_after(length_us: int, config: LaneConfig, *, upload: bool) -> int:
 @pytest.mark.parametrize("config", [LaneConfig(), LaneConfig(lanes_start=4), LaneConfig(one_connection=True)])
 @pytest.mark.parametrize("upload", [True, False])
 def test_a_healed_path_is_used_within_a_second_and_a_half(config: LaneConfig, upload: bool) -> None:
-    # The first deadline of a pull includes its hold, 1 s while packets flow; after a short outage it decides.
+    # The first deadline of a pull includes its hold, 1 s while packets flow, and decides after a short outage.
     assert healed_after(SECOND // 2, config, upload=upload) <= 1_500_000
     for length_us in (2 * SECOND, 10 * SECOND, 60 * SECOND):
         assert healed_after(length_us, config, upload=upload) <= SECOND + 3 * 80_000

@@ -100,7 +100,7 @@ def test_a_module_whose_import_fails_in_another_thread_is_not_passed_on(gate: Ga
 
 
 def test_a_module_that_watches_itself_while_it_is_imported_goes_on(gate: Gate) -> None:
-    """Its import is not waited for, which would never end."""
+    """`watch` does not wait for the end of this import, which would wait for `watch`."""
     late = Late()
     found: list[Any] = []
     gate.opened.set()

@@ -20,7 +20,7 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 @dataclass
 class Request:
-    """A request at a hop. `number` counts those of a `hop` from 1; `relay` is the port of the relay."""
+    """A request at a hop. `number` counts the requests of a `hop` from 1; `relay` is the port of the relay."""
 
     number: int
     head: bytes

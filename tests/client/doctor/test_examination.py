@@ -146,8 +146,8 @@ def tls_relay(server: str = "server.pem") -> RelayConfig:
     return settings(listen=(listen,), tls=TlsFiles(str(TLS / server), str(TLS / server)))
 
 
-# The doctor looks at the certificate on a TLS connection, and may end while this still waits for the server's
-# close_notify: asyncio then warns when the connection is collected. For a user, the process ends with the doctor.
+# The doctor looks at the certificate on a TLS connection, and may end while the connection still waits for the
+# server's close_notify: asyncio then warns when it is collected. For a user, the process ends with the doctor.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_issuer_of_a_certificate_is_named_and_judged(
     home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch

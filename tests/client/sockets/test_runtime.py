@@ -240,7 +240,7 @@ print(sum(thread.name == "tunnel" for thread in threading.enumerate()))
 def test_an_interpreter_that_never_connected_exits_without_a_message(
     relay: RelayThread, arguments: tuple[str, ...], said: str
 ) -> None:
-    """Neither runtimes without a connect, which need no loop thread, nor a connect in vain keep it or make it speak."""
+    """Runtimes that never connect start no loop thread. After a failed connect, it does not delay the exit or print."""
     done = run_python(relay, NEVER_CONNECTED, *arguments)
     assert (done.stdout, done.stderr) == (said, "")
 

@@ -189,7 +189,7 @@ def test_a_window_that_is_filled_within_two_seconds_grows() -> None:
     [(SECOND // 2, 2 * SECOND), (SECOND, 4 * SECOND), (3 * SECOND, 12 * SECOND), (30 * SECOND, 60 * SECOND)],
 )
 def test_on_a_long_path_a_window_may_take_four_round_trips(round_trip_us: int, limit_us: int) -> None:
-    """With a round trip of 2 s, a full window takes longer than 2 s: if that were the limit, it would never grow."""
+    """With a round trip of 2 s, a full window takes longer than 2 s: with a limit of 2 s, no window would ever grow."""
     assert grown([0, 1, limit_us - 1], round_trip_us=round_trip_us) == [100, 100, 200]
     assert grown([0, 1, limit_us], round_trip_us=round_trip_us) == [100, 100, 100]
 

@@ -73,7 +73,7 @@ class Laptop:
                         found: dict[str, Any] = json.loads(lines[number])
                         assert "\n" not in str(found.get("text"))
                         return found
-                await asyncio.sleep(0.02)  # another process
+                await asyncio.sleep(0.02)  # the lines come from another process
 
 
 async def _answers(port: int) -> None:

@@ -82,7 +82,7 @@ async def test_a_port_that_is_taken_fails_alone_and_is_served_when_it_is_free(tm
                 holder.close()
                 await up.serves("forward taken")
                 assert await ask(taken, b"now") == b"now"
-                assert [event for event, _ in up.said].count("not_served") == 0  # said once
+                assert [event for event, _ in up.said].count("not_served") == 0  # it was said only once, above
 
 
 def _may_listen(*names: str) -> dict[str, object]:
@@ -164,7 +164,7 @@ async def test_an_entry_that_did_not_change_keeps_its_connections(tmp_path: Path
             assert "waiting for the file to be mended" in text
             assert up.said == []
             await _goes_on(stays)
-            # the same words again say nothing
+            # the file is again as it was before it was broken: nothing is said
             await up.reload(f'[forward.kept]\nspec = "{kept}:{HERE}:{port}"\nrate = "1 MiB/s"')
             assert up.said == []
             await _goes_on(stays)
