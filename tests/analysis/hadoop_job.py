@@ -142,7 +142,7 @@ def main(uri: str, directory: Path) -> None:
     found.again = _take_in(session, traces, tables)
     _copies(local)
     _upload(local, traces)
-    tables.make("events/00000009-0123abcd")  # of a command that was killed
+    tables.make("events/00000009-0123abcd")  # as a killed command leaves it
     found.more = _take_in(session, traces, tables)
     intake = Ledger(tables).intake
     found.problems = [[file.name.partition("-")[0], file.problem] for file in intake.files]

@@ -87,7 +87,7 @@ _WAITS = {"backlog_bytes": 5_000}
 _ANSWERED = TraceEvent.EXCHANGE_ANSWERED
 
 SILENCES = (
-    # this process
+    # loops that are late
     Silence("loop late", "loop_lag", _acked(), meanwhile=(_lag(60_000),)),
     Silence("loop late for less than half of it", "packet_delay", _acked(), meanwhile=(_lag(40_000),)),
     Silence("lag recorded after what ended it", "loop_lag", _acked(), meanwhile=(_lag(70_000, 5_000),)),
@@ -230,7 +230,7 @@ def _records(silence: Silence) -> Iterator[TraceRecord]:
         known = {} if silence.ended_by["event"] == TraceEvent.CONNECTION_CLOSED else state
         known = {} if silence.ended_by.get("packet_type") == 2 else known
         yield TraceRecord(time_us=ended_us, **ends, **silence.ended_by, **known)
-    # the process lives on
+    # the sender's process lives on
     yield TraceRecord(time_us=BEGIN_US + silence.lasts_us, node=sender, event=TraceEvent.LANES_UPDATED)
     yield TraceRecord(
         time_us=BEGIN_US, node=f"relay-{stream}", event=TraceEvent.ROUTE_BOUND, connection=stream, peer=stream + 1000

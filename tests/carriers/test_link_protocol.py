@@ -17,7 +17,7 @@ from tunnel.wire import ENVELOPE_BYTES, Answer, Exchange, encode_envelope
 pytestmark = pytest.mark.interpreted  # Half inherits from LinkProtocol
 
 FIRST = b"".join(encode_envelope(Exchange(b"i" * 16, 5, 7, LINK_LANE, 0, 0, 0, 0)))
-NOTSENT_LOWAT = 25  # of Linux
+NOTSENT_LOWAT = 25  # the value of TCP_NOTSENT_LOWAT on Linux
 
 
 class Half(LinkProtocol):

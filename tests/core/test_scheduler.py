@@ -226,7 +226,7 @@ def test_delayed_acks_wait_for_room_and_for_their_spacing() -> None:  # 4.3
         solo.connection = connection
         solo.data(0)
     third.write(bytes(50), solo.now)
-    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]  # both sent an ACK just now
+    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [DATA]  # `one` and `two` sent an ACK just now
     solo.now += 10 * MS
     third.write(bytes(50), solo.now)
     assert [packet.type for packet in fill(solo, 1024).packets] == [DATA]

@@ -1,4 +1,4 @@
-"""The actions of the state table, each carried out by itself; then how long the drain lasts, and what it proves."""
+"""The actions of the state table, one by one; how long the drain lasts; and what the end of the peer proves."""
 
 import pytest
 
