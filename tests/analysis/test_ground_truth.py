@@ -176,4 +176,4 @@ def test_round_trips_keep_to_bounds_that_are_counted_by_hand(found: Found, recor
     trips = found.truth.trips
     assert 0 < trips["samples"] <= len(possible)
     assert min(possible) <= trips["us_min"]
-    assert trips["us_min"] >= 40_000  # the path
+    assert trips["us_min"] >= 40_000  # the round trip of the path
