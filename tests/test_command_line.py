@@ -1,5 +1,5 @@
-"""The parts that all commands share: one line and an exit code for every error, usage, and a log without escape
-codes where nothing shows them."""
+"""The parts that all commands share: one line and an exit code for every error, usage, and a log that has escape
+codes only on a terminal."""
 
 import io
 from pathlib import Path

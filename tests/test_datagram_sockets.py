@@ -43,7 +43,7 @@ async def test_a_socket_exchanges_datagrams_only_with_its_target() -> None:
         assert stream.ends == ["closed"]
         side.write(frame_datagram(b"late"))
         assert side.dropped == 1
-        await asyncio.sleep(0)  # the loop closes its socket
+        await asyncio.sleep(0)  # the event loop closes the socket of `side`
 
 
 @in_loop

@@ -143,7 +143,7 @@ class World:
         self._check_timers()
 
     def take_batch(self, size_max: int) -> bool:
-        """Send one batch, receipted at once unless the script does that; return False if there was none."""
+        """Send one batch, and report its receipt at once unless the script does so. Return False if there was none."""
         batch = self.endpoint.next_batch(size_max, self.now)
         if batch is None:
             return False

@@ -13,7 +13,7 @@ from tests.sim.randomness import between, chance, log_between
 __all__ = ["AnswerFlow", "FlowShape", "FlowSink"]
 
 K = FaultKind
-CUT_BYTES_MAX = 200_000  # of a streamed answer, before a fault strikes it
+CUT_BYTES_MAX = 200_000  # a fault strikes after at most this many bytes of a streamed answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class AnswerFlow:
         self._passed = 0
         self._kept = b""
         self._joined = b""  # pieces that arrive together
-        self._joined_until_us = 0  # when they do
+        self._joined_until_us = 0  # the time at which they arrive
         self._free_us = 0
         self._is_over = False
 
@@ -77,7 +77,7 @@ class AnswerFlow:
             self._at(arrive_us, self._sink.end)
 
     def _join(self, piece: bytes, arrive_us: int, *, is_last: bool) -> bytes:
-        """Keep the piece until those that come soon after it have arrived, too. Return what arrives at the end."""
+        """Keep the piece until those that come soon after it have arrived, too. At the last one, return all of them."""
         if arrive_us > self._joined_until_us:
             self._part()
         if is_last:

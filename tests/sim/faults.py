@@ -205,7 +205,7 @@ class FaultPlan:
     @property
     def healed_us(self) -> int:
         """The time from which every node is running and no new fault begins."""
-        restarted_us = self.end_us + (self.restart_absence_us if self.restarts_max else 0)  # the last one, at most
+        restarted_us = self.end_us + (self.restart_absence_us if self.restarts_max else 0)  # the relay's last return
         return max([restarted_us, *(moment.time_us + moment.amount_us for moment in self.moments)])
 
     def describe(self) -> list[str]:

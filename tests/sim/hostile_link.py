@@ -45,7 +45,7 @@ class LinkOwner(Protocol):
 
 
 class HostileLink:
-    """The relay handles it as a link over TCP: it takes a batch in parts, and charges each part to the user."""
+    """The relay handles this link as one over TCP: it takes a batch in parts, and charges each part to the user."""
 
     def __init__(self, owner: LinkOwner, guest: Guest) -> None:
         self.guest = guest

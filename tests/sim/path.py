@@ -40,7 +40,8 @@ class Relayed(Protocol):
     """The relay's side of the path."""
 
     def arrived(self, path: HttpPath, exchange_id: int, body: bytes, faults: list[FaultKind]) -> bool:
-        """A complete request, and the faults planned for its response; False when no relay listens, or it refuses."""
+        """Take a complete request, and the faults planned for its response. Return False if no relay listens, or if it
+        refuses the connection."""
 
     def gone(self, path: HttpPath, exchange_id: int) -> None: ...
 

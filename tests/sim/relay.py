@@ -144,7 +144,7 @@ class RelayHost:
             self.clock.after(self.limits.answer_us, lambda: front.leave(place))
 
     def _stream(self, handle: int, piece: bytes, *, goes_on: bool) -> None:
-        """Send a piece of a streamed answer. A client that does not read is cut off in time; it holds one piece."""
+        """Send a piece of a streamed answer. A client that reads no answers holds one piece, and is cut off in time."""
         found = self._open.get(handle)
         if found is None:
             self.switch.gone(handle, self.now_us)

@@ -234,7 +234,7 @@ class RoadConnection(Line):
         if all(len(batch) for batch in found.batches):
             super()._handle_up(found)
         else:
-            self._die()  # an empty batch
+            self._die()  # an empty batch ends the link
 
     def signalled(self) -> None:
         self._is_signalled = True
@@ -298,7 +298,7 @@ class RoadConnection(Line):
         return early
 
     def wake_later(self, action: Callable[[], None]) -> bool:
-        """If TCP takes no more, run the action when it does. Return whether it will run."""
+        """If TCP takes no more now, run the action when it takes bytes again. Return whether the action will run."""
         backlog_bytes = self.up.backlog_bytes()
         if backlog_bytes < NOTSENT_BYTES:
             return False

@@ -40,7 +40,8 @@ class Opened:
 
 
 class RoadPath:
-    """Opens connections for the carrier, one at a time. `connections`: until the endpoint learns of their end."""
+    """Opens connections for the carrier, one at a time; keeps them in `connections` until the endpoint learns of their
+    end."""
 
     def __init__(
         self,

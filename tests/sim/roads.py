@@ -100,7 +100,7 @@ class RoadWorld:
         self.ladder.round_trip_us = self.rtt_us
         self.connection: Connection | None = None
         self.proven: Connection | None = None
-        self.outstanding = 0  # tries
+        self.outstanding = 0  # tries without an outcome yet
         self.tokens = 0
         self.waiting: dict[int, str] = {}  # token -> road or poll, of each batch without a receipt
         self.moved_bytes = 0

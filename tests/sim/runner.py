@@ -48,7 +48,7 @@ class Outcome:
     roads_used: int = 0
     """Connections that carried the batches of an endpoint."""
     roads_left: int = 0
-    """Connections that carried no longer, for another one or for poll."""
+    """Connections whose place another one, or poll, has taken."""
 
     def report(self) -> str:
         """The failure, the scenario, and the command that repeats it if the scenario has the present DRAW_VERSION."""

@@ -249,7 +249,7 @@ def _draw_switch(random: Random) -> SwitchConfig:
 
 
 def _natural_us(spec: StreamSpec) -> int:
-    """The applications' own pauses in one stream; the other flow may start only after a reader's stop."""
+    """The sum of the applications' pauses in one stream: a flow may begin only after the stop of the other's reader."""
     times = [spec.start_us, spec.dial_us, spec.moment_us, *(_flow_us(flow) for flow in (spec.up, spec.down))]
     return sum(times)
 

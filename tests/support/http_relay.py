@@ -153,7 +153,7 @@ class HttpTestRelay(TestRelay):
         return response
 
     async def take_link(self, request: web.Request, transport: asyncio.Transport) -> None:
-        """Use the connection after the 101. Called only in subclasses that override it, instead of the relay's link."""
+        """Use the connection after the 101 in place of the relay's link. Called only if a subclass overrides it."""
 
 
 def abort(request: web.Request) -> None:

@@ -260,9 +260,9 @@ def tree_of(found: Mapping[str, bytes | None]) -> Directory:
 
 
 def replay(start: Directory, numbers: Mapping[str, int], entries: Sequence[Step | Mark]) -> Iterator[Crash]:
-    """Yield a crash before the first step, and after each, which takes one step and is yielded again.
+    """Yield a crash before the first step, and after each step. It is always the same object, which moves on by a step.
 
-    `numbers` has the numbers of what is in `start`, by path. Marks between two steps count from the first on.
+    `numbers` has the numbers of what is in `start`, by path. A mark between two steps counts from the first of them on.
     """
     root = copy.deepcopy(start)
     nodes: dict[int, _Node] = {ROOT: root}

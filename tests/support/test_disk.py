@@ -64,7 +64,7 @@ def test_any_sectors_of_a_write_may_be_lost(tmp_path: Path) -> None:
         put(disk.root / "a", data, sync=False)
     found = {dict(each)["a"] or b"" for each in every(last(disk))}
     assert {b"", data, bytes(SECTOR_BYTES) + data[SECTOR_BYTES:]} <= found
-    assert any(data.startswith(each) for each in found - {b"", data})  # it ends within the write
+    assert any(data.startswith(each) for each in found - {b"", data})  # the file may end within the write
 
 
 def test_a_cut_may_be_lost_while_a_later_write_is_there(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_every_damaged_part_is_counted() -> None:
 @pytest.mark.parametrize("is_single", [0, 1])
 @pytest.mark.parametrize("dictionary_flag", range(4))
 def test_every_field_of_a_header_is_skipped(content_size_flag: int, is_single: int, dictionary_flag: int) -> None:
-    """RFC 8878 3.1.1.1: also the forms that our own compressor does not choose for a small frame."""
+    """RFC 8878 3.1.1.1: these are also forms that our own compressor does not choose for a small frame."""
     field_bytes = (is_single, 2, 4, 8)[content_size_flag]
     content = bytes(44 if field_bytes < 2 else 300)
     size = (len(content) - (256 if field_bytes == 2 else 0)).to_bytes(8, "little")[:field_bytes]

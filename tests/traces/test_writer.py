@@ -104,7 +104,7 @@ def test_records_after_closing_are_dropped(tmp_path: Path) -> None:
 
 
 def test_only_records_of_callers_count_as_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those that the writer itself adds: the wall clock, and how many were dropped."""
+    """The records that the writer itself adds do not count: the wall clock, and the number of dropped records."""
     writer = TraceWriter(tmp_path, queue_records=100, reads_clock=True)
     gate = held(writer, monkeypatch)
 

@@ -255,7 +255,7 @@ def test_a_file_is_on_disk_before_it_gets_its_final_name(
     writer._finish()
     assert seen == [(str(written), (tmp_path / written.name[1:]).stat().st_size)]
     assert file.closed
-    writer._finish()  # there is none
+    writer._finish()  # there is no file to finish
     assert names(tmp_path) == ["00001"]
 
 

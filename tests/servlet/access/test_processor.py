@@ -18,7 +18,7 @@ def test_two_users_one_gets_at_most_half_of_the_time_and_the_other_does_not_wait
     shares, now, next_us = ProcessorShares(), 0, 0
     spent = {"eve": 0, "ann": 0}
     while now < 10_000 * MS:
-        if now >= next_us:  # the attacker sends whenever it is read
+        if now >= next_us:  # eve is the attacker: she sends whenever the relay reads
             now += 8 * MS
             spent["eve"] += 8 * MS
             next_us = now + shares.charge("eve", 8 * MS, now)

@@ -80,7 +80,7 @@ def test_two_users_of_an_open_relay_are_bound_by_the_rules_of_its_file(tmp_path:
 
 @pytest.mark.parametrize("text", ["", "[users.ann]\nconnect = ['web:80']\n", "[users.open]\n"])
 def test_an_open_relay_whose_file_allows_its_clients_nothing_does_not_start(text: str, tmp_path: Path) -> None:
-    """Nor may a running relay allow everything because rules vanish from its file."""
+    """This check also holds for a reload: a relay whose rules vanish from its file must not allow everything."""
     path = tmp_path / "relay.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:

@@ -26,7 +26,7 @@ from tunnel_servlet.command.main import main
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe can be set only on Linux")
 
 PIPE_BYTES = 4096
-REFUSALS = 50  # each makes a line of more than 100 bytes; there are fewer than the limit of lines for one user
+REFUSALS = 50  # each makes a log line of more than 100 bytes; one user may make more such lines than this
 CONFIG = """
 listen = ["127.0.0.1:0"]
 admin = "127.0.0.1:0"

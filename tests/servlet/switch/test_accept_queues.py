@@ -118,7 +118,7 @@ def test_2_8_the_backlog_has_room_again_when_a_connect_is_refused_or_times_out()
     burst(client, 4)
     relay.advance(relay.config.pending_timeout_us - 10 * SECOND)
     assert (2, RejectReason.TIMED_OUT, "the accepting endpoint did not answer the request") in refusals(client)
-    assert handed(listener) == [4]  # 3 timed out with 2: it had waited as long
+    assert handed(listener) == [4]  # connection 3 timed out together with 2, as it had waited as long
 
 
 def test_2_8_a_connect_that_waits_too_long_is_refused_as_busy() -> None:

@@ -80,7 +80,7 @@ def test_7_3_a_lane_of_an_expired_attachment_is_unknown() -> None:
     client, _ = bound(relay)
     client.push(lane=1)
     relay.advance(20 * SECOND)
-    assert isinstance(client.attach(), Attached)  # a copy that a proxy kept longer than the attachment existed
+    assert isinstance(client.attach(), Attached)  # a copy of ATTACH that a proxy kept until the attachment had expired
     client.numbers = {0: 9, 1: 9}
     client.serials = {0: 9, 1: 1}
     assert [client.status(client.send(lane=lane)).code for lane in (0, 1)] == [StatusCode.UNKNOWN] * 2

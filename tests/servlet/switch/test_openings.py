@@ -279,7 +279,7 @@ def test_3_6_data_before_accepted_is_held_until_the_route_is_bound() -> None:
     assert kinds(found) == ["PING", "DATA", "DATA"]
     assert {packet.destination for packet in found} == {22}
     assert [len(packet.payload) for packet in found[1:]] == [5, 60_000]
-    # The client had not seen ACCEPTED yet.
+    # The client has not seen ACCEPTED yet, so that its next packet still has no destination.
     client.push(data(11, 0, 103))
     assert [(packet.destination, packet.sequence) for packet in exit_.push()] == [(22, 103)]
 

@@ -17,7 +17,7 @@ def test_4_13_two_users_a_body_with_more_packets_than_announced_is_refused_whole
     assert (found.code, found.text) == (StatusCode.TOO_LARGE, "the body holds more than 256 packets")
     assert exit_.push() == []
     assert relay.counters.bodies_too_full == 1
-    client.push(*TOO_MANY[:-1])  # the lane's next number
+    client.push(*TOO_MANY[:-1])  # in the next request of the lane
     assert len(exit_.push()) == MOST
 
 

@@ -142,7 +142,7 @@ def test_a_stranger_is_named_as_such_and_pays_no_rate() -> None:
     rated.clear()
     server.push(accepted(1, 9, route_key=key(1)))
     assert kinds(stranger.push()) == ["ACCEPTED"]
-    assert rated == ["bob"]  # once, as the user who serves
+    assert rated == ["bob"]  # the rates were asked for once: those of bob, who serves
 
 
 def shared(**settings: Any) -> tuple[Relay, Peer, Peer, Peer, Peer]:

@@ -196,7 +196,7 @@ def test_two_users_new_rules_that_deny_nothing_change_no_state() -> None:
 
 @pytest.mark.parametrize("is_taken", [True, False])
 def test_two_users_a_connect_that_is_unanswered_when_it_is_denied_leaves_no_route(is_taken: bool) -> None:
-    """This holds whether or not the exit has taken the CONNECT and dials already."""
+    """This holds whether or not the exit has taken the CONNECT and already dials."""
     scene = Scene()
     scene.ann.push(connect(11))
     if is_taken:
@@ -272,7 +272,7 @@ def test_6_5_a_resume_that_is_denied_waits_for_its_acceptor_after_a_restart_but_
     assert (refused.source, read_rejected(refused).reason) == (11, RejectReason.DENIED)
     assert list(denied(exit_.push())) == [(11, 21)]
     inline = Peer(relay, "exits", 9, own_identity=inline_exit_id(relay.switch.epoch ^ 1))
-    assert read_rejected(ann.push(resume(13, 23, inline))[0]).reason == RejectReason.DENIED  # this exit has ended
+    assert read_rejected(ann.push(resume(13, 23, inline))[0]).reason == RejectReason.DENIED  # its relay has ended
     relay.advance(5 * SECOND)
     assert read_rejected(ann.push(resume(12, 22, absent))[0]).reason == RejectReason.DENIED
 
@@ -417,7 +417,7 @@ def test_two_users_do_not_share_a_name_that_the_rules_do_not_list_for_both() -> 
     rita, more, eve, ann = (
         Peer(relay, user, seed).attached() for seed, user in enumerate(("rita", "rita", "eve", "ann"), 1)
     )
-    assert announce(rita) == announce(more) == (ListenStatus.UP, "")  # the endpoints of one user are a pool
+    assert announce(rita) == announce(more) == (ListenStatus.UP, "")  # the endpoints of one user share a name
     state, text = announce(eve)
     assert (state, text.startswith(TAKEN)) == (ListenStatus.REFUSED, True)
     assert 'listen = ["reports"]' in text
@@ -433,7 +433,7 @@ def test_two_users_share_a_name_that_the_rules_list_for_both() -> None:
     relay, rules = shared(rita=named, nora=named, eve=ANY)
     rita, nora, eve = (Peer(relay, user, seed).attached() for seed, user in enumerate(("rita", "nora", "eve"), 1))
     assert announce(rita) == announce(nora) == (ListenStatus.UP, "")
-    assert announce(eve) == (ListenStatus.REFUSED, "")  # * does not reach a name that belongs to others
+    assert announce(eve) == (ListenStatus.REFUSED, "")  # the rule * does not allow a name that belongs to others
     rules.users |= {"nora", "eve"}
     rules.table = GrantTable({"rita": ANY, "nora": ANY})
     (ended,) = reviewed(relay, rules)

@@ -25,7 +25,7 @@ def poll(relay: Relay, handle: int) -> list[list[int]]:
 
 
 def test_two_users_a_stream_with_many_unconfirmed_packets_gets_no_more() -> None:
-    # All of them are taken back at once, while other users wait; 8 MiB of tiny packets are 200,000.
+    # The relay takes all of them back at once, while other users wait; 8 MiB can hold 200,000 tiny packets.
     relay = Relay(unreceipted_packets_max=4)
     client, exit_ = bound(relay)
     stream = open_stream(client)

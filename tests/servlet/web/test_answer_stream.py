@@ -103,7 +103,7 @@ async def test_a_stream_ends_with_the_hold_and_is_forgotten() -> None:
         await client.attach()
         async with streamed(client, hold_ms=1) as stream:
             await confirm(client, 1, 1)
-            # The next empty envelope would be due in 1 s; the end comes as soon as the relay looks.
+            # The next empty envelope would be due in 1 s. The last envelope comes earlier, as the hold is over.
             last = await stream.answer()
             assert last.goes_on is False
             assert await stream.next() is None

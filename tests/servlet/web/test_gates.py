@@ -108,7 +108,7 @@ async def test_two_users_connections_that_come_at_once_are_accepted_in_turns(mon
 
         monkeypatch.setattr(RelayHandler, "connection_made", note)
         flood = await asyncio.gather(*(connect(running) for _ in range(MANY)))
-        await until(lambda: counter.counts.total() >= MANY * 7 // 8)  # a stray client may come, or take a place
+        await until(lambda: counter.counts.total() >= MANY * 7 // 8)  # not all of MANY: a stray client may take a place
         assert counter.stop() <= 16
         for _, writer in flood:
             await close(writer)
@@ -186,7 +186,7 @@ async def test_two_users_requests_sent_ahead_wait_unparsed(monkeypatch: pytest.M
             for _ in range(3):
                 await answer(reader)
         assert isinstance(await victim.attach(), Attached)
-        assert most <= 4  # of 32 that aiohttp would parse; each read after the first may add one
+        assert most <= 4  # aiohttp alone would parse 32; here each read after the first may add one
         for _, writer in flood:
             writer.transport.abort()
         await until(lambda: running.connections.total <= 1)
@@ -197,7 +197,8 @@ async def test_two_users_requests_sent_ahead_wait_unparsed(monkeypatch: pytest.M
 @pytest.mark.parametrize("is_split", [False, True])
 @in_loop_within(HANGING_S)
 async def test_a_few_requests_sent_ahead_are_answered_in_order(is_split: bool, count: int) -> None:
-    """Also after a request whose body came later than its head, which aiohttp's parser counts once too often."""
+    """This holds also after a request whose body came later than its head: aiohttp's parser counts one request too
+    many after it."""
     async with relay() as running:
         reader, writer = await connect(running)
         if is_split:
@@ -245,7 +246,7 @@ async def test_two_users_too_much_data_that_waits_for_a_turn_ends_the_connection
 
 
 def in_debt(running: RunningRelay) -> None:
-    """Let the next spending of clients without a token stop them, as in a storm of them."""
+    """Use up the processor time of clients without a token, as a flood of them does: their next request stops them."""
     turns = running.relay.host.turns
     for user in ("a", "b", "c"):
         turns._shares.charge(user, 1, now_us())
@@ -255,7 +256,8 @@ def in_debt(running: RunningRelay) -> None:
 @pytest.mark.parametrize("pause_s", [0.0, 0.02])
 @in_loop_within(HANGING_S)
 async def test_two_users_a_first_request_goes_on_although_clients_without_a_token_must_wait(pause_s: float) -> None:
-    """Its head is charged to them, and stops the connection; then its token shows that it is not one of theirs."""
+    """The head of the request is charged to these clients, and stops the connection; then the token in it shows that
+    it belongs to a user."""
     async with relay() as running:
         reader, writer = await connect(running)
         whole = request(bytes(8000), "bob")

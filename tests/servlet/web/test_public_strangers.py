@@ -201,7 +201,7 @@ def test_tiny_chunks_are_parsed_in_small_pieces_for_which_the_owner_pays() -> No
                 assert (await busy).startswith(b"HTTP/1.1 200")
             assert await read >= 9_000
             assert max(sizes) <= 2048
-            assert paid["@strangers"] == 2  # for the heads
+            assert paid["@strangers"] == 2  # for parsing the heads of the two requests
             assert paid["ann"] >= len(sizes) - 3
 
     run(scenario(), uvloop.new_event_loop)

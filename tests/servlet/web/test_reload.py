@@ -139,7 +139,7 @@ def test_the_command_treats_a_user_without_tokens_as_unknown(file: Path, capsys:
 
 
 def _replace(path: Path) -> None:
-    """Put another file in its place, with the same content: a check of the files takes it for whole at once."""
+    """Replace the file by another one with the same content, which the watch takes for whole at its next check."""
     new = path.with_suffix(".new")
     new.write_bytes(path.read_bytes())
     new.replace(path)

@@ -319,7 +319,7 @@ async def test_two_users_a_held_pull_ends_when_its_token_is_revoked() -> None:
         revoked = await ann.parked(exchange_body(ann.epoch, 1, pull=True))
         held = await bob.parked(exchange_body(bob.epoch, 1, pull=True, seed=2))
         running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))
-        running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))  # a second change at once
+        running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))  # a second reload at once
         reply = await revoked
         assert (reply.status, reply.message.code) == (401, StatusCode.NOT_AUTHORISED)
         assert "revoked" in reply.message.text

@@ -150,7 +150,7 @@ def openssl(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with ca.pem, and with relay.pem and client.pem, which it has signed; each has its key there."""
+    """Return a folder with ca.pem, relay.pem and client.pem, and the key of each. The CA has signed the other two."""
     folder = tmp_path_factory.mktemp("certificates")
     new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     openssl(folder, *new, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")

@@ -108,7 +108,7 @@ async def test_users_who_carry_packets_of_others_are_exempt() -> None:
 
 @in_loop
 async def test_two_users_the_sources_of_one_payer_take_turns() -> None:
-    """A source with many inputs does not delay another source of unauthenticated clients by more than one of them."""
+    """However many inputs one source has, an input of another source that has the same payer waits for only one."""
     turns, log = Turns(clock=Clock()), list[str]()
     turns.spend("@unauthenticated", 25_000)
     flood = [Input(turns, "@unauthenticated", log) for _ in range(40)]
@@ -153,7 +153,7 @@ async def test_two_users_a_user_takes_over_what_an_unauthenticated_client_was_ch
     turns.spend("eve", 2_000)
     assert turns.is_stopped("eve")
     assert turns.peak_us == 19_000  # the time that eve takes over is not spent twice
-    await until(lambda: not turns.is_stopped("@unauthenticated"))  # 19 ms in one turn stop the payer, without any debt
+    await until(lambda: not turns.is_stopped("@unauthenticated"))  # it had no debt: 19 ms in one turn stopped it
     turns.spend("@unauthenticated", 1_500)
     assert not turns.is_stopped("@unauthenticated")
 
