@@ -1,7 +1,7 @@
 """Rules that mypyc, the compiler, imposes on the sources; each rule is shown to catch its violations.
 
-The compiler drops the options of a class. It checks casts at run time. It makes new tuples and numbers wherever they
-pass to code that is not compiled, so that `is` cannot compare them.
+The compiler drops the options of a class, which are keywords and decorators. It checks casts at run time. It makes new
+tuples and numbers wherever they pass to code that is not compiled, so that `is` cannot compare them.
 """
 
 import ast

@@ -68,7 +68,7 @@ def test_published_ports_are_reachable_from_this_machine_only() -> None:
 
 
 class Stage:
-    """Runs the services' commands on this machine, where docker compose would run them in containers."""
+    """Runs the services' commands as processes of this machine. Docker compose would run them in containers."""
 
     def __init__(self, directory: Path, ports: dict[int, int]) -> None:
         self.ports = ports

@@ -37,7 +37,7 @@ def pyz() -> Path:
     path = BUILD / "tunnel.pyz"
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "pyz.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker builds
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker builds at a time
         command = [sys.executable, str(ROOT / "deploy" / "pyz" / "build.py"), str(path)]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
@@ -130,7 +130,7 @@ def test_starts_at_the_same_moment_do_not_disturb_each_other(pyz: Path, tmp_path
         out, err = process.communicate()
         assert (process.returncode, err) == (0, b"")
         assert out.startswith(b"tunnel ")
-    assert len(list(cache_of(tmp_path).iterdir())) == 2  # and no directory that was begun
+    assert len(list(cache_of(tmp_path).iterdir())) == 2  # the two folders, and none that was only begun
 
 
 def test_a_cache_that_cannot_be_written_is_replaced_for_this_run(pyz: Path, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_two_users_a_cache_below_a_parent_directory_that_others_can_write_is_not
         assert (code, out[:7]) == (0, "tunnel ")
         assert f"other users can write to {shared}, and replace what is in it: chmod go-w {shared}" in err
         assert list((shared / "tunnel" / "pyz").iterdir()) == []
-    shared.chmod(mode | stat.S_ISVTX)  # as /tmp: each can replace only what is its own
+    shared.chmod(mode | stat.S_ISVTX)  # as in /tmp, each user can replace only what is theirs
     assert said(start(pyz, tmp_path, "--version", XDG_CACHE_HOME=str(shared)))[2] == ""
 
 

@@ -120,8 +120,8 @@ def _check_sums(node: Node, connection: Connection) -> None:
 def check_relay_step(relay: RelayHost) -> None:
     """Nothing may be due in the past, and every account is within its limits.
 
-    Now and then, all self-checks of the switch: mailboxes, unconfirmed packets and reservations within their limits,
-    and all sums right. The larger the state, the less often.
+    Now and then, also run all self-checks of the switch: mailboxes, unconfirmed packets and reservations are within
+    their limits, and all sums are right. The more routes there are, the less often these run.
     """
     due_us = relay.switch.next_timeout()
     if due_us is not None and due_us < relay.now_us:

@@ -60,10 +60,10 @@ class _Host:
         self._node.pump()
 
     def wrote(self, size_bytes: int) -> None:
-        """Do nothing: it is a number for people."""
+        """Do nothing: only people need the number."""
 
     def trouble(self, text: str, *, final: bool = False) -> None:
-        """Do nothing: it is a text for people."""
+        """Do nothing: only people need the text."""
 
 
 class LadderNode(Node):

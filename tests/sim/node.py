@@ -66,7 +66,7 @@ class NodeSpec:
 
 
 class Mover(Protocol):
-    """What moves the batches of a node: its lanes, or a carrier that has them."""
+    """Moves the batches of a node: the node's lanes, or a carrier that has lanes."""
 
     def poll_event(self) -> LaneEvent | None: ...
 

@@ -107,7 +107,7 @@ class RoadConnection(Line):
     ) -> None:
         super().__init__(clock, shape, plan, random, strike, relay, node.index)
         self.road = road
-        self.is_broken = False  # by the path or the relay, or an end has read bytes that the path had changed
+        self.is_broken = False  # the path or the relay broke it, or an end has read bytes that the path had changed
         self._node = node
         self._ended = ended
         self._near_loop, far_loop = loops
@@ -150,7 +150,7 @@ class RoadConnection(Line):
         self.up.write(REQUEST)
 
     def _take_request(self, data: bytes) -> bytes:
-        """The relay, or a proxy before it, reads the request. Return what comes after it."""
+        """The relay, or a proxy before it, reads the request. Return the bytes after the request."""
         self._request += data
         if len(self._request) < len(REQUEST):
             return b""

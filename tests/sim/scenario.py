@@ -23,10 +23,10 @@ from tunnel_servlet.switch.config import SwitchConfig
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
 DRAW_VERSION = 8
-"""2: streams that stay long in states that others pass quickly (draw_extras); 3: packets that are lost one by one; 4:
-an exit that sends much while it dials, where bodies are limited (draw_busy_exit); 5: hostile users beside them
-(draw_hostiles); 6: streams that are encrypted from end to end; 7: streamed answers
-(_with_streamed_answers); 8: endpoints that move between roads (_with_ladders)."""
+"""Each version added something to scenarios. 2: streams that stay long in states that others pass quickly
+(draw_extras); 3: packets that are lost one by one; 4: an exit that sends much while it dials, where bodies are
+limited (draw_busy_exit); 5: hostile users (draw_hostiles); 6: streams that are encrypted from end to end; 7: streamed
+answers (_with_streamed_answers); 8: endpoints that move between roads (_with_ladders)."""
 
 KIB = 1024
 HOSTILE_SHARE = 0.125  # of all seeds

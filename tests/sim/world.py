@@ -253,7 +253,7 @@ class World:
     # reports of nodes (Application)
 
     def asked(self, node: Node, event: ConnectRequested) -> None:
-        """A CONNECT asks an exit, or a service that decides on each CONNECT."""
+        """A CONNECT has reached an exit, or a service that decides on each CONNECT."""
         if self.guests.owns(event.user):
             self.guests.asked(node, event.connection_id)
             return

@@ -159,7 +159,7 @@ class RecordedDisk:
         name = self._name(path, dir_fd)
         if name is None or flags & os.O_TMPFILE == os.O_TMPFILE:
             descriptor: int = real.open(path, flags, mode, dir_fd=dir_fd)
-            self._descriptors.pop(descriptor, None)  # closed by other means than os.close
+            self._descriptors.pop(descriptor, None)  # an earlier descriptor of this number was not closed by os.close
             return descriptor
         with self._lock:
             is_new = flags & os.O_CREAT and name not in self._numbers

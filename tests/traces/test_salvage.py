@@ -137,7 +137,7 @@ def test_a_reserved_type_of_block_counts_as_damage() -> None:
     at = 6 if not frame[4] >> 5 & 1 else 5 + (1, 2, 4, 8)[frame[4] >> 6]
     frame[at] |= 0b110
     assert read(bytes(frame))[0] == Findings(len(frame), corrupt_frames=1)
-    frame[at + 2] = 0xFF  # its size is beyond the end
+    frame[at + 2] = 0xFF  # the block's size reaches beyond the end
     assert read(bytes(frame))[0] == Findings(len(frame), corrupt_frames=1)
 
 

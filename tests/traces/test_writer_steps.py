@@ -88,7 +88,7 @@ def test_the_thread_is_woken_once_when_more_than_a_flush_waits(still: Still, tmp
 
 
 class Wakes:
-    """The event of a writer, with a clock: each wait takes a second, and the writer is closed after some."""
+    """The event of a writer, with a clock: each wait takes a second, and after `count` waits the writer is closed."""
 
     def __init__(self, writer: TraceWriter, count: int, each: Callable[[], None]) -> None:
         self._writer = writer

@@ -31,7 +31,7 @@ from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
 from tunnel_servlet.web.admin import ADMIN_HEADER, create_admin
 from tunnel_servlet.web.running import RunningRelay, serve
 
-NEVER_S = 1e9  # a relay that waits for this fails at the deadline of the test
+NEVER_S = 1e9  # if a relay waits this long, the test fails at its deadline
 
 
 def admin(**changes: Any) -> RelayConfig:
