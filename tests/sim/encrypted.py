@@ -1,4 +1,4 @@
-"""Applications on encrypted streams: what a transport does between an application and its connection.
+"""Applications on encrypted streams, with TLS between application and connection, as `tunnel.transport` has it.
 
 Runs repeat although TLS draws its own random bytes, since no size and no time depends on them: the key is of Ed25519,
 whose signatures all have the same length, and its certificate has a fixed serial number.
@@ -48,7 +48,7 @@ class EncryptedParty(Party):
         self._show_released()
 
     def strike_midway(self) -> None:
-        """The moment of an ending in the middle of the stream has come."""
+        """End the stream in its middle, by a close or an abort, as its scenario says."""
         super().strike_midway()
         self._show_released()
 

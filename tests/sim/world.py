@@ -36,10 +36,10 @@ HEALING_US = 330 * SECOND  # the user timeout and a little: a party that has los
 LOOK_US = 5 * SECOND  # between two looks whether the best roads carry
 SETTLING_US = 2 * SECOND  # after the last end: packets still in flight may show an acceptor its connection
 REFUSALS_US = 20 * SECOND  # after healing: attachments come back, announce their services, and are found
-QUIET_US = 90 * SECOND  # a minute after the first SHUTDOWN that arrived the relay has no route left (5.7, 9.5)
+QUIET_US = 90 * SECOND  # one minute after the first SHUTDOWN has arrived, the relay has no route left (5.7, 9.5)
 EXIT_PORT = 1000  # plus the number of the stream
 RETRY_US = SECOND
-FORGOTTEN_US = 480 * SECOND  # replays of a minute, the attachment timeout (9.6) and a hold: the relay forgets all
+FORGOTTEN_US = 480 * SECOND  # the relay forgets all: replays (a minute), the attachment timeout (9.6), a hold
 DENIED_HOST = "denied.example"
 
 
@@ -149,7 +149,7 @@ class World:
     def _climb(self) -> None:
         """Some time after healing, the best road that works carries.
 
-        Some seeds wait on: other roads rest longer and longer, and the best one still carries.
+        With some seeds the run then goes on: other roads must rest longer each time, and the best one must still carry.
         """
         nodes = self.ladder_nodes
         if not nodes:
@@ -167,8 +167,8 @@ class World:
 
     def _fall_quiet(self) -> None:
         """If both ends exist and know each other, they release their routes soon (5.7). An endpoint that waits for a
-        peer that will never come back gives up at the user timeout. An endpoint that only acknowledges repetitions
-        takes as long again after a resume."""
+        peer that will never come back gives up at the user timeout. An endpoint that drains
+        (5.7) begins this time anew after a resume."""
         self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us) + QUIET_US)
         refused = any(each.refusals for each in self.streams.values())
         orphans = bool(self.deaths or self.relay.restarts or refused or self.scenario.hostiles)
@@ -323,7 +323,7 @@ class World:
             self.moves.append((self.clock.now_us, not party.initiator, size))
 
     def ended(self, party: Party) -> None:
-        """One side has ended; the stream has when both have."""
+        """One side has ended. The stream has ended when both sides have."""
         each = party.stream
         refused = party.outcome is Outcome.REFUSED and each.spec.ending is not Ending.REFUSED
         if refused and not each.aborted_unheard:
@@ -332,8 +332,8 @@ class World:
             self.open_streams.pop(each.spec.number, None)
 
     def _try_again(self, party: Party, each: Stream) -> None:
-        """A relay that has just started refuses, and so does one whose endpoint is away. The acceptor may have a
-        connection of the refused try and would keep it until the user timeout."""
+        """The relay refuses while the acceptor's endpoint is away, as after a restart of the relay. The acceptor may
+        have a connection of the refused try and would keep it until the user timeout."""
         if self.clock.now_us > self.scenario.plan.healed_us + REFUSALS_US:
             raise Violation(f"{party}: refused long after healing: {party.text}")
         each.refusals += 1
