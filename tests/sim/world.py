@@ -168,7 +168,7 @@ class World:
     def _fall_quiet(self) -> None:
         """If both ends exist and know each other, they release their routes soon (5.7). An endpoint that waits for a
         peer that will never come back gives up at the user timeout. An endpoint that drains
-        (5.7) begins this time anew after a resume."""
+        (5.7) begins this time again after a resume."""
         self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us) + QUIET_US)
         refused = any(each.refusals for each in self.streams.values())
         orphans = bool(self.deaths or self.relay.restarts or refused or self.scenario.hostiles)
