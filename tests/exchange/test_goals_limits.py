@@ -1,4 +1,4 @@
-"""Goals on paths that limit requests: their rate, the wait for a turn, and how many are under way at once."""
+"""Goals for rates and delays on paths that limit the rate of requests, make them wait, or pass only a few at once."""
 
 from statistics import median
 

@@ -1,4 +1,5 @@
-"""Troubled is reported once: when one body has failed three times and failures have lasted. Recovered follows it."""
+"""Trouble is reported once: when one body has failed three times and failures have lasted for 750 ms. Its end is
+reported, too."""
 
 from tests.exchange.loop import SECRET
 from tunnel.exchange.events import Recovered, Troubled

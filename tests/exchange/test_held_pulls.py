@@ -1,4 +1,4 @@
-"""How many pulls may be held: fewer where a held pull takes a push's turn."""
+"""How many pulls may be held: fewer where pushes have to wait for held pulls."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_three_other_exchanges_outweigh_one_that_waited(other: object) -> None:
 
 
 def test_pushes_that_pass_while_fewer_pulls_are_held_say_nothing() -> None:
-    """After a hold has ended, some pushes pass before the next pull takes the place; then a push waits again."""
+    """After a hold has ended, some pushes pass before the next pull takes the slot; then a push waits again."""
     held = HeldPulls()
     assert not block(held, SECOND)
     for ms in range(200, 900, 20):

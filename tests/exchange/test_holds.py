@@ -15,7 +15,7 @@ RELAY_HOLD_S = 65  # SwitchConfig.hold_us_max
 
 
 class CuttingLoop(Loop):
-    """A path that ends each request without an answer at this age: with a status, with a reset, or silently."""
+    """A path that ends each request that has had no answer for `cut_s`: with a status, with a reset, or silently."""
 
     def __init__(self, cut_s: int, how: str, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def relay(hold_s: int = RELAY_HOLD_S, *, streams: bool = False) -> Relay:
 
 
 def holds(loop: Loop, since_us: int = 0) -> list[int]:
-    """Return the holds, in seconds, for which pulls have asked since then, without repeats."""
+    """Return the holds, in seconds, for which pulls have asked since `since_us`; repeats of pulls do not count."""
     found = []
     for time_us, request in loop.requests:
         message = decode_envelope(b"".join(request.body))
@@ -76,7 +76,7 @@ def test_an_idle_stream_is_the_one_request_that_waits() -> None:
     loop = Loop(LaneConfig(lanes_start=3), relay=relay(streams=True), streams=True)
     loop.run(5 * SECOND)
     streamed = [(time_us, request) for time_us, request in loop.requests if request.stream]
-    assert watch(loop, 10 * MINUTE) <= {1, 2, 3}  # 2 and 3: a confirmation, and the next stream
+    assert watch(loop, 10 * MINUTE) <= {1, 2, 3}  # 2 and 3: with a confirmation or the next stream
     asked = [time_us for time_us, request in loop.requests if request.stream]
     assert holds(loop, streamed[0][0] + SECOND) == [55] * (len(asked) - 1)  # all pulls are streams
     assert {(after - before) // SECOND for before, after in itertools.pairwise(asked)} == {41}

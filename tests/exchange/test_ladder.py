@@ -64,7 +64,7 @@ def test_the_best_road_is_tried_at_once_and_the_next_when_the_attachment_is_2_s_
     ladder.attached(5)
     assert ladder.next_timeout() == 5
     assert steps(ladder, 5) == [(Step.TRY, "link")]
-    assert ladder.next_timeout() is None  # one at a time
+    assert ladder.next_timeout() is None  # only one road is tried at a time
     ladder.failed("link", "HTTP 404", 6)
     assert ladder.next_timeout() == 6 + SECOND
     assert steps(ladder, 6 + SECOND) == [(Step.TRY, "link")]
@@ -188,7 +188,7 @@ def test_a_silent_road_yields_and_is_resumed_with_more_patience() -> None:
 
 
 def test_an_idle_road_is_probed_after_a_second_and_then_15_s_after_each_receipt() -> None:
-    """A path may pass a first message only. Without data of ours, nothing else shows that the relay's data is lost."""
+    """Some paths pass only a first message. While we send no data, only a probe shows that the relay's data is lost."""
     ladder = make("link")
     ladder.attached(0)
     steps(ladder, 0)
@@ -265,7 +265,7 @@ def test_two_deaths_at_a_similar_age_renew_the_connection_before_the_third() -> 
     steps(ladder, 60 * SECOND + 100 * MS)
     ladder.proven("link", 61 * SECOND)
     steps(ladder, 61 * SECOND)
-    ladder.lost("link", "cut", 111 * SECOND)  # at 50 s; 60 s is within a quarter of it
+    ladder.lost("link", "cut", 111 * SECOND)  # at an age of 50 s; 60 s is at most a quarter more
     now = 111 * SECOND + 200 * MS
     steps(ladder, now)
     ladder.proven("link", now)

@@ -259,7 +259,7 @@ def test_silence_is_repeated_at_the_deadline_and_then_each_second() -> None:
     assert times[1] == start_us + 500 * MS
     assert [750 * MS <= later - sooner <= SECOND for sooner, later in pairwise(times[1:])] == [True] * 3
     assert received(loop) == [1]
-    # The oldest attempt and the newest ones are open; the others made room, and the answer abandons the rest.
+    # The oldest and the newest attempts stay open: new ones replace those between. The answer abandons the others.
     assert len(abandoned(loop)) == 4 + 1  # 4 pushes, and the doubted pull that was held from before
 
 
@@ -324,10 +324,10 @@ def test_trouble_is_reported_when_it_has_lasted_and_so_is_its_end() -> None:
     loop = attached_loop(packets=1)
     page = Fate(status=502, body=b"<h1>Bad gateway</h1>")
     loop.fate = lambda request, now: page if now < 8 * SECOND else Fate()
-    loop.lanes.set_pulling(False)  # a held pull is doubted, and answered, when its deadline passes
+    loop.lanes.set_pulling(False)  # the pull that is held already is doubted, and answered when its hold ends
     loop.run(20 * SECOND)
     told = [event for _, event in loop.events if isinstance(event, Troubled | Recovered)]
-    # Once or twice: the answer to the held pull may come in between.
+    # Trouble is reported twice if the answer to the held pull comes in between.
     assert [type(event) for event in told] in ([Troubled, Recovered], [Troubled, Recovered] * 2)
     texts = {event.last for event in told if isinstance(event, Troubled)}
     assert texts == {"HTTP 502, but not from a relay (a proxy cannot reach the relay): <h1>Bad gateway</h1>"}

@@ -220,7 +220,7 @@ def test_pieces_equal_the_bytes_read_whatever_their_sizes(pieces: list[tuple[int
 
 
 def test_a_released_reader_gives_its_buffer_to_the_next_one() -> None:
-    """Also if the reader itself lives on."""
+    """The next reader gets it even if the released one lives on."""
     buffers = BufferPool()
     intake, other = LinkReader(buffers), LinkReader(buffers)
     read(intake, b"a part", SHARED)

@@ -7,7 +7,7 @@ MS = 1_000
 
 
 def after(size_share: float, took_us: int, times: int = 1) -> int:
-    """Return the limit after `times` batches of this share of it, each receipted after this time."""
+    """Return the limit after `times` batches, each of this share of the limit, and receipted after `took_us`."""
     pace = LinkPace()
     for _ in range(times):
         pace.sent(round(pace.batch_bytes * size_share), 1000)

@@ -51,7 +51,7 @@ def test_batches_stay_in_the_buffers_that_they_were_read_into() -> None:
     link.space()[:LINK_HEADER_SIZE] = second[:LINK_HEADER_SIZE]
     assert link.filled(LINK_HEADER_SIZE, 0).batches == []
     rest = link.space()
-    assert len(rest) == len(large) + LINK_HEADER_SIZE  # nothing after the next header is read there
+    assert len(rest) == len(large) + LINK_HEADER_SIZE  # room for this batch and the next header only
     rest[: len(large)] = large
     (got,) = link.filled(len(large), 0).batches
     assert isinstance(got, memoryview)
@@ -115,7 +115,7 @@ def test_an_empty_batch_counts() -> None:
 
 
 def test_the_first_of_many_empty_batches_closes_a_link_that_takes_none() -> None:
-    """Receipts, which are empty and have the number 0, go on. A read of 128 KiB may hold five thousand such batches."""
+    """Receipts are empty batches with the number 0, and stay valid. A read of 128 KiB can hold 5,000 empty batches."""
     theirs = LinkState(takes_empty=False)
     assert theirs.receive(batch(0) + batch(1, b"a"), 0).batches == [b"a"]
     assert theirs.receive(b"".join(map(batch, range(2, 100))), 0).batches == []

@@ -40,7 +40,7 @@ def test_between_the_two_time_bounds_only_lanes_may_grow() -> None:
 
 
 def exchanges(limit: BodyLimit, extra_us: Callable[[int], int], now: int, seconds: int) -> int:
-    """Let full bodies follow each other, of which each takes `extra_us(its size)`; return the time of the last."""
+    """Let full bodies follow each other for `seconds`; each takes `extra_us(its size)`. Return the time at the end."""
     end_us = now + seconds * SECOND
     while now < end_us:
         took_us = extra_us(limit.limit_bytes)

@@ -80,7 +80,7 @@ def test_an_empty_body_between_pieces_leaves_them_alone() -> None:
     held = assembler()
     assert names(held, body(PACKET)) == ([7], None)
     assert names(held, body(PACKET[:500], piece=True)) == ([], None)
-    assert names(held, body(b"")) == ([], None)  # as that of a pull; the held pieces stay
+    assert names(held, body(b"")) == ([], None)  # a pull has an empty body, too; the held pieces stay
     assert names(held, body(PACKET[500:], offset=500, piece=True)) == ([7], None)
 
 

@@ -98,7 +98,7 @@ def test_a_limit_that_counts_refused_requests_is_found_if_the_refusals_say_so() 
 
 @pytest.mark.parametrize("most", [10, 20, 50])
 def test_a_limit_of_the_last_second_is_used_almost_whole(most: int) -> None:
-    """After a trial of a smaller gap has failed, the last second is full of requests: no reason to slow down."""
+    """When a trial of a smaller gap has failed, the last second is full of requests; that must not enlarge the gap."""
     traffic = Traffic(Window(most), surely=True)
     traffic.run(20)
     traffic.run(60)
@@ -146,7 +146,7 @@ def test_a_gap_that_no_request_waits_for_does_not_shrink() -> None:
         traffic.pace.sent(traffic.now)
         traffic.pace.answered(traffic.now, traffic.now + 2 * MS)
         gaps_us.append(traffic.pace.gap_us)
-    assert len(set(gaps_us[40:])) == 1  # what waited before may have changed it once
+    assert len(set(gaps_us[40:])) == 1  # it may have changed once before, because a request had waited
     assert gaps_us[-1] > 80 * MS
 
 

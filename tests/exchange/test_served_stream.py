@@ -93,7 +93,7 @@ def test_a_serial_confirms_all_packets_up_to_it_and_only_them() -> None:
         bench.sent(20 * MS)
     bench.lane.confirm(3, 40 * MS)
     assert (bench.outbox.freed, bench.lane.held_bytes) == (2, data_frame(3, 100).size)
-    bench.lane.confirm(2, 50 * MS)  # a late copy
+    bench.lane.confirm(2, 50 * MS)  # a late copy of an older confirmation
     assert bench.outbox.freed == 2
 
 
@@ -124,7 +124,7 @@ def test_a_repeat_ends_the_stream_and_is_answered_with_the_unconfirmed_packets_t
     assert names(answer) == [1, 2]
     assert [frame.sequence for frame in bench.outbox.frames] == [3, 4]
     assert bench.lane.stream is None
-    # Whichever answer the endpoint took, its serial says what it has.
+    # Whichever of the two answers the endpoint took, the serial that it confirms says which packets it has.
     bench.receive(2, received=2, now=60 * MS)
     assert [frame.sequence for frame in bench.outbox.frames] == [2, 3, 4]
 

@@ -20,7 +20,7 @@ _ECHOES_S = 20.0
 _WARM_BYTES = MIB
 _IDLE_ECHO_S = 30.0
 _KILL_S = 120.0
-_KILL_LOAD_S = 3.0  # of transfer at the measured rate
+_KILL_LOAD_S = 3.0  # at the measured rate, the bytes of the part "kill" would take this long
 _KILL_BYTES = (256 << 10, 48 * MIB)  # at least and at most
 
 
@@ -36,7 +36,7 @@ class Run:
         self._is_examined = is_examined
         self._echoes: Echoes | None = None
         self._quiet_since_s = 0.0
-        self._has_started = False  # all programs run, perhaps without the client
+        self._has_started = False  # all programs run, except perhaps the client
 
     async def start(self) -> None:
         """Start the processes."""

@@ -28,14 +28,14 @@ _KNOWN = frozenset("host content-type content-length authorization accept user-a
 class Behaviour(msgspec.Struct, frozen=True):
     """The things a proxy does besides forwarding. A field that has its default changes nothing."""
 
-    login_first: int = 0  # this number of first requests is redirected to a login page
+    login_first: int = 0  # the first requests, up to this number, are redirected to a login page
     outage_status: int = 0  # 302 or 403 for a time, once this proxy has moved some bytes
     outage_after_bytes: int = 8 << 20
     outage_s: float = 2.0
     empty_every: int = 0  # one request in this number gets an empty 200 and is not forwarded
     delay_s: float = 0.0  # before each request is forwarded
     connections_max: int = 0  # further connections wait until one of them ends
-    closes: str = ""  # "told": with Connection: close after each answer; "silently": without
+    closes: str = ""  # ends connections after each answer: "told", with Connection: close, or "silently", without
     strips_headers: bool = False
     http_10: bool = False
     scans: str = ""  # the answer to a body with one of the strings SCANNED: "403", "page" (status 200) or "reset"

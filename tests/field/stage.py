@@ -37,7 +37,7 @@ connect = ["127.0.0.1:*"]
 exit = true
 """
 _ATTACH_S = 45.0  # `tunnel forward` itself tries for 30 s
-_END_S = 2.0  # a client that closed its output is about to end
+_END_S = 2.0  # the wait for the end of a client that has closed its output
 _STATUS_S = 10.0
 _DOCTOR_S = 240.0
 _NO_PROXIES = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "no_proxy"), "")

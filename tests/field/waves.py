@@ -14,7 +14,7 @@ from tests.field.stage import start_forwarder, start_target
 
 __all__ = ["Plan", "measure_rows"]
 
-_STARTS = 3  # at once; a start is mostly the processor time of three Pythons
+_STARTS = 3  # runs that start at once; a start takes mostly processor time, for three processes of Python
 _KILLS = 2
 _DOCTORS = 3
 

@@ -23,7 +23,7 @@ from tunnel.wire import ENVELOPE_BYTES, Answer, LinkHeader, Status, StatusCode, 
 
 __all__ = ["CHALLENGES_TARGET", "CLIENT_LINK_TARGET", "PROXY_ANSWER_TARGET", "Owner"]
 
-_FIRST_BYTES_MAX = 64 * 1024 + 1024  # of a first message that is not whole: its limit, and one read
+_FIRST_BYTES_MAX = 64 * 1024 + 1024  # kept of an incomplete first message: the limit, and one read
 _Answer: TypeAlias = tuple[int, str, list[Challenge]]
 _RIGHT = b"".join(encode_envelope(Answer(LINK_LANE, 0, 0)))
 
@@ -91,7 +91,8 @@ def _is_field(value: str) -> bool:
 
 
 def _challenges(data: bytes) -> None:
-    """The first byte chooses the user, its abilities and how headers are decoded. Each line of the rest is a header."""
+    """The first byte chooses the user, whether one connection can carry several messages, and how headers are decoded.
+    Each line of the rest is a header."""
     choice = data[0] if data else 0
     lines = data[1:].split(b"\n")
     # aiohttp decodes headers as UTF-8 with surrogates, our own CONNECT as Latin-1.

@@ -33,7 +33,7 @@ __all__ = ["flood", "lying_ack", "lying_data", "relay_drops", "relay_edge", "rel
 
 
 def near(world: World, peer: Peer) -> int:
-    """Return a sequence number of the endpoint's stream, or one close to its newest or far beyond it."""
+    """Return one of the newest sequence numbers of the endpoint's stream, or one just or far beyond them."""
     around = world.draw.byte()
     if around < 128:
         return (peer.newest or peer.first) - around % 8

@@ -25,7 +25,7 @@ from tunnel.wire import (
 
 __all__ = ["settle"]
 
-IDLE_ROUNDS_MAX = 150  # each at most a second: together longer than the longest pause between repeats
+IDLE_ROUNDS_MAX = 150  # each takes at most a second; all of them last longer than the longest pause between repeats
 WINDOW = 1 << 20
 SEGMENTS_PER_ROUND = 16
 BATCH_BYTES = 1 << 18
@@ -64,7 +64,7 @@ def settle(world: World) -> None:
 
 
 def _progress(world: World) -> list[int]:
-    """Return a value that changes with all progress."""
+    """Return a value that changes with any progress."""
     peers = [session.peer for session in world.sessions.values()]
     return [session.read_bytes for session in world.sessions.values()] + [peer.in_order for peer in peers]
 
@@ -74,7 +74,7 @@ def _waiting(world: World) -> list[Session]:
 
 
 def _complete(session: Session) -> bool:
-    """Return whether all data was read in both directions, or a lie has freed the endpoint of that promise."""
+    """Return whether all data was read in both directions, or need not be: after a lie, a refusal or the end."""
     peer, connection = session.peer, session.connection
     if peer.lied or peer.lied_acks or peer.rejected or session.ended is not None:
         return True

@@ -64,8 +64,8 @@ _WEIGHTED: tuple[tuple[ops.Operation, int], ...] = (
     (hostile.lying_data, 1),
     (hostile.replay, 1),
 )
-# A byte chooses, modulo the number of places. A new operation takes its places from old ones, so that all other
-# places, and with them saved inputs, keep their meaning.
+# A byte, modulo the length of this table, chooses an entry. A new operation takes over entries of old ones, so that all
+# other entries, and with them saved inputs, keep their meaning.
 OPERATIONS: tuple[ops.Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 _INITIATOR, _SERVICE, _EXIT = range(3)
 

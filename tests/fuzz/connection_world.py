@@ -38,7 +38,7 @@ from tunnel.wire import (
 
 __all__ = ["Session", "World"]
 
-_FAT = Packet(PacketType.NOOP, 0, 0, 0, bytes(150_000))  # its body must not stay in memory for a small slice
+_FAT = Packet(PacketType.NOOP, 0, 0, 0, bytes(150_000))  # makes a body large: a small slice must not keep it in memory
 _ENDING = (Closed, Lost, Refused)
 _SEQUENCED = (PacketType.DATA, PacketType.FINISH, PacketType.CLOSE, PacketType.OPTION, PacketType.ACCEPTED)
 
@@ -108,7 +108,7 @@ class World:
         return peer
 
     def find(self, own_id: int, route_key: bytes, user: str) -> Peer | None:
-        """Return the peer that opened, or will open, a connection with these names."""
+        """Return the peer that opened, or will open, the connection that this id, key and user name."""
         names = (own_id, route_key, user)
         return next((peer for peer in self.peers if (peer.own_id, peer.route_key, peer.user) == names), None)
 
@@ -127,7 +127,7 @@ class World:
                 again.furthest = peer.furthest
                 self.peers[self.peers.index(peer)] = peer = again
             if self.hostile:
-                peer.their_id = connection.id  # guessed
+                peer.their_id = connection.id  # a hostile peer guesses it
         self._next_peer = None
         assert connection.id not in (0, *self.sessions), "an id is 0 or used again"
         self.sessions[connection.id] = Session(connection, peer, len(self.sessions))

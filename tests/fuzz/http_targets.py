@@ -30,7 +30,9 @@ from tunnel.wire import (
 
 __all__ = ["ADMIN_TARGET", "HTTP_TARGET", "RELAY_LINK_TARGET"]
 
-_BIT = 8  # of the first byte, above those of the portions: an open relay, or an admin request from this machine
+# The bit of the first byte, above those of the portions, that asks for an open relay, or for an admin request from this
+# machine.
+_BIT = 8
 _HEAD_REQUEST = b"HEAD"
 _MARK = b"@TOKEN"  # in an input: a valid token
 

@@ -29,7 +29,7 @@ _NAMES = 4096  # names are sequence numbers: they stay small
 
 
 class LanesWorld:
-    """`posted`: id and body of requests that may still arrive. `answers`: id, status and body of answers likewise."""
+    """`posted`: id and body of requests that can still arrive. `answers`: id, status and body of such answers."""
 
     def __init__(self, draw: Draw, config: LaneConfig, random: Random, lanes: int) -> None:
         self.draw = draw
@@ -78,7 +78,7 @@ class LanesWorld:
         self.lanes.push(packets, token, self.now)
 
     def drain(self) -> None:
-        """Send requests and take events, in the order that the lanes ask for."""
+        """Send all requests, then take all events: the lanes ask for this order."""
         polled = 0
         while (request := self.lanes.poll_request(self.now)) is not None:
             self._check_request(request)
@@ -157,7 +157,7 @@ class LanesWorld:
         self.relay.replies.clear()
 
     def progress(self) -> tuple[int, ...]:
-        """Return a value that changes with all progress."""
+        """Return a value that changes with any progress."""
         outgoing = [served._outgoing_offset for served in self.relay.lanes.values()]
         pushing = [lane._outgoing_offset for lane in self.lanes._set.lanes]
         return (len(self.delivered), len(self.relay.received), len(self.pushed), *outgoing, *pushing)

@@ -46,11 +46,11 @@ class Peer:
         self.segments: list[tuple[int, int, bytes]] = []  # sequence, type, payload
         self.ends: list[tuple[int, bytes]] = []  # length and digest of every end that was ever numbered
         self.finished = False
-        self.edge = 0  # the endpoint has announced room up to this number
+        self.edge = 0  # the endpoint has announced room for this number of bytes of the stream
         self.acknowledged = self.first - 1  # by the endpoint, so far
         self.delivered = {self.first}  # numbers that were delivered to the endpoint
         # their stream
-        self.base = 0  # their first number, unbounded; 0: no packet has arrived
+        self.base = 0  # their first number, unbounded; 0: the endpoint has sent no packet
         self.numbered: dict[int, tuple[int, bytes]] = {}
         self.offsets: dict[int, int] = {}  # by number: the offset in the stream after that packet
         self.newest = 0

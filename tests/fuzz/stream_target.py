@@ -111,8 +111,8 @@ def _lie(world: _World) -> None:
 
 Operation = Callable[[_World], None]
 _WEIGHTED: tuple[tuple[Operation, int], ...] = ((_give, 10), (_wait, 14), (_push, 4), (_lie, 4))
-# The lower five bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
-# with them saved inputs, keep their meaning.
+# The lower five bits of a byte choose an entry of this table. A new operation takes over entries of old ones, so that
+# all other entries, and with them saved inputs, keep their meaning.
 OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 

@@ -99,7 +99,7 @@ def attach(world: SwitchWorld) -> None:
     if stolen is party:
         party.generation, party.numbers, party.serials = message.generation, {}, {}
     elif stolen.user == party.user or party.is_exit:
-        return  # the relay cannot notice this, and need not
+        return  # the relay cannot notice the stolen secret, and need not
     world.request(party, b"".join(encode_envelope(message)), whose=stolen)
 
 
@@ -139,7 +139,7 @@ def exchange(world: SwitchWorld) -> None:
 
 
 def route(world: SwitchWorld, asker: Party, acceptor: Party, target: Target, key: bytes) -> None:
-    """Bind a route between id 1 of the one and id 2 of the other, as honest endpoints do. Both are attached."""
+    """Bind a route between id 1 of `asker` and id 2 of `acceptor`, as honest endpoints do. Both are attached."""
     connect_payload = encode_connect(Connect(key, False, target, 65536))
     asker.asked.append((key, 1))
     asker.ids.append(1)

@@ -59,8 +59,8 @@ _WEIGHTED: tuple[tuple[ops.Operation, int], ...] = (
     (ops.settings, 1),
     (ops.piece, 1),
 )
-# The lower six bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
-# with them saved inputs, keep their meaning.
+# The lower six bits of a byte choose an entry of this table. A new operation takes over entries of old ones, so that
+# all other entries, and with them saved inputs, keep their meaning.
 OPERATIONS: tuple[ops.Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 

@@ -73,7 +73,7 @@ class Party:
         self.ids: list[int] = []  # ids of its own connections
         self.peers: list[int] = []  # ids of other parties' connections that it has seen
         self.links: list[int] = []
-        self.names: list[str] = []  # of services that it may ever have announced
+        self.names: list[str] = []  # of services that it has, or perhaps has, announced
 
 
 class SwitchWorld:
@@ -142,7 +142,7 @@ class SwitchWorld:
     # packets
 
     def accepted(self, party: Party, payload: bytes, source: int, destination: int) -> None:
-        """Record an ACCEPTED of the party. If it was given that CONNECT, it may be connected with CONNECT's sender."""
+        """Record an ACCEPTED of the party. If the party was given that CONNECT, its peer may be CONNECT's sender."""
         accepted = decode_accepted(payload)
         if accepted is None or (accepted.route_key, source) not in party.handed:
             return

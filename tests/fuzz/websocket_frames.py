@@ -38,8 +38,8 @@ class Script:
 
     masked: bool
     sent: bytearray = field(default_factory=bytearray)
-    pings: list[bytes] = field(default_factory=list)  # valid ones, before the first error
-    batches: int = 0  # valid ones, before the first error
+    pings: list[bytes] = field(default_factory=list)  # valid ones, before the first error or close frame
+    batches: int = 0  # valid ones, before the first error or close frame
     is_closed: bool = False  # a close frame was sent, with any code
     wrong: str = ""  # the first error
     must_close: bool = False  # whether the relay must close after that error (8.5)
@@ -132,7 +132,7 @@ def _other_mask(draw: Draw, script: Script) -> None:
 def _odd(draw: Draw, script: Script) -> None:
     """Send reserved bits, an opcode without a meaning, a continuation of nothing, or a control frame in pieces."""
     opcode, first = draw.pick(((0x2, 0xC0), (0x3, 0x80), (0xB, 0x80), (0x0, 0x80), (0x9, 0x00), (0xF, 0xF0)))
-    sure = opcode == BINARY  # reserved bits are left to aiohttp, which looks at a frame when it is whole
+    sure = opcode == BINARY  # aiohttp checks reserved bits, and only when the frame is whole
     payload = draw.raw(draw.below(64))
     script.say(frame(opcode, payload, masked=script.masked, first=first), "an odd frame", must_close=not sure)
 
@@ -164,8 +164,8 @@ _WEIGHTED: tuple[tuple[Operation, int], ...] = (
     (_size, 2),
     (_raw, 1),
 )
-# The lower five bits of a byte choose. A new operation takes its places from old ones, so that all other places, and
-# with them saved inputs, keep their meaning.
+# The lower five bits of a byte choose an entry of this table. A new operation takes over entries of old ones, so that
+# all other entries, and with them saved inputs, keep their meaning.
 _OPERATIONS: tuple[Operation, ...] = tuple(operation for operation, weight in _WEIGHTED for _ in range(weight))
 
 

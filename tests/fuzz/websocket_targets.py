@@ -1,9 +1,9 @@
 """The targets `relay_websocket` and `client_websocket`: any frames at both sides of a websocket (8.5).
 
 The first byte of an input chooses the portions in which the frames arrive. Promises: without a token there is no
-websocket; what keeps to the rules is answered and receipted, and closes nothing; what breaks them closes it where
-8.5 demands that; our own frames keep to the rules, and none follows a close frame; nothing is left, and nothing is
-charged, afterwards.
+websocket; frames that keep to the rules are answered and receipted, and do not close it; frames that break the rules
+close it where 8.5 demands that; our own frames keep to the rules, and none follows a close frame; nothing is left, and
+nothing is charged, afterwards.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any, cast
 __all__ = ["MemoryTransport", "Socketless", "portions", "run_in_loop", "settle"]
 
 _PORTIONS_MAX = 150
-_TURNS = 12  # of the loop, after which no handler without a timer has anything left to do
+_TURNS = 12  # of the loop; after them, only handlers that wait for a timer or for input have anything left to do
 _loop: asyncio.AbstractEventLoop | None = None
 
 
