@@ -48,7 +48,7 @@ def test_suppressed_lines_are_said_once_when_their_second_ends() -> None:
     assert limits.next_timeout() is None  # nothing to say
     passed(limits, "connect", EVE, 150, 10)
     limits.passes("connect", EVE, "warning", 11)
-    assert limits.next_timeout() == 5 + SECOND  # the end of the oldest second, although that one has nothing to report
+    assert limits.next_timeout() == 5 + SECOND  # the end of the oldest second, although no line of it was suppressed
     assert said(limits, 9 + SECOND) == []
     assert limits.next_timeout() == 10 + SECOND
     assert said(limits, 10 + SECOND) == [Suppressed("connect", EVE, "warning", 51)]

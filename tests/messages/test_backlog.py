@@ -104,7 +104,7 @@ def test_a_reader_sees_messages_from_a_number_on_and_removes_none() -> None:
 
 
 def test_a_reader_gets_no_messages_from_both_sides_of_a_discarded_one() -> None:
-    """It could not tell which of them is missing."""
+    """The reader could not tell which message is missing."""
     world = World(DiscardPolicy.PRIORITY, messages_max=4)
     for payload, priority in ((b"a", 2), (b"b", 2), (b"c", 1), (b"d", 2), (b"e", 2)):
         world.backlog.put(payload, priority=priority)

@@ -70,7 +70,7 @@ def sender(outbox: Outbox, inbox: Inbox) -> OutboxSender:
 
 @dataclass
 class Told:
-    """What the outboxes promised, and what the application has stored: its own disk never fails."""
+    """What the outboxes promised, and what the application has stored: the application's disk never fails."""
 
     accepted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTBOXES, 0))
     confirmed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTBOXES, 0))
@@ -140,7 +140,7 @@ def take(told: Told, received: bytes) -> None:
 
 
 def check(place: Path, told: Told) -> None:
-    """Open what is left after a death; it keeps every promise."""
+    """Open what is left after a death, and check that it keeps every promise."""
     rest = told.copy()
     with Inbox.open(place / "in", SMALL) as inbox:
         for record in inbox.read(rest.position, None):

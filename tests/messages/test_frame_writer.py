@@ -1,4 +1,4 @@
-"""Answers out of files: they keep their place among other answers, over sockets and over streams without one."""
+"""Answers out of files: they keep their place among other answers, over sockets and over streams without a socket."""
 
 import asyncio
 import os

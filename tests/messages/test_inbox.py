@@ -175,7 +175,7 @@ async def test_checkpoints_are_written_as_often_as_they_should_be(tmp_path: Path
 async def test_an_outbox_does_not_wait_until_the_records_of_another_are_flushed_by_themselves(tmp_path: Path) -> None:
     with Inbox.open(tmp_path, LATE, checkpoint_records=0) as inbox:
         first = inbox._accept(ID, 0, 0, [b"a"])
-        inbox.log.flush()  # blocks: `first` does not go on before the next record is there
+        inbox.log.flush()  # blocks the loop, so that `first` does not go on before the next record is there
         second = inbox._accept(ID, 0, 1, [b"b"])  # the checkpoint names it, and nothing else asks for its flush
         assert await first == 1
         assert checkpoint(tmp_path) == {"offset": 2, "expected": {ID.hex(): [0, 2]}}
@@ -328,8 +328,8 @@ def test_two_threads_never_write_a_checkpoint_at_once(tmp_path: Path) -> None:
                 held.set()
                 assert free.wait(60)
             else:
-                # A second writer that comes here has come past the lock: the test then stops waiting, and its next
-                # assertion fails. The first writer comes here, too; the loop below takes its releases back.
+                # A second writer that gets here has passed the lock: this release ends the wait of the test, whose next
+                # assertion then fails. The first writer gets here, too; the loop below takes back these releases.
                 lock.asked.release()
 
     lock = WatchedLock()

@@ -279,7 +279,7 @@ async def test_short_writes_are_completed_and_room_is_awaited(tmp_path: Path, mo
 
 
 async def fill(log: Log) -> None:
-    """Append a message, which the held writer thread takes, and another one, for which there is no room then."""
+    """Append a message, which the held writer thread takes, and another one, which then waits and fills the room."""
     log.append([bytes(50)])
     while not log.has_room:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -290,7 +290,7 @@ async def fill(log: Log) -> None:
 async def test_the_writer_may_make_room_just_when_a_caller_begins_to_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer wakes those who wait when it takes what is pending. A caller that came later would wait forever."""
+    """The writer wakes waiting callers when it takes what is pending. A caller that came later would never wake."""
     gate = threading.Event()
     real, get_loop = os.writev, asyncio.get_running_loop
 

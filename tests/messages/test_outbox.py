@@ -155,7 +155,7 @@ async def test_delivery_to_a_failing_receiver_is_retried(tmp_path: Path, monkeyp
 async def test_a_failed_log_ends_its_sender_once_everything_on_disk_is_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_idle: bool
 ) -> None:
-    """The sender must not turn in circles either: nothing further can be sent until the outbox is opened again."""
+    """The sender must not loop without a pause either: it can send no more until the outbox is opened again."""
     real, asked = os.writev, 0
 
     def full(descriptor: int, buffers: Sequence[bytes]) -> int:

@@ -159,7 +159,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_names_of_new_directories_are_synced_and_that_of_one_that_was_there(
     tmp_path: Path, synced: list[str]
 ) -> None:
-    """The process that created it may have died before it was on disk."""
+    """The process that created the directory may have died before the name was on disk."""
     deep = tmp_path / "a" / "b" / "c"
     make_directory(deep)
     assert deep.is_dir()
@@ -303,7 +303,7 @@ def test_an_index_with_an_entry_beyond_the_end_is_not_used(tmp_path: Path, numbe
     segment = filled(tmp_path)
     segment.seal()
     numbers = array("Q", segment.index_path.read_bytes())
-    numbers[number - 2] = 1 << 40  # the last two are the end
+    numbers[number - 2] = 1 << 40  # the last two numbers are the end; those before them are the last entry
     segment.index_path.write_bytes(numbers.tobytes())
     again = Segment(tmp_path, 0)
     again.recover(last=False)

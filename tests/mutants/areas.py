@@ -24,8 +24,8 @@ SOURCES = {
 NOT_CHANGED = ("__init__", "invariants")
 """Modules that are left as they are: `__init__` only exports names, and only tests call `invariants`."""
 
-# The tests that mirror a source. Tests that draw many examples or count steps are left out: no test promises by its
-# name what only they notice, and every mutant would take their time.
+# The tests that mirror a source. Tests that draw many examples or count steps are left out: every mutant would take
+# their time, and mutants that only they notice break nothing that a test promises by its name.
 TESTS = {
     "core": ("tests/core", "tests/scripted/test_scripts.py"),
     "exchange": ("tests/exchange", "tests/servlet/switch"),
@@ -111,7 +111,7 @@ class Module:
 
     @property
     def own_tests(self) -> str:
-        """How the names of the test files begin that mirror this module."""
+        """The beginning of the names of the test files that mirror this module."""
         if self.area in SINGLE:
             return self.tests[0].removesuffix(".py")
         *folders, stem = self.inner.split(".")

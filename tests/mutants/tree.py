@@ -33,7 +33,7 @@ def mutate(root: Path, tree: Path, modules: Iterable[Module]) -> dict[Module, li
 
 
 def _kept(kept: Path, path: str, source: str) -> str:
-    """As `mutated`, but once for each source: mutation takes longer than copying everything else."""
+    """Return the source of `mutated`, made once for each source: that takes longer than copying everything else."""
     found = kept / f"{hashlib.sha256((path + source).encode()).hexdigest()[:24]}.py"
     if not found.exists():
         kept.mkdir(exist_ok=True)

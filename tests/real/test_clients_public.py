@@ -132,7 +132,7 @@ def test_the_places_open_again_after_the_relay_was_killed(world: World) -> None:
 
 
 def test_a_place_closes_when_the_command_ends(world: World) -> None:
-    """The relay closes the place of a command that ended by SIGTERM soon, and keeps that of another one open."""
+    """The relay soon closes the place of a command that SIGTERM has ended, and keeps that of another command open."""
     assert world.curl("x.example", port=world.port).startswith("three ")
     world.exposing["three"].signal(signal.SIGTERM)
     world.exposing["two"].signal(signal.SIGTERM)

@@ -119,7 +119,7 @@ def test_start_tls_of_asyncio(way: Way, echo_port: int) -> None:
 
 
 def test_start_tls_on_a_tunnel_transport(way: Way, echo_port: int) -> None:
-    """loop.start_tls accepts the transport of a tunnel connection as it accepts its own."""
+    """loop.start_tls accepts the transport of a tunnel connection as it accepts a transport of the loop."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -54,7 +54,7 @@ def test_a_firewall_that_refuses_binary_bodies_passes_files_of_forms(tmp_path: P
 @pytest.mark.real("haproxy")
 @pytest.mark.parametrize("carrier", ["poll", "auto"])
 def test_data_passes_a_filter_that_refuses_some_bodies_in_both_directions(tmp_path: Path, carrier: str) -> None:
-    """The string travels up in requests and down in answers, in small packets and in large ones."""
+    """The refused string travels up in requests and down in answers, in small packets and in large ones."""
 
     async def main(server: Server, relay: int) -> None:
         config = settings(listen=(ListenAddress("127.0.0.1", relay, False),))

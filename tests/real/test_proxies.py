@@ -88,7 +88,7 @@ def test_haproxy_that_limits_the_rate_of_requests_and_their_size(tmp_path: Path)
 @haproxy
 @pytest.mark.parametrize("slots", [1, 2])
 def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) -> None:
-    """The endpoint learns to hold fewer pulls than requests pass at once.
+    """The endpoint learns to hold fewer pulls than there are slots.
 
     How soon it learns this, and whether it holds still fewer for a while, depends on the load of the machine.
     """

@@ -127,7 +127,7 @@ async def test_26_a_transfer_survives_a_stopped_process(tmp_path: Path, who: str
 @pytest.mark.real("prlimit")
 @in_loop
 async def test_29_a_relay_that_is_out_of_file_descriptors_keeps_its_streams(tmp_path: Path) -> None:
-    """A crowd of unauthenticated clients: open streams continue; accepting does not spin; users still get in."""
+    """With a crowd of unauthenticated clients, open streams go on, users still get in, and the relay does not spin."""
 
     with hold_port() as port, ExitStack() as crowd:
         async with (

@@ -164,7 +164,7 @@ def _carrier(world: World, phrase: Phrase) -> None:
 
 
 def _batch(world: World, phrase: Phrase) -> None:
-    """Send a batch now, whether the endpoint asks for it or not; with `none`, it must have no packet for one."""
+    """Send a batch now, whether the endpoint asks for it or not; with `none`, there must be no packet to send."""
     size = _argument(phrase, str(world.batch_bytes))
     left = world.take_batch(world.batch_bytes if size == "none" else parse_number(size))
     if left == (size == "none"):
@@ -195,7 +195,7 @@ def _detached(world: World, phrase: Phrase) -> None:
 
 
 def _timeout(world: World, phrase: Phrase) -> None:
-    """Call handle_timeout although no timer need be due."""
+    """Call handle_timeout, whether a timer is due or not."""
     world.endpoint.handle_timeout(world.now)
 
 

@@ -38,7 +38,7 @@ class Party:
     initiator: bool
     connection: Connection | None = None
     peer_numbers: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset and size of the peer's packets
-    sent: dict[int, tuple[int, bytes, int]] = field(default_factory=dict)  # type, payload, attempts of ours by number
+    sent: dict[int, tuple[int, bytes, int]] = field(default_factory=dict)  # our packets: type, payload, attempts
     written: int = 0  # bytes of our stream in packets that were sent
     read: int = 0
 

@@ -38,7 +38,8 @@ OPENINGS = {
         ! Connected@{name}
     """,
 }
-"""`open`, `open acceptor`, `open exit`: opens a connection. The peer's ACK names no packet, and so gives no sample."""
+"""`open`, `open acceptor`, `open exit`: opens a connection. The peer's ACK names no packet, and so measures no round
+trip."""
 
 LISTENING = """
         listen svc
@@ -176,7 +177,7 @@ class _Player:
             raise ScriptError(_difference(f"{phrase.word} {' '.join(phrase.arguments)}", known))
 
     def _nothing_left(self) -> None:
-        """Check that no packet or event is left that no line has expected."""
+        """Raise ScriptError if a packet or an event is left that no line has expected."""
         for queue in (self._world.sent, self._world.events):
             if queue:
                 raise ScriptError(_difference("nothing more before this line", _list(queue)))

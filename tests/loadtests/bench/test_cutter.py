@@ -1,4 +1,4 @@
-"""The forwarder of the weather "cuts": connections are reset at their age, on both sides, and others end cleanly."""
+"""The forwarder that cuts connections: it resets those of a certain age on both sides; younger ones end cleanly."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ async def through_the_cutter(age_s: float) -> AsyncIterator[tuple[Streams, Strea
 
 @in_loop_within(HANGING_S)
 async def test_a_connection_of_that_age_is_reset_on_both_sides() -> None:
-    """Programs could take an end of stream for a good one."""
+    """Programs could take an end of stream for the end of all data."""
     async with through_the_cutter(0.2) as ((near, near_writer), (far, _)):
         near_writer.write(b"there")
         assert await far.readexactly(5) == b"there"

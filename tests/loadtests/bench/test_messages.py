@@ -1,4 +1,4 @@
-"""The benchmark of messages: a tiny run of every case over a link, and of one part through nginx."""
+"""The benchmark of messages: a tiny run of every case over a link, and of one case through nginx."""
 
 import json
 

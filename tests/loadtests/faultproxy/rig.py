@@ -272,7 +272,7 @@ class Rig:
         return client
 
     async def turns(self, count: int = 30) -> None:
-        """Let time pass: make `count` round trips beside the proxy, which gets turns of the loop meanwhile."""
+        """Let time pass: make `count` round trips to another server; the proxy gets turns of the loop meanwhile."""
         async with Origin() as other:
             client = await self.connect(other.address)
             for _ in range(count):

@@ -19,5 +19,5 @@ from loadtests.harness.names import AddNames
 def test_the_names_of_repeated_options_add_up(arguments: list[str], names: str) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action=AddNames, default="", metavar="NAMES")
-    for _ in range(2):  # the parser keeps nothing
+    for _ in range(2):  # the parser keeps no names of the first call
         assert parser.parse_args(arguments).only == names

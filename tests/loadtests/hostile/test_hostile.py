@@ -1,4 +1,4 @@
-"""The attackers attack, the victim is measured, and the limit decides."""
+"""The attackers attack, the victim is measured, and limits decide whether the figures are good."""
 
 import json
 

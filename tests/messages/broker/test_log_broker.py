@@ -295,7 +295,7 @@ async def test_a_replica_whose_own_disk_fails_stops_and_says_so(
 
 @in_loop_within(HANGING_S)
 async def test_appends_wait_for_a_slow_disk(tmp_path: Path) -> None:
-    """While the disk holds up a write, an append that finds too many bytes waiting is answered only after it."""
+    """While the disk holds up a write, an append that finds too many bytes waiting is answered after that write."""
     is_slow, goes_on = threading.Event(), threading.Event()
 
     def hold_up(step: Step) -> None:
@@ -308,13 +308,13 @@ async def test_appends_wait_for_a_slow_disk(tmp_path: Path) -> None:
         table = ChannelTable()
         async with broker(log, table) as address:
             disk.before = hold_up
-            first = await table.call(address, APPEND, encode_payloads([b"a"]))  # in the hands of the disk
+            first = await table.call(address, APPEND, encode_payloads([b"a"]))  # the disk holds up its write
             await asyncio.to_thread(is_slow.wait, HANGING_S)
             second = await table.call(address, APPEND, encode_payloads([b"b"]))  # there is room for it
             third = asyncio.ensure_future(table.call(address, APPEND, encode_payloads([bytes(100)])))
             while not log._room_waiters:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            await table.call(address, FETCH, b"", {"offset": "0", "wait_ms": "0"})  # the broker answers others
+            await table.call(address, FETCH, b"", {"offset": "0", "wait_ms": "0"})  # the broker answers other requests
             assert not third.done()
             assert not log.has_room
             goes_on.set()

@@ -128,7 +128,7 @@ async def test_a_replica_whose_own_disk_is_full_does_not_blame_its_master(
             settings = BrokerSettings(master=client.address, log=QUICK)
             async with brokered(tmp_path / "b", settings=settings) as (_, copy):
                 await until(lambda: any(line["event"] == "a log failed" for line in lines))
-                # The copy finds the failure with the next message.
+                # The replica finds the failure when it copies the next message.
                 await client.producer().send("t", b"b")
                 await until(lambda: any(line["event"] in ("storage_failed", "master_away") for line in lines))
                 is_full = False

@@ -48,7 +48,7 @@ def produce(*sets: bytes, topic: str = "t", partition: int = 0) -> bytes:
         b"\xff" * 20,
         b"\0\1\0\1a\0\0\0\0\0\0\0\0",  # a fetch of Kafka 0.7
         b"\0\0\0\1a\0\0\0\0\xff\xff\xff\xff",  # a set of 4 GiB
-        b"\0\0\0\x10\0\0\0\x08{\0\0\0\0\0\0\0\0\0\0\0",  # JSON that is none
+        b"\0\0\0\x10\0\0\0\x08{\0\0\0\0\0\0\0\0\0\0\0",  # a header that is not valid JSON
         b"\1\0\0\0\0\0\0\2{}",
         b"\0\3",
     ],
