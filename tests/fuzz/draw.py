@@ -14,7 +14,7 @@ SIZES = (0, 1, 2, 7, 100, 1023, 1024, 1025, 4096, 5000, 16384, 65536, 70000, 131
 
 
 class Draw:
-    """Reads bytes from the front. After the last byte every choice is the first one and `more` is False."""
+    """Reads bytes from the front. After the last byte every choice falls on the first item, and `more` is False."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
