@@ -324,7 +324,6 @@ def test_trouble_is_reported_when_it_has_lasted_and_so_is_its_end() -> None:
     loop = attached_loop(packets=1)
     page = Fate(status=502, body=b"<h1>Bad gateway</h1>")
     loop.fate = lambda request, now: page if now < 8 * SECOND else Fate()
-    loop.lanes.set_pulling(False)  # the pull that is held already is doubted, and answered when its hold ends
     loop.run(20 * SECOND)
     told = [event for _, event in loop.events if isinstance(event, Troubled | Recovered)]
     # Trouble is reported twice if the answer to the held pull comes in between.

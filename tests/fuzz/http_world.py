@@ -7,7 +7,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from tests.fuzz.wire_end import MemoryTransport, portions, settle
-from tunnel.wire import Attach, Attached, EnvelopeError, decode_envelope, encode_envelope
+from tunnel.wire import Attach, Attached, Status, StatusCode, decode_envelope, encode_envelope
 from tunnel_servlet.access.connections import Connections
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
@@ -152,7 +152,8 @@ class HttpWorld:
             return False
         if self.is_admin:
             return body in (b"draining\n", b"not ready\n")
-        return bool(self.handler.place.user) and not isinstance(decode_envelope(body), EnvelopeError)
+        found = decode_envelope(body)
+        return bool(self.handler.place.user) and isinstance(found, Status) and found.code == StatusCode.BUSY
 
 
 def _still() -> float:

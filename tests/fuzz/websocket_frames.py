@@ -132,9 +132,9 @@ def _other_mask(draw: Draw, script: Script) -> None:
 def _odd(draw: Draw, script: Script) -> None:
     """Send reserved bits, an opcode without a meaning, a continuation of nothing, or a control frame in pieces."""
     opcode, first = draw.pick(((0x2, 0xC0), (0x3, 0x80), (0xB, 0x80), (0x0, 0x80), (0x9, 0x00), (0xF, 0xF0)))
-    sure = opcode == BINARY  # aiohttp checks reserved bits, and only when the frame is whole
+    is_unsure = opcode == BINARY  # aiohttp checks reserved bits only when the frame is whole
     payload = draw.raw(draw.below(64))
-    script.say(frame(opcode, payload, masked=script.masked, first=first), "an odd frame", must_close=not sure)
+    script.say(frame(opcode, payload, masked=script.masked, first=first), "an odd frame", must_close=not is_unsure)
 
 
 def _size(draw: Draw, script: Script) -> None:
