@@ -71,6 +71,25 @@ def test_pushes_that_pass_while_fewer_pulls_are_held_say_nothing() -> None:
     assert block(held, 2 * SECOND)
 
 
+def test_pushes_that_pass_long_after_one_that_waited_outweigh_it() -> None:
+    held = HeldPulls()
+    for minute in range(1, 20):
+        assert not block(held, 60 * minute * SECOND)
+        for second in range(5, 50, 5):
+            assert not quick(held, (60 * minute + second) * SECOND, held_pulls=1)
+    assert held.most == 2
+
+
+def test_pushes_that_wait_while_requests_are_refused_lower_nothing() -> None:
+    """Because of refusals fewer connections are used, and a push may then wait for one."""
+    held = HeldPulls()
+    for second in range(1, 100):
+        if second % 8 == 1:
+            held.refused(second * SECOND)
+        assert not block(held, second * SECOND)
+    assert [block(held, second * SECOND) for second in (120, 121)] == [False, True]
+
+
 @pytest.mark.parametrize("passed", [1, 2])
 def test_few_pushes_that_pass_beside_held_pulls_do_not_hide_those_that_wait(passed: int) -> None:
     held = HeldPulls()

@@ -5,8 +5,9 @@ places, a push waits until a hold ends. The sign of this: a push takes long, and
 ended.
 
 Not every push has to wait on such a path: some pass after a hold has ended, before the next pull takes the place. They
-say nothing. Evidence against the sign is an exchange that is answered quickly while as many pulls are held as may be,
-or one that is late for another reason.
+say nothing while the sign is recent. Evidence against the sign is an exchange that is answered quickly while as many
+pulls are held as may be, or one that is late for another reason. While requests are refused because of their number,
+pushes wait for other reasons, and the sign says nothing.
 """
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
@@ -19,6 +20,7 @@ _BLOCKED_US = 100 * MILLISECOND_US  # an exchange that exceeds the round trip by
 _AFTER_US = 20 * MILLISECOND_US
 # The answers of both may arrive in the wrong order, since they come on different connections.
 _BEFORE_US = 20 * MILLISECOND_US
+_RECENT_US = 10 * SECOND_US
 _WAITED = 3  # what an exchange that waited for a hold adds to the count; evidence against it takes 1 away
 _ENOUGH = 6  # the count at which one pull fewer is held
 _AGAIN_US_MIN = 60 * SECOND_US  # wait before more pulls are held again; doubles up to the maximum
@@ -35,6 +37,8 @@ class HeldPulls:
         # Of the last exchange, if it was late and no hold had just ended: when it was sent, when it was answered, and
         # what it took from the count.
         self._late = (0, 0, 0)
+        self._waited_us = 0  # when the sign was last seen
+        self._ignored_until_us = 0  # until then the sign says nothing
         self._again_us = 0  # when one more may be held again
         self._wait_us = _AGAIN_US_MIN
 
@@ -42,6 +46,11 @@ class HeldPulls:
     def are_free(self) -> bool:
         """False while the path is known to carry only a few requests at once."""
         return self.most == _MOST
+
+    def refused(self, now: int) -> None:
+        """Record that a request was refused because of the number of requests."""
+        self._count = 0
+        self._ignored_until_us = now + _RECENT_US
 
     def expired(self, least_us: int, lanes: int, now: int) -> bool:
         """Record that a hold has ended without packets. Return whether `most` changed."""
@@ -63,12 +72,16 @@ class HeldPulls:
         if held_us >= least_us + _BLOCKED_US and after_us <= _AFTER_US + 2 * least_us:
             return self._waited(lanes, now)
         late = now - sent_us > least_us + _BLOCKED_US
-        taken = min(1, self._count) if late or held_pulls >= self.most else 0
+        against = late or held_pulls >= self.most or now - self._waited_us > _RECENT_US
+        taken = min(1, self._count) if against else 0
         self._count -= taken
         self._late = (sent_us, now, taken) if late else (0, 0, 0)
         return not late and self._allow_more(now)
 
     def _waited(self, lanes: int, now: int) -> bool:
+        if now < self._ignored_until_us:
+            return False
+        self._waited_us = now
         self._count += _WAITED
         if self._count < _ENOUGH:
             return False
