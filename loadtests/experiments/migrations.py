@@ -153,8 +153,10 @@ class _Run:
             at_bytes, began = self._up.received_bytes, time.monotonic()
             await self._do(act)
             async with asyncio.timeout(_CHANGE_S):
-                while not self._is_on(_CARRIER_AFTER[act]):  # noqa: ASYNC110 - the library gives no event for it
+                while not self._is_on(_CARRIER_AFTER[act]):
                     await asyncio.sleep(_LOOK_S)
+                    if act is Act.TO_POLL:  # an upgrade that had passed the proxy may have opened another tunnel since
+                        self._proxy.cut_tunnels()
             for flow in self._flows:
                 # If every byte written has arrived by now, `delivery` ends only if another one is written.
                 flow.hold(flow.written_bytes + 1)
