@@ -163,6 +163,10 @@ def parse_forward(text: str) -> ForwardSpec:
 
 def _ports_spec(rest: str, text: str) -> tuple[Address, Address]:
     """Return the local port and the target of a specification without Unix sockets."""
+    if rest.startswith(("/", "./", "../")):
+        raise UsageError(f"{_quoted(text)} begins with a path: did you mean {_quoted(UNIX_PREFIX + rest)}?")
+    if ":srv:" in rest:
+        raise UsageError(f"{_quoted(text)}: did you mean {_quoted(rest.replace(':srv:', ':' + SRV_SHOWN))}?")
     parts = _parts(rest)
     match parts:
         case [bind, port, host, target_port]:
@@ -331,6 +335,8 @@ def _host(text: str, whole: str, form: str = _FORM) -> str:
 def _service(text: str, whole: str) -> str:
     if _is_port(text):
         raise UsageError(f"{_quoted(whole)}: {text} is a port without a host: {_FORM}")
+    if text.startswith("/"):
+        raise UsageError(f"{_quoted(whole)}: {_quoted(text)} is a path: did you mean {_quoted(UNIX_PREFIX + text)}?")
     return _host(text, whole)
 
 
