@@ -20,7 +20,7 @@ _BLOCKED_US = 100 * MILLISECOND_US  # an exchange that exceeds the round trip by
 _AFTER_US = 20 * MILLISECOND_US
 # The answers of both may arrive in the wrong order, since they come on different connections.
 _BEFORE_US = 20 * MILLISECOND_US
-_RECENT_US = 10 * SECOND_US
+_RECENT_US = 10 * SECOND_US  # what the module says of the sign and of refusals holds for this time
 _WAITED = 3  # what an exchange that waited for a hold adds to the count; evidence against it takes 1 away
 _ENOUGH = 6  # the count at which one pull fewer is held
 _AGAIN_US_MIN = 60 * SECOND_US  # wait before more pulls are held again; doubles up to the maximum

@@ -378,7 +378,7 @@ class Lanes:
             return
         self._close(flight, request_id)
         if verdict is Verdict.FATAL:
-            self._refuse(AttachRefused(status, outcome.code, outcome.text, outcome.is_page))
+            self._refuse(outcome.refusal(status))
         elif verdict in (Verdict.STALE, Verdict.UNKNOWN):
             self.attach_again(outbid=verdict is Verdict.STALE)
         else:
@@ -410,7 +410,7 @@ class Lanes:
         self._heard()
         self._path.passed(attempt)
         lane = self._set.lanes[flight.lane]
-        held_pulls = self._set.held_pulls(attempt.sent_us - self._path.round_trip.least_us)
+        held_pulls = self._set.held_pulls(attempt.sent_us, self._path.round_trip.least_us)
         arrived = AnswerSeen(attempt, body_bytes, not len(answer.data), answer.more, held_pulls)
         self._refusals.passed(flight, attempt, answer, self._set, now)
         if self._path.answered(flight, arrived, now):

@@ -28,9 +28,10 @@ class LaneSet:
         """Return the number of pulls in flight, without those whose answers may be streams."""
         return sum(flight.pull and not flight.stream for flight in self.flights())
 
-    def held_pulls(self, sent_us: int) -> int:
-        """Return the number of pulls in flight that the relay may hold and that were sent at `sent_us` or before."""
-        return sum(flight.hold_us > 0 and flight.first_sent_us <= sent_us for flight in self.flights())
+    def held_pulls(self, sent_us: int, least_us: int) -> int:
+        """Return the number of pulls in flight that the relay may have held when an exchange was sent at `sent_us`:
+        those that left at least the shortest round trip before it."""
+        return sum(flight.hold_us > 0 and flight.first_sent_us <= sent_us - least_us for flight in self.flights())
 
     def least_failed_push(self, but: Flight) -> Flight | None:
         """Of the pushes in flight with unexplained failures, without `but`, return the one with the fewest; or None."""

@@ -103,19 +103,23 @@ class RequestPace:
         self._near_blocks = self._near_blocks + 1 if share < 0.5 else 0
         # Less than half is refused: the limit is near the gap that the requests really had.
         base_us = self._real_gap_us() if share < 0.5 else self.gap_us
-        gap_us, settle_us = int(base_us * min(2.0, 1.1 / max(0.1, 1 - share))), _SETTLE_US
+        gap_us = int(base_us * min(2.0, 1.1 / max(0.1, 1 - share)))
         if self._near_blocks > _NEAR_BLOCKS_MAX:
             gap_us = self._near_blocks = 0
             self._ignored_until_us = now + self._ignored_us
             self._ignored_us = min(_LONG_US_MAX, 2 * self._ignored_us)
         elif self._gap_us_before:
-            gap_us, settle_us = self._gap_us_before, self._found_us
-            self._found_us = min(_LONG_US_MAX, 2 * self._found_us)
+            self._go_back(now)
+            return
         else:
             gap_us = min(_GAP_US_MAX, max(_GAP_US_MIN, gap_us))
-        self._use(gap_us, settle_us, now)
-        if settle_us > _SETTLE_US:  # the previous gap is used again
-            self._changed_us = self._slow_until_us = now + _WINDOW_US
+        self._use(gap_us, _SETTLE_US, now)
+
+    def _go_back(self, now: int) -> None:
+        """Use the gap that worked again, because the trial of a smaller one has failed."""
+        self._use(self._gap_us_before, self._found_us, now)
+        self._found_us = min(_LONG_US_MAX, 2 * self._found_us)
+        self._changed_us = self._slow_until_us = now + _WINDOW_US
 
     def _speed_up(self, now: int) -> None:
         self._near_blocks = 0

@@ -6,6 +6,7 @@ import re
 import msgspec
 
 from tunnel.exchange.config import SECOND_US
+from tunnel.exchange.events import AttachRefused
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
 __all__ = ["Outcome", "Verdict", "judge"]
@@ -98,6 +99,10 @@ class Outcome(msgspec.Struct):
     may_be_form: bool = False  # an intermediary refused, perhaps because of the format of the body (7.19)
     too_many: bool | None = None  # an intermediary refused because of the number of requests; False: perhaps
     is_page: bool = False  # a redirect or an HTML page of an intermediary, such as a login page
+
+    def refusal(self, status: int) -> AttachRefused:
+        """Return the event for a response, with this status, that refuses the attachment for good."""
+        return AttachRefused(status, self.code, self.text, self.is_page)
 
 
 def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:

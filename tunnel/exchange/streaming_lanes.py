@@ -9,7 +9,7 @@ from random import Random
 
 from tunnel.exchange.config import KIB, MIB, SECOND_US, LaneConfig
 from tunnel.exchange.envelope_stream import EnvelopeStream
-from tunnel.exchange.events import Abandoned, AttachRefused, PacketsReceived
+from tunnel.exchange.events import Abandoned, PacketsReceived
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.incoming_stream import IncomingStream
 from tunnel.exchange.lane import Lane
@@ -269,7 +269,7 @@ class StreamingLanes(Lanes):
         self._unheard.append(stream)
         self._heard()
         self._path.passed(attempt)
-        held_pulls = self._set.held_pulls(attempt.sent_us - self._path.round_trip.least_us)
+        held_pulls = self._set.held_pulls(attempt.sent_us, self._path.round_trip.least_us)
         self._path.streamed(attempt, held_pulls, now)
         self._road.happened(RoadEvent.PASSED, now)
         self._relay_heard(flight, now)
@@ -313,7 +313,7 @@ class StreamingLanes(Lanes):
         if not outcome.code or outcome.code == StatusCode.NOT_AUTHORISED:
             return  # the next exchange tells whether the endpoint has another valid token by now
         if outcome.verdict is Verdict.FATAL:
-            self._refuse(AttachRefused(200, outcome.code, outcome.text, outcome.is_page))
+            self._refuse(outcome.refusal(200))
         elif outcome.verdict in (Verdict.STALE, Verdict.UNKNOWN):
             self.attach_again(outbid=outcome.verdict is Verdict.STALE)
 
