@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pathspec
 import pytest
@@ -88,15 +89,20 @@ def test_subclasses_of_a_compiled_carrier_are_compiled() -> None:
     assert set(heirs) - {"tests/test_compiled.py"} <= names
 
 
-def heirs_of_compiled_classes(source: str) -> Iterator[str]:
-    """Yield the classes in a test file that inherit from a compiled class, which plain Python cannot do."""
-    tree = ast.parse(source)
-    origins = {
+def origins_in(tree: ast.AST) -> dict[str, tuple[str, str]]:
+    """Return the module and the name of what a test file imports from the product, by the name that it uses."""
+    return {
         alias.asname or alias.name: (node.module, alias.name)
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0].startswith("tunnel")
         for alias in node.names
     }
+
+
+def heirs_of_compiled_classes(source: str) -> Iterator[str]:
+    """Yield the classes in a test file that inherit from a compiled class, which plain Python cannot do."""
+    tree = ast.parse(source)
+    origins = origins_in(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for base in node.bases:
@@ -104,8 +110,12 @@ def heirs_of_compiled_classes(source: str) -> Iterator[str]:
                     yield f"{node.name}({base.id})"
 
 
+def _named(module: str, name: str) -> object:
+    return getattr(importlib.import_module(module), name)
+
+
 def _is_compiled(module: str, name: str) -> bool:
-    found = getattr(importlib.import_module(module), name)
+    found: Any = _named(module, name)
     if issubclass(found, BaseException) or getattr(found, "_is_protocol", False):
         return False
     return Path(inspect.getsourcefile(found) or "").relative_to(ROOT) in FILES
@@ -129,6 +139,67 @@ def test_tests_that_inherit_from_compiled_classes_are_marked() -> None:
     marked = {path for path in heirs if "pytest.mark.interpreted" in (ROOT / path).read_text()}
     assert {path: found for path, found in heirs.items() if found and path not in marked} == {}
     assert heirs["tests/carriers/test_link_protocol.py"] == ["Half(LinkProtocol)"]
+
+
+def methods_in(paths: Iterable[Path]) -> set[str]:
+    trees = (ast.parse((ROOT / path).read_text()) for path in paths)
+    classes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {part.name for each in classes for part in each.body if isinstance(part, ast.FunctionDef)}
+
+
+def unmarked_replacements(source: str, methods: set[str]) -> Iterator[str]:
+    """Yield the tests without the mark that replace a compiled method, themselves or in a function that they name."""
+    tree = ast.parse(source)
+    functions = {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+    origins, lines = origins_in(tree), source.splitlines()
+    replaced = {name: [*_replaced_methods(part, lines, origins, methods)] for name, part in functions.items()}
+    for test in functions.values():
+        marks = {ast.unparse(one) for one in test.decorator_list}
+        if test.name.startswith("test_") and "pytest.mark.interpreted" not in marks:
+            names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} | {test.name}
+            yield from (f"{test.name}: {one}" for name in sorted(names & replaced.keys()) for one in replaced[name])
+
+
+def _replaced_methods(
+    function: ast.AST, lines: list[str], origins: dict[str, tuple[str, str]], methods: set[str]
+) -> Iterator[str]:
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=name)]) if name in methods:
+                if any("# type: ignore[method-assign]" in line for line in lines[node.lineno - 1 : node.end_lineno]):
+                    yield name
+            case ast.Call(
+                func=ast.Attribute(attr="setattr"), args=[ast.Name(id=owner), ast.Constant(value=str(name)), _]
+            ):
+                if owner in origins and inspect.isclass(_named(*origins[owner])) and _is_compiled(*origins[owner]):
+                    yield f"{owner}.{name}"
+
+
+def test_tests_that_replace_compiled_methods_are_marked() -> None:
+    """A compiled class and its objects refuse the assignment. A name that a class of plain Python has too is passed
+    over: nothing here knows the class of an object."""
+    products = ("tunnel", "servlet", "client")
+    others = [path for path in project_files(ROOT) if path.parts[0] in products and path not in FILES]
+    methods = methods_in(FILES) - methods_in(path for path in others if path.suffix == ".py")
+    found = {str(path): [*unmarked_replacements((ROOT / path).read_text(), methods)] for path in compiled_run()}
+    assert {path: tests for path, tests in found.items() if tests} == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("switch.link_packets = note  # type: ignore[method-assign]", ["test_a: link_packets"]),
+        ("turns.spent_since = note  # type: ignore[method-assign]", []),
+        ("monkeypatch.setattr(Switch, 'link_packets', note)", ["test_a: Switch.link_packets"]),
+        ("monkeypatch.setattr(Turns, 'spent_since', note)", []),
+    ],
+)
+def test_an_unmarked_replacement_is_caught(body: str, found: list[str]) -> None:
+    imports = "from tunnel_servlet.switch.switch import Switch\nfrom tunnel_servlet.web.turns import Turns\n"
+    source = f"{imports}def test_a():\n    {body}\n"
+    assert list(unmarked_replacements(source, {"link_packets"})) == found
+    marked = source.replace("def test_a", "@pytest.mark.interpreted\ndef test_a")
+    assert list(unmarked_replacements(marked, {"link_packets"})) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)

@@ -271,6 +271,7 @@ async def test_two_users_a_first_request_goes_on_although_clients_without_a_toke
         await close(writer)
 
 
+@pytest.mark.interpreted
 @in_loop_within(HANGING_S)
 async def test_two_users_a_link_opens_although_clients_without_a_token_must_wait() -> None:
     async with relay() as running, Client(running, "bob") as client:
