@@ -57,8 +57,8 @@ class Flow(Generic[T]):
 
 
 class Pace(Generic[T]):
-    """A rate that several streams share. The caller lets a stream `join`; `poll` returns the stream when it is its
-    turn; the caller must then `pay` for the bytes that pass.
+    """A rate that several streams share. The caller lets a stream `join`; `poll` returns the stream whose turn has
+    come; the caller must then `pay` for the bytes that pass.
 
     Streams wait in a start-time fair queue (Goyal et al., SIGCOMM 1996): each stream gets the same number of bytes, and
     one that uses less than its share goes before the others. The pace is a token bucket that remembers one time: when

@@ -48,7 +48,7 @@ def details_of(events: DataFrame, *by: str) -> DataFrame:
     is_batch = at.isin(TraceEvent.BATCH_RECEIPTED.value, TraceEvent.BATCH_GIVEN_UP.value)
     is_timer = (at == TraceEvent.TIMER_UPDATED.value) & (F.col("cause") == "expired")
     is_attached = (at == TraceEvent.ATTACHED.value) & (text != "")
-    is_detached = (at == TraceEvent.DETACHED.value) & (F.col("reason") == "")  # a relay gives a reason
+    is_detached = (at == TraceEvent.DETACHED.value) & (F.col("reason") == "")  # only a relay gives a reason
     of = F.when(is_exchange, "exchange").when(is_batch, "batch").when(is_timer, "timer").when(is_attached, "attached")
     of = of.when(is_detached, "detached")
     # One record names all timers that fired together.

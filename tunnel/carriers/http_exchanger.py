@@ -20,7 +20,7 @@ from tunnel.wire import MAGIC, Buffer, wrap_form
 __all__ = ["HttpExchanger"]
 
 _MOVES_MAX = 4  # how often one request may wait for another connection
-_REFUSED = (403, 429, 503)  # statuses with which intermediaries answer on one connection too many
+_REFUSED = (403, 429, 503)  # statuses with which intermediaries refuse a connection beyond their limit
 _TAIL_S = 2.0  # longest time from the last envelope of a streamed answer to the end of its body
 # The part of a large body that is sent first where a refusal is likely. Squid reads 512 KiB of a body that it refuses.
 _FIRST_BYTES = 256 * 1024
@@ -103,7 +103,7 @@ class HttpExchanger:
         return bool(earlier)
 
     def _drop_surplus(self, repeat: Request) -> bool:
-        """If the path carries no further connection, close that of an earlier attempt. Return whether there was one."""
+        """If the path carries no further connection, close that of an earlier attempt. Return whether it did so."""
         now_s = asyncio.get_running_loop().time()
         for request_id, sent in list(self._sent.items()):
             if _is_same(sent.request, repeat) and self._connections.is_one_too_many(sent.connection, now_s):
@@ -251,7 +251,8 @@ def _is_same(request: Request, other: Request) -> bool:
 class _Body(aiohttp.BytesPayload):
     """A request body that reports its size once it has been handed to the connection.
 
-    While more connections are open than the path is known to carry, a large body waits for a refusal before it goes on.
+    While more connections are open than the path is known to carry, a large body pauses after its first part, in case
+    it is refused.
     """
 
     def __init__(self, request: Request, outcomes: Outcomes, connections: Connections) -> None:

@@ -111,7 +111,7 @@ class LinkCarrier(ExchangingCarrier):
         self._noted = ""
         self._next_road = ""  # to be opened for the ladder after the present opening
         self._spare_times = SpareTimes(random)
-        self._narrow_until_us = 0  # the path counts as narrow until then: an exchange had to wait for a try
+        self._narrow_until_us = 0  # until then, the path seems to carry few requests at once: an exchange had to wait
         self._waiting_road = ""  # a road to be tried when no pull is held
         self._opening_road = ""
         self._tried_us: int | None = None  # when the present try began, while exchanges may have to wait for it
@@ -388,7 +388,7 @@ class LinkCarrier(ExchangingCarrier):
             self._tried.set_result(None)
 
     def _make_way(self, now: int) -> None:
-        """Give up the try if an exchange waits for the try's turn: the path may carry few requests at once (8.6)."""
+        """Give up the try if it keeps an exchange waiting: perhaps the path carries few requests at once (8.6)."""
         if self._tried_us is None or self._opening is None or self._lanes.late_us(self._tried_us) > now:
             return
         self._tried_us = None

@@ -54,7 +54,7 @@ _QUOTE_LETTERS = 100
 _PAGE_BYTES = 4096  # bytes kept of a foreign answer: enough of every error page that identifies a product
 _ANY_HEADER = 47  # tells zlib to accept what gzip and deflate send
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
-_ONE_ANSWER_BYTES = 512  # room for one answer to a question, whole: a packet in pieces would need further requests
+_ONE_ANSWER_BYTES = 512  # room for the answer to one question in one piece: pieces would need further requests
 _NAME_BYTES = 200  # length of the service names in questions
 _QUESTION_BYTES = HEADER_SIZE + 8 + _NAME_BYTES  # type, version, state and backlog of LISTEN_STATE, and the name
 _PACKETS_MAX = 1024  # packets in a body, if the relay does not announce its limit (PROTOCOL 4.13)
@@ -70,8 +70,8 @@ class ProbeError(Exception):
 
 
 class Reply(msgspec.Struct):
-    """An answer. `kind`: attached, answer or status, from a relay; damaged; or foreign, from something else. A caller
-    of the prober may make one of the kind lost, for an answer that did not come.
+    """An answer. `kind`: "attached", "answer" or "status", from a relay; "damaged"; or "foreign", from something else.
+    A caller of the prober may make a Reply of the kind "lost", for an answer that did not come.
 
     The names in `headers` are in lower case. `page` is the beginning of a foreign body. `epoch` is that of the relay,
     in an ATTACHED; `bytes` is the size of the body.
@@ -117,7 +117,7 @@ class Prober:
         self.attached: Attached | None = None
         self.answer_bytes = 64 << 10  # the answer limit of exchanges that ask for nothing
         self.is_multipart = False  # send each body as the file of a form
-        self.is_fresh = False  # open a new connection for each request, where the path reuses none
+        self.is_fresh = False  # open a new connection for each request, on a path where none can be used again
         self._secret = secrets.token_bytes(SECRET_SIZE)
         self._numbers: dict[int, int] = {}
         self._serials: dict[int, int] = {}
@@ -145,7 +145,7 @@ class Prober:
         return reply
 
     async def attach_elsewhere(self) -> Reply:
-        """Attach again on a new connection, and forget it: only the epoch of the relay that answers matters."""
+        """Attach again on a new connection, and return only the reply: it shows the epoch of the relay that answers."""
         async with self.own_connection() as own:
             reply, _ = await self._post(self._greeting(), own.session)
             return reply
@@ -153,7 +153,7 @@ class Prober:
     async def attach_as(self, content_type: str) -> Reply:
         """Send ATTACH in a body of this type. Any relay answers, even one that does not understand the type.
 
-        If the relay understands forms, all later exchanges are sent as forms.
+        If the type is MULTIPART and the relay understands it, all later exchanges are sent as forms.
         """
         if content_type != MULTIPART:
             return (await self._post(self._greeting(), self._session, {"Content-Type": content_type}))[0]
@@ -294,7 +294,7 @@ class Prober:
         return await self._get({})
 
     async def big_head(self) -> Reply:
-        """Send a header that is too large for most servers, without the token. The first hop that minds answers."""
+        """Send a header that is too large for most servers, without the token. The first hop to refuse it answers."""
         return await self._get({"X-Padding": "x" * _BIG_HEAD_BYTES})
 
     async def odd_expectation(self) -> Reply:
@@ -394,7 +394,7 @@ def _padding(size: int) -> bytes:
 
 
 def _question() -> Packet:
-    """Return a packet that the relay answers with one of the same size: a service of ours, not yet up, goes down."""
+    """Return a packet that the relay answers with one of the same size: it takes down a service that was never up."""
     name = secrets.token_hex(_NAME_BYTES // 2)
     return Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(ListenState(1, ListenStatus.DOWN, 0, name)))
 

@@ -13,13 +13,13 @@ from tunnel.wire import CONFIRMATION_BYTES, EXCHANGE_BYTES, HEADER_SIZE, Attach,
 
 __all__ = ["AnswerSeen", "PathModel"]
 
-# The first hold after packets. If a pull is lost without an error, data waits for about this long.
+# The first hold after packets have come. If its pull is lost without an error, data waits for about this long.
 _HOLD_US_SHORT = SECOND_US
 
 _FORM_BYTES = 256  # at most this much is added by the form around a body
 _ATTEMPTS_MAX = 3  # attempts that may be open at once per lane: the newest two, and the oldest for slow paths
 _ATTACH_ATTEMPTS_MAX = 8  # the same for ATTACH, which is small: the round trip may be unknown, and long
-_BLIND_REPEAT_US_MAX = 8 * SECOND_US  # between repeats before the first sample, if one attempt may be open at once
+_BLIND_REPEAT_US_MAX = 8 * SECOND_US  # longest pause between repeats before the first sample, with one attempt at once
 
 
 class AnswerSeen(msgspec.Struct):
@@ -38,7 +38,7 @@ class PathModel:
     def __init__(self, config: LaneConfig) -> None:
         most = 1 if config.one_connection else config.lanes_max
         self._one_connection = config.one_connection
-        self._fixed_bytes = EXCHANGE_BYTES  # of a request body without packets
+        self._fixed_bytes = EXCHANGE_BYTES  # the size of a request body without packets
         self.round_trip = RoundTrip()
         self.pace = RequestPace()
         self.as_form = False  # bodies leave as the files of forms, which pass here (7.19)

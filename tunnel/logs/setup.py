@@ -21,7 +21,7 @@ _LIBRARY = "library"  # the event of lines from Python's own logging
 _FIELD_LETTERS_MAX = 4000  # of one field, except for the traceback
 _TRACEBACK_LETTERS_MAX = 16_000
 _UNAUTHENTICATED_PAY = "@unauthenticated"  # the payer of the lines about unauthenticated clients; no user has this name
-_CLOSE_S = 2.0  # for the lines that wait when the process ends
+_CLOSE_S = 2.0  # longest time for writing the lines that still wait when the process ends
 SourceOf = Callable[[str], str]
 
 
@@ -39,8 +39,9 @@ class Limiting:
     `say` is called when another line comes, or when the owner calls `say_suppressed`. `began` is called when the
     first line is dropped, since there will be something to say.
 
-    A line is about the user in its field `user`, else about the address in its field `address`, else about the process.
-    `source_of` returns the source to which an address belongs, such as its network.
+    A line is about the user in its field `user`, else about the address in its field `address`, else about the library
+    that wrote it, else about the process. `source_of` returns the source to which an address belongs, such as its
+    network.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Limiting:
         return fields
 
     def say_suppressed(self, *, is_last: bool = False) -> float | None:
-        """Say how many lines were left out in the seconds that are over, or in all if this is the last call.
+        """Say how many lines were left out in each second that is over; at the last call, in the present one, too.
 
         Return the number of seconds until the next call, or None if there will be nothing to say.
         """
@@ -203,8 +204,8 @@ def configure(
 ) -> None:
     """Write one line for each event to `stream`: JSON, unless the stream is a terminal.
 
-    `is_queued`: a thread writes the lines; call `queued`, which also ends the thread. `is_events`: a program reads the
-    stream, so every line is JSON, also on a terminal, and also the lines of `tell`.
+    `is_queued`: a thread writes the lines; use `queued` for this, which also ends the thread. `is_events`: a program
+    reads the stream, so every line is JSON, also on a terminal, and also the lines of `tell`.
     """
     global _current
     log = _current = _Log(stream, colors=colors, source_of=source_of, is_queued=is_queued, is_events=is_events)

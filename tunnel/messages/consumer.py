@@ -51,7 +51,7 @@ class Consumer:
         partition: int = 0,
     ) -> None:
         self.offset = offset
-        self.skipped = 0  # messages that the broker had discarded before they were fetched, of a topic in memory
+        self.skipped = 0  # messages of a topic in memory that the broker had discarded before they were fetched
         self.lag = 0  # messages between `offset` and the end of the log, at the last fetch
         self.address = address  # where the next fetch goes
         self._home = address
@@ -62,7 +62,7 @@ class Consumer:
         self._fetch_bytes = fetch_bytes
         self._lag_max = lag_max
         self._on_lag = on_lag
-        self._ahead: tuple[int, str, asyncio.Task[Response]] | None = None  # with its offset and address
+        self._ahead: tuple[int, str, asyncio.Task[Response]] | None = None  # offset, address, task of the fetch ahead
 
     @property
     def end_offset(self) -> int:
@@ -118,7 +118,7 @@ class Consumer:
                 self.address = self._home  # if the replica has failed, the next fetch asks the broker
                 raise
             redirect = (response.fields or {}).get("redirect", "")
-            # After a replica has sent us back, refuse redirects: a replica that lags itself would be named again.
+            # After a replica has sent us back, refuse redirects: the broker would name that replica, which lags, again.
             self._stay = redirect == self._home
             if not redirect:
                 self._end = check_range(self.offset, response)

@@ -50,7 +50,7 @@ __all__ = [
 
 MESSAGE_VERSION = 1  # Kafka 0.7's magic byte for messages with attributes, the only one in message-sets-and-senders.md
 MESSAGE_BYTES_MAX = 1_000_000  # largest payload by default: Kafka 0.7's max.message.size
-UNPACKED_BYTES_MAX = 64 * 1024 * 1024  # of one compressed set, with everything nested in it, when unpacked
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024  # the largest unpacked size of one compressed set, with everything nested in it
 DEPTH_MAX = 2  # levels of nested compressed sets: one more than this package writes
 
 _HEADER = struct.Struct(">IBBI")
@@ -115,7 +115,7 @@ def encode_payloads(payloads: Iterable[bytes]) -> bytes:
 
 
 def parse_header(data: bytes | memoryview, position: int, length_max: int, base: int = 0) -> tuple[int, int, int]:
-    """Return the position of the next message, the attributes and the CRC. `data` must have HEADER_BYTES there.
+    """Return the position of the next message, the attributes and the CRC. `data` must have a header at `position`.
 
     An invalid header raises MessageSizeError, UnknownVersionError or UnknownCodecError before its length is used.
     """
@@ -197,7 +197,7 @@ def plain_payloads(
 def count_whole(data: bytes, position: int = 0, stop: int | None = None) -> tuple[int, int]:
     """Check the messages that begin before `stop`; return how many are whole, and the position after the last of them.
 
-    A compressed message counts as one. CorruptMessageError if one is damaged. One that is cut is not counted.
+    A compressed message counts as one. A message that is cut is not counted. CorruptMessageError if one is damaged.
     """
     count, size = 0, len(data)
     last = min(size - HEADER_BYTES, (size if stop is None else stop) - 1)

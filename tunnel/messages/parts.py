@@ -38,7 +38,7 @@ PART_HEADER_BYTES = _HEADER.size
 _LENGTH_BYTES = 4
 _FIXED_BYTES = PART_HEADER_BYTES - _LENGTH_BYTES
 
-PART_BYTES_MIN = 1024  # the part of the packet-assembler document
+PART_BYTES_MIN = 1024  # the size of a part in the packet-assembler document
 PART_BYTES_MAX = 256 * 1024  # the largest payload of a tunnel's packet: a larger part would take several
 APPLICATION_TYPE_MIN = 16
 SINGLE = -1  # correlation id of a message in one part

@@ -103,7 +103,7 @@ class BlockingChannel(Closeable):
         self._runner.run(self._channel.send(code, body, fields))
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait until the connection has ended; return False if it has not within `timeout` seconds."""
+        """Wait until the connection has ended; return False if it has not ended within `timeout` seconds."""
         return self._runner.run(self._wait_closed(timeout))
 
     async def _wait_closed(self, seconds: float | None) -> bool:

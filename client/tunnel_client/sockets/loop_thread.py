@@ -154,7 +154,7 @@ def _end() -> None:
     global _current
     thread = _current
     if thread is None:
-        return  # this child has opened no socket, or this function has run already
+        return  # this is a forked child that has opened no socket, or this function has run already
     if _at_exit is not None:
         _at_exit()
     _current = None

@@ -85,7 +85,7 @@ class NearSide(Side):
             skipped = min(self._skip, len(data))
             self._skip -= skipped
             data = data[skipped:]
-        if data and not self._reset_due:  # else the far side is lost, which the pending reset will report
+        if data and not self._reset_due:  # if a reset is due, the far side is lost, which the reset will report
             super().data_received(data)
 
     def eof_received(self) -> bool:

@@ -72,7 +72,7 @@ class Publisher:
 
 
 class Rules(Protocol):
-    """All rules together. When they have changed, the switch checks by them everything that is open (9.7)."""
+    """All rules together. When they have changed, the switch checks everything that is open against them (9.7)."""
 
     def has_user(self, user: str) -> bool:
         """Whether there is still such a user."""

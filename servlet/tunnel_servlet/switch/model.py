@@ -42,7 +42,7 @@ class Account:
 class RouteState(enum.Enum):
     """The state of a route."""
 
-    PARKED = "parked"  # not handed on yet; a resume stays here while its endpoint is not attached (6.5)
+    PARKED = "parked"  # not handed on yet; a resume stays so while the endpoint that it names is not attached (6.5)
     WAITING = "waiting"  # for a listener with room (2.8)
     HANDED = "handed"  # CONNECT was handed to an acceptor (3.2)
     BOUND = "bound"
@@ -126,7 +126,7 @@ class Listener:
         self.pending = 0  # CONNECTs that were handed to it and are unanswered
 
     def takes(self, owner: str) -> bool:
-        """Whether it accepts strangers who come to a service of this user; with "", whether it accepts users."""
+        """Whether it accepts strangers who come to a service of this user. With "", which means users, always true."""
         return not owner or (self.public is not None and self.attachment.account.user == owner)
 
     @property
@@ -162,12 +162,12 @@ class ServedAttachment:
         # An exit serves all users, so the packets that wait for it count for no user.
         budget = Budget(size, config.pool_bytes(size), context.budget if is_exit else account.budget)
         self.mailbox = Mailbox(budget, config, context.counters, context.pacing, lambda: attention.wake(self))
-        self.legs: dict[int, Leg] = {}  # by its own id
+        self.legs: dict[int, Leg] = {}  # by `own_id`
         self.handed: dict[bytes, Route] = {}  # by route key
         # Routes that it initiated and that wait for the second SHUTDOWN, the longest waiting first.
         self.lingering: OrderedDict[Route, None] = OrderedDict()
         self.routes_opened = 0
-        # Route keys of CONNECTs that were denied after they were handed to it, and the time until which to know them.
+        # Route keys of CONNECTs that were denied after they were handed to it, and until when the relay remembers each.
         self.withdrawn: dict[bytes, int] = {}
         self.accepted: dict[str, int] = {}  # by user: how many of the routes in `handed` are theirs
         self.listeners: dict[str, Listener] = {}

@@ -102,7 +102,7 @@ class RouteTable:
         route.acceptor.mailbox.post_connect(route.route_key, frame)
 
     def park(self, route: Route, now: int) -> None:
-        """Let a resume wait for the endpoint that it names; a repeat starts its time again (6.5)."""
+        """Let a resume wait for the endpoint that it names; a repeat of the resume starts the wait again (6.5)."""
         self.parked.setdefault(route.endpoint_id, {})[route] = None
         self._context.deadlines.set(route.deadline, now + self._context.config.park_us)
 
@@ -155,8 +155,8 @@ class RouteTable:
     # --- ending
 
     def shut(self, leg: Leg, now: int) -> None:
-        """Note that this side sent SHUTDOWN or ABORT, which has been forwarded. Release the route if both sides have,
-        or let it linger (9.5)."""
+        """Note that this side sent SHUTDOWN or ABORT, which has been forwarded. If both sides have sent one, release
+        the route; otherwise let it linger (9.5)."""
         route = leg.route
         leg.has_shut = True
         if leg.far.has_shut:
@@ -265,7 +265,7 @@ class RouteTable:
             self.tell_rejected(route, RejectReason.TIMED_OUT, "the accepting endpoint did not answer the request")
 
     def _linger(self, route: Route, now: int) -> None:
-        """Handle the first SHUTDOWN: give up the route's reservations and stop counting it as open."""
+        """Handle the first SHUTDOWN or ABORT: give up the route's reservations and stop counting it as open."""
         config, owner = self._context.config, route.initiator.attachment
         self._uncount(route)
         route.is_lingering = True

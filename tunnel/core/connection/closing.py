@@ -118,7 +118,7 @@ class Closing:
         """Release the route: send SHUTDOWN, and repeat it until the peer answers or the drain ends.
 
         Without the peer's id, do nothing. If SHUTDOWN was sent already, because the CLOSEs crossed, do nothing either:
-        its repeats go on with their attempts, which tell a peer that has forgotten the connection to answer (5.7).
+        its repeats go on, and an attempt above 0 tells a peer that has forgotten the connection to answer (5.7).
         """
         if self._connection.identity.peer_id and not self._shutdowns_sent:
             self._send_shutdown(0, now)

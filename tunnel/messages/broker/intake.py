@@ -16,7 +16,7 @@ from tunnel.messages.errors import MalformedFrameError
 
 __all__ = ["FIRST_BYTES", "FREE_BYTES", "MeteredReader", "is_call"]
 
-FREE_BYTES = 256 * 1024  # free for each connection: what one read returns, and a batch of 2,000 messages of 100 bytes
+FREE_BYTES = 256 * 1024  # needs no slot: as much as one read returns, or 2,000 messages of 100 bytes
 _SLOW_S = 30.0  # a request may take this long, plus the time that its bytes take at _SLOW_BYTES_S
 _SLOW_BYTES_S = 64 * 1024
 FIRST_BYTES = 9  # the bytes at the start of a connection that tell calls from produce requests

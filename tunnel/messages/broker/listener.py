@@ -86,7 +86,7 @@ class ListenerConfig:
             raise ValueError("a listener's times must not be negative, attempts_max and ahead_max must be positive")
 
     def delay(self, attempt: int) -> float:
-        """Return the seconds after this attempt."""
+        """Return how many seconds after this attempt the next one follows."""
         return min(self.retry_max_s, self.retry_s * 2.0 ** min(attempt - 1, 30))
 
 
@@ -278,7 +278,7 @@ class MessageListener(Startable):
     async def _attempt(
         self, message: DeliveredMessage, begun: Awaitable[RetryLater | None] | RetryLater | None
     ) -> float | None:
-        """Make an attempt, or end the one that has `begun`. Return None on success, else the delay before the next."""
+        """Make an attempt, or finish the one in `begun`. Return None on success, else the delay before the next."""
         if not self._is_ordered:
             await self._slots.acquire()
         try:

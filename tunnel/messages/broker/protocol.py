@@ -1,4 +1,4 @@
-"""The calls that a broker answers, beside the FETCH of `log_broker`: their codes, fields and limits.
+"""The calls that a broker answers, besides the FETCH of `log_broker`: their codes, fields and limits.
 
 Every call is a frame of `tunnel.messages.frames`. Fields are text; lists of numbers are separated by commas.
 
@@ -117,7 +117,7 @@ class PositionReport(msgspec.Struct):
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return the name of a topic, group or member. RemoteCallError MALFORMED unless it is safe as a file's name."""
+    """Return the name of a topic, group or member. RemoteCallError MALFORMED if it is not safe as a file's name."""
     if _NAME.fullmatch(name) is None:
         raise RemoteCallError(
             MALFORMED,
@@ -133,7 +133,10 @@ def text_field(request: Request, name: str) -> str:
 
 
 def number_field(request: Request, name: str, default: int | None = None, low: int = 0, high: int = _OFFSET_MAX) -> int:
-    """Return a number among the fields of a request. RemoteCallError MALFORMED if it is missing or out of bounds."""
+    """Return a number among the fields of a request, or `default` if it is missing.
+
+    RemoteCallError MALFORMED if it is out of bounds, or missing without a default.
+    """
     text = (request.fields or {}).get(name)
     if text is None and default is not None:
         return default
