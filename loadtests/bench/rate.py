@@ -139,7 +139,7 @@ async def _measure(
         for _, writer in pairs:
             writer.close()
     moved = json.loads(bulk.output.splitlines()[-1])
-    if moved["echoes"]:  # with --at client: only these, of the transfer's attachment, can be delayed
+    if moved["echoes"]:  # with --at client: only echoes through the transfer's attachment can be delayed
         alone[0], beside[0] = moved["echoes"]
     values = [
         round(percentile(each, percent / 100), 2)

@@ -30,7 +30,7 @@ class Context:
         slots = options.slots
         self.slot = contextlib.nullcontext() if slots is None else asyncio.Semaphore(slots)
         self.copies_room_bytes = COPIES_BYTES_MAX
-        self.tunnels: dict[Stream, Stream] = {}  # open ones: the client's side, and the one upstream
+        self.tunnels: dict[Stream, Stream] = {}  # the open ones: client's stream -> upstream stream
         self._streams: dict[Stream, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 

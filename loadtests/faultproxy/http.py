@@ -190,7 +190,7 @@ def forwarded_request(
         headers = with_length(headers, length)
     if upgrade:
         headers += [(b"Connection", b"Upgrade"), *((name, value) for name, value in raw if name.lower() == b"upgrade")]
-    # An absolute URL overrides Host (RFC 9112, 3.2.2); HTTP/1.0 may lack it.
+    # An absolute URL overrides Host (RFC 9112, 3.2.2); an HTTP/1.0 request may lack Host.
     if path != request.target or not _values(headers, b"host"):
         others = [(name, value) for name, value in headers if name.lower() != b"host"]
         headers = [(b"Host", authority(target).encode("latin-1")), *others]

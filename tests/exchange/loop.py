@@ -46,7 +46,7 @@ SECRET = bytes(range(32))
 
 
 def data_packet(name: int, size: int = 8) -> Packet:
-    """Make a packet that its name, a sequence number, distinguishes from others."""
+    """Make a packet whose name, its sequence number, tells it from others."""
     return Packet(PacketType.DATA, 1, 2, name, bytes([name % 251]) * size)
 
 
@@ -252,7 +252,7 @@ class Fate:
     reported: bool = False
     """The endpoint learns of the loss, as by a reset."""
     copies: tuple[int, ...] = ()
-    """The relay receives the request again after each of these delays, in microseconds. Its answers then are lost."""
+    """The relay receives the request again after each of these delays (us). Its answers to these copies are lost."""
     delay_us: int = 0
     request_damage: int = 0
     """Which bit to flip, counted from the end, or how many bytes to cut off (negative); 0: no damage."""
@@ -288,13 +288,13 @@ class Loop:
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.lanes = (StreamingLanes if self.streams else Lanes)(self.config, SECRET, self.random)
-        self.passed: dict[int, int] = {}  # by handle: bytes of a streamed answer so far
+        self.passed: dict[int, int] = {}  # by handle: how many bytes of a streamed answer have passed
         self.kept: dict[int, bytes] = {}  # by handle: a streamed answer that is held back
         self.queue: deque[Packet] = deque()
         self.requests: list[tuple[int, Request]] = []
         self.events: list[tuple[int, LaneEvent]] = []
         self.delivered: list[int] = []
-        self.pushed: dict[int, tuple[int, list[int]]] = {}  # token -> number of requests before, names
+        self.pushed: dict[int, tuple[int, list[int]]] = {}  # token -> requests before the batch, names
         self.tokens = 0
         self._batches: dict[int, list[Packet]] = {}
         self.waiting: dict[int, tuple[int, Fate]] = {}  # handle -> request id, fate
@@ -346,7 +346,7 @@ class Loop:
         return self.now
 
     def pump(self) -> None:
-        """Drain answers, pushes, requests and events in the documented order."""
+        """Drain answers, pushes, requests and events in the order that `tunnel.exchange.lanes` documents."""
         while self._respond() | self._push() | self._send() | self._tell():
             pass
         due_us = self.lanes.next_timeout()

@@ -1,4 +1,4 @@
-"""What the field measured, and the judgement of it: whole, known not to be whole, or a failure. No I/O."""
+"""What the field measured, and the judgement of it: whole, refused, known not to be whole, or a failure. No I/O."""
 
 from collections.abc import Iterator, Sequence
 from enum import Enum

@@ -111,7 +111,7 @@ def test_a_log_survives_one_death_after_another(tmp_path: Path, seed: int) -> No
 
 
 def fail(disk: RecordedDisk, random: Random, place: Path, spared: Collection[str]) -> Crash:
-    """Let the power fail, or with `spared` the process die, at one step, mostly a late one; write what is left."""
+    """At one step, mostly a late one, let the power fail, or with `spared` the process die; write what is left."""
     steps = len(disk.steps)
     chosen = steps - min(steps, int(random.expovariate(1 / 8)))
     for crash in disk.crashes():

@@ -154,7 +154,7 @@ async def test_an_epoch_begins_once_and_holds_after_a_restart(tmp_path: Path) ->
 
 @in_loop_within(HANGING_S)
 async def test_checkpoints_are_written_as_often_as_they_should_be(tmp_path: Path) -> None:
-    """Opening reads the records after the last of them."""
+    """Opening an inbox reads the records after the last checkpoint."""
     found = []
     with Inbox.open(tmp_path, checkpoint_records=3) as inbox:
         for number in range(9):

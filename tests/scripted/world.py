@@ -57,7 +57,7 @@ class World:
         self.carrier_on = True
         self.receipts_at_once = True
         self.batch_bytes = 64 * 1024
-        self.tokens: list[int] = []  # of the batches, in the order in which they left
+        self.tokens: list[int] = []  # the endpoint's number of each batch, in the order in which they left
         self.parties: dict[str, Party] = {}
         self.sent: deque[tuple[int, Shown]] = deque()
         self.events: deque[tuple[int, Shown]] = deque()
@@ -143,7 +143,10 @@ class World:
         self._check_timers()
 
     def take_batch(self, size_max: int) -> bool:
-        """Send one batch, and report its receipt at once unless the script does so. Return False if there was none."""
+        """Send one batch, and report its receipt at once unless the script reports receipts.
+
+        Return False if there was none.
+        """
         batch = self.endpoint.next_batch(size_max, self.now)
         if batch is None:
             return False

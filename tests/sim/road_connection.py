@@ -39,7 +39,7 @@ __all__ = ["ACCEPTED", "EndpointSide", "PathRoad", "RoadConnection"]
 REQUEST = b"GET /link HTTP/1.1\r\nHost: relay\r\nConnection: Upgrade\r\n\r\n"
 ACCEPTED = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
 REFUSED = b"HTTP/1.1 404 Not Found\r\n\r\n"
-KEEPALIVE_US = 60 * SECOND  # after which a relay that hears nothing of the end of a connection learns of it
+KEEPALIVE_US = 60 * SECOND  # when the relay notices, at the latest, that a connection has ended
 PORTION_SHARE = 0.15  # the share of arrivals of which a part comes later
 PORTION_US_MAX = 3 * MILLISECOND
 
@@ -65,7 +65,7 @@ class EndpointSide(Protocol):
 
 
 class Portions:
-    """Passes bytes on, of which a part may come later, together with what follows."""
+    """Passes bytes on, but sometimes keeps the last of them until more bytes come, or for a few milliseconds."""
 
     def __init__(self, clock: Clock, random: Random, deliver: Callable[[bytes], None]) -> None:
         self._clock, self._random, self._deliver = clock, random, deliver
@@ -116,8 +116,8 @@ class RoadConnection(Line):
         self._far_frames = GuardedFrameReader(far_loop, self._die) if road.is_websocket else None
         self._near_portions = Portions(clock, random, self._arrive)
         self._far_portions = Portions(clock, random, self._read_up)
-        self._early = b""  # read by the endpoint, and not taken yet
-        self._request = b""  # read by the relay
+        self._early = b""  # bytes that the endpoint has read and no link has taken yet
+        self._request = b""  # what the relay has read of the request
         self._first = b""
         self._is_upgraded = self._is_greeted = self._is_swallowed = False
         self._lies = False
@@ -347,7 +347,7 @@ class RoadConnection(Line):
         self.transport.lose(error)
 
     def behaviour_changed(self) -> None:
-        """The road behaves in another way: it may refuse what is open."""
+        """Follow a change of the road's behaviour: a road that now refuses or cuts ends an open connection, too."""
         if self.road.mode in (Mode.REFUSES, Mode.CUTS):
             self._clock.after(0, self._die)
 
@@ -358,7 +358,7 @@ class RoadConnection(Line):
         return max(super()._down_stalled_until(), self._road_stalled_until())
 
     def _road_stalled_until(self) -> int:
-        """An open connection stalls while its road stalls, or passes no data."""
+        """An open connection stalls while its road stalls or lets no data pass."""
         stalls = (Mode.STALLS, Mode.SWALLOWS, Mode.LIES) if self._is_greeted else (Mode.STALLS,)
         if self.road.mode in stalls and not self._is_swallowed and not self._lies:
             return self.road.until_us

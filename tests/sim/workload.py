@@ -86,7 +86,7 @@ class Stream:
 
     @property
     def aborted_unheard(self) -> bool:
-        """The acceptor aborted before its acceptance had left: the initiator receives a refusal instead, and stops."""
+        """Whether the acceptor aborted before its acceptance had left. The initiator then gets a refusal, and stops."""
         acceptor, initiator = self.acceptor, self.initiator
         aborted = acceptor is not None and acceptor.aborted
         return aborted and initiator is not None and initiator.refusal == RejectReason.GONE
@@ -169,7 +169,7 @@ class Party:
         self._end()
 
     def strike_midway(self) -> None:
-        """The moment of an ending in the middle of the stream has come."""
+        """End the stream in its middle, by a close or an abort, as its scenario says."""
         if self.outcome is not None or self.closed or self.aborted:
             return
         if self.spec.ending is Ending.ABORT:

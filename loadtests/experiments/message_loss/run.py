@@ -25,7 +25,7 @@ _SERVERS = 3
 _GREETING_S = 0.1
 _GREETED_S = 60.0
 _ENDING_S = 120.0
-_ASK_S = 0.005  # pause between two questions for the status; the sender asks as often
+_ASK_S = 0.005  # pause between two calls of `ask` for the status; the sender asks as often
 
 
 @dataclass(frozen=True, slots=True)
