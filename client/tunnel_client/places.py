@@ -4,7 +4,8 @@
 [PROTOCOL/][BIND:]PORT:SERVICE       a local port, and the service that it leads to
 [PROTOCOL/][BIND:]PORT:srv/NAME      a local port, and the SRV record that names the target
 [BIND:]PORT:unix:PATH                a local port, and the Unix socket at the exit that it leads to
-[BIND:]PORT-PORT:HOST:PORT-PORT      a range of local ports, and as many ports of one host
+[PROTOCOL/][BIND:]PORT-PORT:HOST:PORT-PORT
+                                     a range of local ports, and as many ports of one host
 unix:PATH:TARGET                     a local Unix socket, and any of the targets above
 HOST:PORT                            an address, or the target of a connection; IPv6 in brackets
 SERVICE, srv/NAME, unix:PATH         other targets of a connection
@@ -261,7 +262,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def parse_service(text: str) -> str:
-    """Return the name of a service if it is one. Raises UsageError otherwise.
+    """Return the text if it is the name of a service. Raises UsageError otherwise.
 
     A name that begins with udp/ belongs to a service of datagrams.
     """

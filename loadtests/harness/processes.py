@@ -107,7 +107,7 @@ class Process:
         return self
 
     def wait_ready(self, seconds: float = READY_S) -> Self:
-        """Wait until the process is ready. Raise NotReadyError if it ends before, or after `seconds`."""
+        """Wait until the process is ready. Raise NotReadyError if it ends first, or if `seconds` have passed."""
         if self._ready is None:
             return self
         is_settled = self._settled.wait(seconds)

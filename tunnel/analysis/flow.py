@@ -96,7 +96,7 @@ def flow_of(events: DataFrame) -> DataFrame:
 def packets_of(flow: DataFrame, holes: DataFrame | None = None) -> DataFrame:
     """Return one row for each numbered packet of each stream: what its sender did, and what arrived at its receiver.
 
-    `sent_mask` and `received_mask` have a bit for each attempt. What is not known is not a loss:
+    `received_mask` and `spurious_mask` have a bit for each attempt. What is not known is not a loss:
 
     - `both_ends` is true for a stream that was traced at both ends, false if one end certainly was not, and null if the
       trace does not tell: nothing of it was received or acknowledged.

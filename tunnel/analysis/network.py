@@ -25,8 +25,9 @@ def in_order(packets: DataFrame) -> DataFrame:
 
     They tell how long it waited for earlier packets, whether it was overtaken, and, if its first attempt was lost, to
     which burst of losses it belongs. `trip_us` is the round trip from its sending to its acknowledgement, as the sender
-    saw it. It is known if an acknowledgement moved the cumulative number up to it, over packets that were all sent once
-    and all acknowledged for the first time; the time for which the receiver delayed the acknowledgement is included.
+    saw it. It is known if an acknowledgement moved the cumulative number up to this packet, and if all packets between
+    the old and the new number had been sent once and were acknowledged for the first time. It includes the time for
+    which the receiver delayed the acknowledgement.
     """
     forward = Window.partitionBy("stream").orderBy("position")
     so_far = forward.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -70,7 +71,7 @@ def stream_table(ordered: DataFrame) -> DataFrame:
 
     It also has the waiting times at the receiver, the round trips, and the transitions between lost and received first
     attempts. A packet arrived if the receiver recorded it, or if a cumulative acknowledgement says so. `receiver` is
-    the hash of the receiver's writer, and `delay_us` the shortest time to it, by two clocks.
+    the hash of the receiver's writer, and `delay_us` the shortest time from sending to arrival, by two clocks.
     """
     received, sent = F.col("received") > 0, F.col("sent") > 0
     arrived = received | F.col("proven")

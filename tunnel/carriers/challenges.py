@@ -128,7 +128,7 @@ class Introduction:
         if scheme:
             offers = [offer for offer in challenges if offer.scheme == scheme == "digest"]
             if not any(offer.parameters.get("stale", "").lower() == "true" for offer in offers):
-                if self.user:  # without a user it was a ticket of the operating system, which may have a new one later
+                if self.user:  # without a user, we sent a ticket of the operating system: later it can have another
                     self.refusal = self.advice(challenges)
                 return False
         best = next((offer for offer in sorted(challenges, key=_strength) if self._can_answer(offer)), None)

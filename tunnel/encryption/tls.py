@@ -61,7 +61,7 @@ def _no_password() -> str:
 
 
 def _restricted(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Allow TLS 1.3 only, without tickets. (A context made like this one ignores SSLKEYLOGFILE.)"""
+    """Allow TLS 1.3 only, without tickets. (A context that `ssl.SSLContext` makes, as here, ignores SSLKEYLOGFILE.)"""
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
     context.options |= ssl.OP_NO_TICKET
     return context

@@ -134,7 +134,7 @@ class Lane:
         self.owes = self.owes or len(answer.data) > 0
 
     def end_stream(self, now: int, *, owes: bool) -> None:
-        """End the stream. If the lane `owes`, the relay does not know yet how much of it has come."""
+        """End the stream. If the lane `owes`, the relay does not know yet how much of the stream has come."""
         self.streaming = False
         self.owes = owes
         self.used_us = now

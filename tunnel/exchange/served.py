@@ -40,7 +40,7 @@ from tunnel.wire import (
 
 __all__ = ["Reply", "ServedLane", "ServedLimits", "ServedRequest"]
 
-_STREAM_BYTES_MIN = 4096  # a stream that may hold less is not worth its envelopes
+_STREAM_BYTES_MIN = 4096  # a stream limited to fewer bytes is not worth its envelopes
 _SERIAL_MAX = 2**32 - 1  # 7.2: endpoints attach again long before this is reached
 
 
@@ -58,12 +58,13 @@ class ServedLimits(msgspec.Struct):
 class Reply(msgspec.Struct):
     """An answer to send on the HTTP exchange `handle`. The caller encodes it with `encode_envelope`.
 
-    With an answer that does not go on, the body of the HTTP exchange ends. If `is_cut`, it ends without this answer.
+    If the answer does not go on, the body of the HTTP exchange ends after it. If `is_cut`, the body ends at once, and
+    the answer is not sent.
     """
 
     handle: int
     answer: Answer
-    previous: int = 0  # the handle of the lane's previous answer; 0: there was none
+    previous: int = 0  # the handle of the previous answer, which nothing waits for any more; 0: none
     is_cut: bool = False
 
 
@@ -72,7 +73,7 @@ class ServedRequest(msgspec.Struct):
 
     applies: bool
     frames: list[Frame]
-    replies: list[Reply]  # to send at once: to a released request, a repeat or an old number, or the end of a stream
+    replies: list[Reply]  # to send at once: answers to a released request, a repeat or an old number; ends of streams
     discarded: Discarded | None = None
 
 
@@ -118,7 +119,7 @@ class ServedLane:
         self._ledger = Ledger()
         self._first_serial = 0
         self._pace = pace or StreamPace()
-        self._stream: ServedStream | None = None  # open, or over with packets that are not confirmed
+        self._stream: ServedStream | None = None  # open, or over but with packets that are not confirmed
         self._outgoing: Frame | None = None  # a frame that leaves in pieces; it is not in the ledger
         self._outgoing_offset = 0  # bytes of that frame that are confirmed
         self._piece_bytes = 0  # bytes sent after that offset and not confirmed
@@ -170,8 +171,8 @@ class ServedLane:
     def has_sent(self, serial: int) -> bool:
         """Return whether an answer of this lane had this serial or a higher one.
 
-        A request that names a serial above all of them was meant for an earlier life of the lane and must confirm
-        nothing (7.3).
+        A request that names a serial which no answer has had was meant for an earlier life of the lane and must
+        confirm nothing (7.3).
         """
         return serial <= self.serial
 
@@ -370,7 +371,7 @@ class ServedLane:
         if exchange.number < self.highest:
             reply = self._reply(handle, exchange.number, self.serial)
             if self.stream is not None:
-                # It may be a proxy's late copy, which must not cut the stream.
+                # The request may be a proxy's late copy, which must not cut the stream.
                 reply.previous, self._answer_handle = 0, reply.previous
             return [reply]
         replies = self._end_stream() + self._release()

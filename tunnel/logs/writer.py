@@ -53,8 +53,9 @@ class LineWriter:
     A payer may hold no more bytes than are free at that time, so that lines about one user leave room for those about
     others. The process itself, the payer "", may use all bytes.
 
-    `lost(count)` returns the line to write when lines were dropped; it is written after those that waited then.
-    `due()` is called by the thread, at the latest after the number of seconds that it returned last, and after `look`.
+    `lost(count)` returns the line that reports dropped lines; it is written after those that waited when the first of
+    them was dropped. The thread calls `due()` at the latest after the number of seconds that the previous call
+    returned, and after `look`.
     """
 
     def __init__(
@@ -76,9 +77,9 @@ class LineWriter:
         self._held_bytes = 0  # including those that are being written
         self._bytes_of: dict[str, int] = {}
         self._put = 0  # lines, including those that are not written yet
-        self._finished = 0  # of these, lines that were written or that could not be
-        self._reported = 0  # of the dropped lines
-        self._report_after: int | None = None  # report further losses after this line
+        self._finished = 0  # of these, lines that were written, or whose write failed
+        self._reported = 0  # number of dropped lines that were reported
+        self._report_after: int | None = None  # report losses when that many lines are finished; None: no losses
         self._is_woken = False
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
@@ -177,7 +178,7 @@ class LineWriter:
         try:
             self._write(self._lost(count))
         except (OSError, ValueError):
-            return  # it is tried again after the next line
+            return  # the report is tried again after the next lines
         with self._changed:
             self._reported += count
             self._report_after = None if self.dropped == self._reported else self._put

@@ -124,7 +124,7 @@ class AsyncProducer(Startable):
         event_handler: EventHandler | None = None,
         callback_handler: CallbackHandler | None = None,
     ) -> None:
-        self.failed = 0  # items
+        self.failed = 0  # number of items that could not be sent
         self._producer = producer
         self._config = config or AsyncProducerConfig()
         self._event_handler = event_handler or DefaultEventHandler()
@@ -234,7 +234,7 @@ class AsyncProducer(Startable):
             raise MessageError(f"{self.failed} messages so far could not be sent: {error}") from error
 
     async def _run(self) -> None:
-        passed = 0  # items since other tasks could run
+        passed = 0  # items sent since other tasks could last run
         while True:
             if not self._queue:
                 if self._closing:
@@ -256,8 +256,8 @@ class AsyncProducer(Startable):
                     waiter.set_result(None)
             passed += count
             if passed >= _YIELD_ITEMS:
-                # While the stream has room, nothing above yields to other tasks. Batches that follow each other without
-                # a turn of the loop also share the packets of a tunnel.
+                # While the stream has room, nothing above yields to other tasks. This does not yield after each batch,
+                # because batches without a turn of the event loop between them share the packets of a tunnel.
                 passed = 0
                 await asyncio.sleep(0)
 

@@ -40,7 +40,7 @@ class TraceEvent(enum.StrEnum):
     # qlog: recovery
     PACKET_LOST = "packet_lost"  # declared lost; `cause` names the rule
     MARKED_FOR_RETRANSMIT = "marked_for_retransmit"
-    TIMER_UPDATED = "timer_updated"  # `cause` set, expired or cancelled; `text` names the timer
+    TIMER_UPDATED = "timer_updated"  # `cause` set, expired or cancelled; `text` names the timers
     RECOVERY_METRICS_UPDATED = "recovery_metrics_updated"
     # qlog: connections and streams
     CONNECTION_STARTED = "connection_started"
@@ -224,7 +224,7 @@ class TraceRecord(
     status: int = 0  # HTTP status
     latency_us: int = 0
     count: int = 0
-    text: str = ""  # for people; analyses read it only for the events above that promise a value
+    text: str = ""  # for people; analyses read it only for the events whose comment above says what it is
     writer: str = ""  # the writer of the file; unique in a run
     number: int = 0  # counts the records of that writer, from 1; a gap shows lost records
     wall_us: int = 0  # microseconds since 1970, UTC; the writer sets it

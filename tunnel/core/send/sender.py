@@ -125,7 +125,7 @@ class Sender:
     def suspend(self) -> None:
         """Stop sending: the route is lost."""
         self.suspended = True
-        self._void_receipts()  # not only on resume: an ACK may come before the ACCEPTED that resumes
+        self._void_receipts()  # here and not only in `resume`: an ACK can come before the ACCEPTED that resumes
         self._clear_timers()
 
     def _void_receipts(self) -> None:
@@ -207,7 +207,7 @@ class Sender:
         exact = self._learn_from_echo(echoed, ack, fresh_echo, now) if echoed is not None else None
         for segment in newly:
             if segment.attempt and segment is not exact:
-                self._loss.forget(segment)  # it is not known which attempt arrived, so this says nothing about others
+                self._loss.forget(segment)  # it is unknown which attempt arrived: this tells nothing of other packets
             else:
                 self._loss.acknowledged(segment)
         if newly:

@@ -79,8 +79,8 @@ class BrokerProducer(Producer):
     async def send_at(self, offset: int, topic: str, *values: Any, partition: int = 0) -> None:
         """Send values that must get the offsets from `offset` on. So a partition's only producer stores no set twice.
 
-        RemoteCallError with the code CONFLICT if the partition goes on with another offset: then this set, or a part of
-        it, was stored before, or another producer sends to the partition.
+        Raise RemoteCallError with the code CONFLICT if the partition's next offset is another one: then this set, or a
+        part of it, was stored before, or another producer sends to the partition.
         """
         await self._call(self.encode([ProducerData(topic, values, partition)]), {"at": str(offset)})
 
@@ -133,7 +133,7 @@ class BrokerClient:
     async def commit(
         self, group: str, topic: str, partition: int, offset: int, *, force: bool = False, member: str = ""
     ) -> int:
-        """Store that a group has read the messages before `offset`, and return the position that holds.
+        """Store that a group has read the messages before `offset`, and return the position that the broker now keeps.
 
         A position never goes back, unless `force` is set. With `member`, it is stored only if the partition belongs to
         that member of the group.
