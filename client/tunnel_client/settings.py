@@ -32,7 +32,7 @@ USER_TIMEOUT_S = 300.0
 
 
 class Unset(enum.Enum):
-    """The type of UNSET, which marks a setting that was not given where None already has a meaning."""
+    """The type of UNSET, which means "not given" for settings whose None already has another meaning."""
 
     UNSET = "not given"
 

@@ -59,7 +59,7 @@ class Road(msgspec.Struct, frozen=True):
 
 
 def _peer(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Start a role; return the address that it announced when it was ready."""
+    """Start a role of `road_peer`; return the address that it announced when it was ready."""
     command = python_command(_PEER, *arguments)
     process = Process(command, ready=lambda line: line.startswith("ready "), environment=environment)
     return stack.enter_context(process).ready_line.split()[1]

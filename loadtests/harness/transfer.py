@@ -97,7 +97,7 @@ class Flow:
         """
         while not self.in_flight_bytes and self.received_bytes < self.size_bytes:
             self.hold(max(self._hold_bytes, self.written_bytes + 1))
-            await asyncio.sleep(0)  # to the writer; there is no event to wait for
+            await asyncio.sleep(0)  # let the writer run; there is no event to wait for
         return self.in_flight_bytes
 
     @property

@@ -45,7 +45,7 @@ class LanesWorld:
         self.given: list[int] = []  # names of the packets that the relay was given
         self.delivered: dict[int, int] = {}  # by name: number of deliveries
         self.resets = 0  # how often all lanes began again: unconfirmed packets may then come twice
-        self.lied = False  # an answer was invented: the lanes only promise not to fail
+        self.lied = False  # an answer was invented; from then on, the lanes promise only not to fail
         self.refused = False
         self._attached = self._troubled = False
         self._next_token = 1

@@ -54,7 +54,7 @@ def test_nginx_that_refuses_large_bodies(tmp_path: Path, body: str) -> None:
 @nginx
 @pytest.mark.parametrize(("status", "burst"), [(503, ""), (429, "burst=20 nodelay"), (503, "burst=20")])
 def test_nginx_that_limits_the_rate_of_requests(tmp_path: Path, status: int, burst: str) -> None:
-    """The rate is learned: then fewer requests are refused than pass, and bodies grow, although requests wait."""
+    """The rate is learned: then fewer requests are refused than pass, and bodies grow, even if nginx delays some."""
 
     async def main() -> None:
         async with a_relay(relay), client(server.url, carrier="poll") as attachment:

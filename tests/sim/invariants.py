@@ -24,7 +24,7 @@ SPINS_MAX = 2_000  # pumps of one node at one instant
 
 
 def check_node_step(node: Node) -> None:
-    """After a pump, check the connections that it touched, the shared budget, and the clock."""
+    """After `Node.pump`, check the connections that it touched, the shared budget, and the clock."""
     endpoint = node.endpoint
     touched, node.touched = node.touched, {}
     for connection_id in touched:
@@ -60,21 +60,23 @@ def _check_connection(node: Node, connection: Connection) -> None:
 
 
 def _check_sending(node: Node, connection: Connection) -> None:
-    """In flight <= window (3.6: or 64 KiB before any is known) and edge; written bytes <= buffer."""
+    """The bytes in flight fit the window (64 KiB until it is known, 3.6) and the edge; written bytes fit the buffer."""
     window = connection.sender.window
     edge = max(window.peer_edge, EARLY_BYTES_MAX)
     party = node.parties.get(connection.id)
     peer = party.peer() if party is not None else None
     if peer is not None and not peer.connection.receiver.window.discarding:
-        # the reader's own edge, not the writer's belief of it
+        # the end of the window as its reader knows it, too, and not only as the writer does
         edge = max(min(window.peer_edge, peer.connection.receiver.window.right_edge), EARLY_BYTES_MAX)
     if window.sent_offset > edge:
         beyond = window.sent_offset - edge
         raise Violation(f"{node}, connection {connection.id}: {beyond} bytes sent beyond the peer's window")
-    load_max = max(window.edge_bytes, node.edge_used.get(connection.id, 0), TRICKLE_BYTES)  # 4.11: 1 KiB while it is 0
+    # 4.11: one packet of up to 1 KiB may leave while the load is 0, whatever the edge
+    load_max = max(window.edge_bytes, node.edge_used.get(connection.id, 0), TRICKLE_BYTES)
     if window.edge_used > load_max:
         oldest = window.outstanding.get(window.oldest)
-        allowed = oldest.size if oldest is not None and oldest.charged else 0  # 4.11: the oldest is sent again
+        # 4.11: the oldest packet may be sent again, whatever the edge
+        allowed = oldest.size if oldest is not None and oldest.charged else 0
         if window.edge_used - allowed > load_max:
             raise Violation(
                 f"{node}, connection {connection.id}: {window.edge_used} bytes in flight, "
@@ -87,7 +89,7 @@ def _check_sending(node: Node, connection: Connection) -> None:
 
 
 def _check_receiving(node: Node, connection: Connection) -> None:
-    """Bytes kept for the reader <= the window that was announced (3.6 allows 64 KiB before any is)."""
+    """The bytes kept for the reader fit the window that was announced; 3.6 allows 64 KiB before that."""
     window = connection.receiver.window
     kept = window.buffered_bytes + window._ahead_bytes
     if kept > max(window.size_bytes, EARLY_BYTES_MAX) or window.size_bytes > node.spec.endpoint.window_bytes_max:

@@ -1,7 +1,8 @@
 """Finds code whose result depends on the order of a set, which changes with the hash seed.
 
-Displays, calls, annotations and assignments make a name a set, for a function or a module; attributes count for a whole
-file. A set that any other call returns is not recognised.
+A name counts as a set in its function or module if it is annotated as one, or if a value that is known to be one is
+assigned to it. An attribute counts in the whole file. Known are sets in braces, calls of `set` and `frozenset`, and
+what methods and operators of sets make of them; a set that any other call returns is not recognised.
 """
 
 import ast
@@ -148,7 +149,7 @@ def is_set_type(annotation: ast.expr | None) -> bool:
         case ast.BinOp(op=ast.BitOr(), left=left, right=right):
             return is_set_type(left) or is_set_type(right)
         case ast.Subscript(value=value, slice=inner):
-            # ClassVar[...] and Final[...] do not say what they hold.
+            # In ClassVar[...] and Final[...], the type in the brackets counts.
             return is_set_type(inner) if getattr(value, "id", "") in ("ClassVar", "Final") else is_set_type(value)
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name in SET_TYPES

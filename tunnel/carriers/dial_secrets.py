@@ -44,7 +44,7 @@ class SecretsInUse:
     def renew(self, secrets: DialSecrets, refused: Callable[[int], None]) -> None:
         """Use these secrets from the next request on. If they are refused, call `refused` once with the HTTP status."""
         if self._other is None or self.now is not self._newest:
-            self._other = self.now  # otherwise, `now` is untried: keep the older ones
+            self._other = self.now  # otherwise, `now` was never accepted: keep the older ones
         self.now = self._newest = secrets
         self._is_other_refused = self._is_other_unknown = False
         self._tell = refused

@@ -104,7 +104,7 @@ class EncryptedTransport(Transport):
         self._loop.call_soon(self._show_released)
 
     def _show_released(self) -> None:
-        """Process the end that waited for the reader."""
+        """Process the end that was held back for the reader, if the reader has read everything or will not read on."""
         if self._stream is not None and self._over is None:
             for event in self._stream.released():
                 self._show(self._stream, event)

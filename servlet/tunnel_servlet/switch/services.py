@@ -51,7 +51,7 @@ class Services:
             if listener is not None and state.version > listener.version:
                 listener.version = state.version
                 self._take_down(listener, now)
-            is_up = listener is not None and listener.is_up  # only if the version is repeated, which changes nothing
+            is_up = listener is not None and listener.is_up  # true only for a repeated version, which changes nothing
             return _answer(state, ListenStatus.UP if is_up else ListenStatus.DOWN, public=_public(listener))
         user = attachment.account.user
         if not self._may_listen(user, state.name):
@@ -129,7 +129,7 @@ class Services:
         return told
 
     def free_names(self, is_allowed: Callable[[str, str], bool]) -> None:
-        """Free the names that are kept for users who may not listen under them: `is_allowed(user, name)`."""
+        """Free the names that are kept for users who may not use them, as `is_allowed(user, name)` says."""
         self._owners.forget_unless(is_allowed)
 
     # --- inside
@@ -155,7 +155,7 @@ class Services:
         self._changed(name)
 
     def _why_elsewhere(self, attachment: ServedAttachment, name: str, place: PublicPlace) -> str:
-        """Return why the service cannot have this place, if another endpoint made it public elsewhere; else empty."""
+        """Return why the place is refused, if another endpoint made the service public elsewhere; else empty."""
         others = [one.public for one in self._up.get(name, ()) if one.attachment is not attachment]
         found = next((other for other in others if other not in (None, place)), None)
         advice = "already, through another endpoint: stop that one, or choose another name"

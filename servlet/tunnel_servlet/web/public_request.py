@@ -37,7 +37,7 @@ class PublicRequest:
         self.is_upgrade = False  # to WebSocket: what follows the head is not HTTP
         self._client = client
         self._scheme = scheme
-        self.is_chunked = False  # each few bytes of the body may be a chunk, which costs time to parse
+        self.is_chunked = False  # the body can consist of tiny chunks, each of which costs time to parse
         self._fed = 0  # bytes
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES_MAX)
 

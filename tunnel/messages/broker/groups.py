@@ -32,7 +32,7 @@ class Group:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def partitions_of(self, member: str, count: int) -> list[int]:
-        """Return the partitions of a member, of a topic with `count` of them."""
+        """Return the partitions that a member has, if the topic has `count` of them."""
         if member not in self.members:
             return []
         place = list(self.members).index(member)
