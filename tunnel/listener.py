@@ -14,7 +14,7 @@ from tunnel.wire import RejectReason, Target
 
 __all__ = ["BACKLOG", "ExitHandler", "ExitRequest", "Handler", "Server", "Sink", "dial_failure", "serve_streams"]
 
-BACKLOG = 1024  # the CONNECTs to a service that may be unanswered at once; others wait at the relay
+BACKLOG = 1024  # how many CONNECTs to a service may be unanswered at once; others wait at the relay
 
 Handler: TypeAlias = Callable[[StreamReader, StreamWriter], Awaitable[None] | None]
 Sink: TypeAlias = Callable[[Transport], None]  # called with each new connection, which it then owns

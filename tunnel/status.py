@@ -12,7 +12,7 @@ __all__ = ["AttachmentStats", "ConnectionListener", "ErrorListener", "Listeners"
 
 
 class ConnectionListener(Protocol):
-    """Is notified when the relay does not answer or does not know the attachment, and when both are well again.
+    """Is notified when the relay does not answer or does not know the attachment, and when it does both again.
 
     Streams survive in between, until the user timeout. `disconnected` is also called when the relay has refused the
     attachment for good, which ends all streams.
@@ -32,8 +32,8 @@ class ErrorListener(Protocol):
 class StatisticsCollector(Protocol):
     """Counts the bytes of batches: first when a batch is filled, then when it is written to a connection.
 
-    Writes include repeats and headers. A batch that was counted as filled but not yet as written is still in the
-    process.
+    Writes include repeats and headers. A batch that was counted as filled but not yet as written has not left
+    this process.
     """
 
     def increment_out_bytes(self, size_bytes: int) -> None: ...

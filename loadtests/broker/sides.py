@@ -1,4 +1,4 @@
-"""The clients that are killed: `python -m loadtests.broker.sides` with one of these.
+"""The clients that the load test kills: `python -m loadtests.broker.sides` with one of these lines.
 
     producer ROAD DIRECTORY PARTITION TOTAL GROUP...
     consumer ROAD DIRECTORY GROUP PARTITIONS TOTAL
@@ -6,8 +6,8 @@
 ROAD is HOST:PORT of the broker, or the URL of a relay at which the broker is a service. A producer is the only one of
 its partition, and sends each message at the offset that is its number. It waits for the slowest group (in
 DIRECTORY/GROUP), so that it still has messages to send when it is killed. A consumer appends the number of each message
-to a file of its own for each partition. The size of that file is its position: effect and position are one write, so a
-message that arrives again is recognised by its offset.
+to a file of its own for each partition. The size of that file is the consumer's position: effect and position are one
+write, so a message that arrives again is recognised by its offset.
 """
 
 from __future__ import annotations

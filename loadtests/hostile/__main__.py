@@ -26,8 +26,8 @@ _PAUSE_S = 0.01
 _SETTLE_S = 0.5
 _LOST_S = 30.0
 _SETTLED_S = 10.0
-# After an attack, the relay may keep this much memory more than before it, a tenth of what it had before, and the
-# packets that wait. 24 MiB are for Python's own allocator, which returns a MiB only when no object is left in it.
+# After an attack, the relay may use more memory than before the attack: this much, a tenth of what it used before, and
+# the packets that wait. 24 MiB are for Python's own allocator, which returns a MiB only when no object is left in it.
 _KEPT_BYTES = 40 << 20
 _MIB = 1 << 20
 

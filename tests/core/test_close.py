@@ -154,7 +154,7 @@ def test_peer_closed_close_called() -> None:
 
 
 def test_drain_close_acked() -> None:  # 5.7
-    """When the ACK of a CLOSE that crossed the peer's comes, nothing more is awaited: the route is released."""
+    """Two CLOSEs cross: when its own is acknowledged, an endpoint waits for nothing more, and releases the route."""
     pair = Pair()
     one, other = pair.open()
     pair.lose = lambda side, packet: packet.type == SHUTDOWN

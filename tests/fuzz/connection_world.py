@@ -77,7 +77,10 @@ class _Recorder(dict[int, Connection]):
 
 
 class World:
-    """`inbox` is in flight to the endpoint: pairs of a packet and its sender (None: the relay, or an unknown peer)."""
+    """The endpoint and all that it talks to.
+
+    `inbox` is in flight to the endpoint: pairs of a packet and its sender (None: the relay, or an unknown peer).
+    """
 
     def __init__(
         self, draw: Draw, config: EndpointConfig, random: Random, *, hostile: bool, fat: bool, traced: bool

@@ -21,7 +21,7 @@ NOTICED = (Outcome.KILLED, Outcome.TIMEOUT, Outcome.CRASHED, Outcome.MISTYPED)
 
 
 def changes(mutated: str) -> dict[str, str]:
-    """For every mutant in the text of a mutated module: its function, and how its tokens changed, with an ordinal.
+    """Return, for every mutant in a mutated module's text, its function and the change of its tokens, with an ordinal.
 
     `Box.full: 4 => 5 #1` says that the first 4 in the function becomes a 5. Lines, comments and the layout of the code
     do not count, so that clearer code need not change the names of its mutants.
@@ -67,7 +67,10 @@ def _difference(before: list[str], after: list[str]) -> str:
 
 
 def read_defended(text: str) -> dict[str, str]:
-    """`core.rtt Rtt.sample: OLD => NEW #1` to its reason: the next indented line. ValueError for a line without one."""
+    """Map each line such as `core.rtt Rtt.sample: OLD => NEW #1` to its reason, which is the next indented line.
+
+    Raise ValueError for a line without a reason.
+    """
     defended: dict[str, str] = {}
     waiting: list[str] = []
     for line in text.splitlines():

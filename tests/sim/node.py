@@ -90,7 +90,7 @@ class Application(Protocol):
 
 
 class Node:
-    """One process behind the firewall, or beside a service. It may be paused, jump in time, die and come back."""
+    """One process behind the firewall, or beside a service. A run can pause it, advance its clock, or restart it."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class Node:
         self._in_life(self.lives, lambda: self._give_link_up(link, unreceipted))
 
     def link_refused(self, link: LinkPath) -> None:
-        """The relay does not know this attachment, or not this generation of it, or is away."""
+        """The relay is away, or does not know this attachment or its generation."""
         self._in_life(self.lives, lambda: self._give_link_up(link, []))
 
     def link_receipted(self, token: int) -> None:

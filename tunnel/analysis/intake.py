@@ -88,8 +88,9 @@ def compressed_bytes(folder: Folder) -> int:
 def add_new(traces: Folder, ledger: Ledger, append: Append) -> Intake:
     """Check the new files of a folder, and add to the tables what they do not contain. Return all findings.
 
-    Nothing is added if `append` raises an error, or if it added less than there is, which raises SetupError. The next
-    call then begins again. A file that changes while it is read is looked at again, and a copy of it is read.
+    Nothing is added if `append` raises an error, or if it added more or fewer rows of a file than there are, which
+    raises SetupError. The next call then begins again. A file that changes while it is read is looked at again, and a
+    copy of it is read.
     """
     seen = {(entry.file.name, entry.file.size_bytes, entry.file.changed_ns) for entry in ledger.entries}
     restless: set[str] = set()

@@ -91,7 +91,7 @@ class Flushed(msgspec.Struct, frozen=True):
 class PeerClosed(msgspec.Struct, frozen=True):
     """The peer closed. It reads no more, so nothing can be written any more; the rest of its stream can still be read.
 
-    `junked_bytes` of what was written were not acknowledged. If that is more than 0, the connection will end with Lost.
+    Of the bytes written, `junked_bytes` were not acknowledged. If there are any, the connection will end with Lost.
     """
 
     connection_id: int

@@ -135,9 +135,10 @@ class Flight:
         return request, evicted
 
     def fail(self, request_id: int, text: str, retry_after_us: int, now: int, *, explained: bool = False) -> None:
-        """Record that an open attempt was reported as failed. `explained`: by the relay, or by a limit of requests.
+        """Record that an open attempt was reported as failed.
 
-        The repeat leaves at once after the first such failure, and soon after later ones (7.8).
+        The repeat leaves at once after the first such failure, and soon after later ones (7.8). `explained`: the relay,
+        or a limit of requests, is known to be the reason.
         """
         attempt = self.take(request_id)
         if not attempt.overdue:

@@ -4,10 +4,10 @@ Some paths carry only a few requests at once; further requests wait until one of
 places, a push waits until a hold ends. The sign of this: a push takes long, and is answered just after a hold has
 ended.
 
-Not every push has to wait on such a path: some pass after a hold has ended, before the next pull takes the place. They
-say nothing while the sign is recent. Evidence against the sign is an exchange that is answered quickly while as many
-pulls are held as may be, or one that is late for another reason. While requests are refused because of their number,
-pushes wait for other reasons, and the sign says nothing.
+Not every push has to wait on such a path: some pass after a hold has ended, before the next pull takes the place. So
+while the sign is recent, a quick answer is evidence against it only if as many pulls were held as are allowed. An
+exchange that is late for another reason is evidence against it, too. While requests are refused because of their
+number, pushes wait for other reasons, and the sign proves nothing.
 """
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
@@ -18,9 +18,9 @@ _MOST = 2
 _BLOCKED_US = 100 * MILLISECOND_US  # an exchange that exceeds the round trip by less was not kept waiting
 # An exchange that is answered within this time plus two round trips after the end of a hold was waiting for that hold.
 _AFTER_US = 20 * MILLISECOND_US
-# The answers of both may arrive in the wrong order, since they come on different connections.
+# Its answer can also arrive up to this long before the end of the hold, which comes on another connection.
 _BEFORE_US = 20 * MILLISECOND_US
-_RECENT_US = 10 * SECOND_US  # what the module says of the sign and of refusals holds for this time
+_RECENT_US = 10 * SECOND_US  # the sign counts as recent for this time; after a refusal, it is ignored for this time
 _WAITED = 3  # what an exchange that waited for a hold adds to the count; evidence against it takes 1 away
 _ENOUGH = 6  # the count at which one pull fewer is held
 _AGAIN_US_MIN = 60 * SECOND_US  # wait before more pulls are held again; doubles up to the maximum
@@ -38,7 +38,7 @@ class HeldPulls:
         # what it took from the count.
         self._late = (0, 0, 0)
         self._waited_us = 0  # when the sign was last seen
-        self._ignored_until_us = 0  # until then the sign says nothing
+        self._ignored_until_us = 0  # until then the sign is ignored
         self._again_us = 0  # when one more may be held again
         self._wait_us = _AGAIN_US_MIN
 
@@ -66,7 +66,7 @@ class HeldPulls:
         """Learn from the answer to an exchange that the relay answers at once. Return whether `most` changed.
 
         The exchange was sent at `sent_us`; `least_us` is the round trip without queues, `lanes` the number of lanes,
-        `held_pulls` the number of pulls that the relay may have held all the time while the exchange travelled.
+        `held_pulls` the number of pulls that the relay can have held during the exchange's whole journey.
         """
         held_us, after_us = self._expired_us - sent_us, now - self._expired_us
         if held_us >= least_us + _BLOCKED_US and after_us <= _AFTER_US + 2 * least_us:

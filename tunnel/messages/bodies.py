@@ -146,9 +146,9 @@ class SpooledBody:
                 waiting[0] = waiting[0][written:]
 
     def save(self, path: Path) -> None:
-        """Give the file a name, under which no file must exist. Blocks if the file has to be copied."""
+        """Give the file a name that no other file has. Blocks if the file has to be copied."""
         try:
-            # linkat(2): os.link follows the link in /proc only if it gets a directory
+            # os.link follows the link in /proc only if it gets a directory (`src_dir_fd`, see linkat(2))
             directory = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.link(f"/proc/self/fd/{self.file.fileno()}", path, src_dir_fd=directory, follow_symlinks=True)

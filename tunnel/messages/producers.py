@@ -124,7 +124,7 @@ class SyncProducer(Producer):
         self._wait = writer.flush if acknowledged else writer.drain  # type: ignore[attr-defined]
 
     async def send(self, topic: str, *values: Any, partition: int = 0) -> None:
-        """Encode, check and send these values as one set. If one is too large, nothing is written."""
+        """Encode, check and send these values as one set. If a value is too large, nothing is written."""
         await self.send_data(ProducerData(topic, values, partition))
 
     async def send_data(self, *data: ProducerData) -> None:

@@ -20,7 +20,7 @@ from tunnel_client.sockets.loop_thread import LoopThread, loop_thread, make_immo
 __all__ = ["Connecting", "Runtime", "configure", "connecting", "default_runtime"]
 
 LINGER_S = 10.0  # how long the end of the process waits for written bytes to arrive
-GRACE_S = 1.0  # the loop counts as stuck if it has not handled a timeout this long after it
+GRACE_S = 1.0  # a loop that has not handled a timeout this long after its time counts as stuck
 
 
 class Runtime:

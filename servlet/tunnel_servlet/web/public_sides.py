@@ -112,8 +112,8 @@ class _Phase(enum.Enum):
 class HttpSide(PublicSide):
     """A connection that carries one HTTP request, whose head must arrive within `head_seconds`.
 
-    `begin` is called once the head has come: `host` says which service it asks for. The processor time of parsing, in
-    small pieces, is charged to the owner of that service; reading stops while it is not the payer's turn.
+    `begin` is called once the head has come: `host` then says which service the client asks for. The processor time of
+    parsing, in small pieces, is charged to the owner of that service; reading stops while it is not the payer's turn.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class HttpSide(PublicSide):
         self._may_read = False  # the service takes more
         self._is_input_held = False  # it is not the payer's turn
         self._rest = bytearray()  # input that waits until the service takes more and it is the payer's turn
-        self._is_end_next = False  # the end of the input came, and waits for the rest
+        self._is_end_next = False  # the end of the input came, and waits until `_rest` is handled
         self._request: PublicRequest
         self._held = bytearray()  # input that waits until the service switches protocols
         self._is_end_held = False  # the end of the input waits until then, too

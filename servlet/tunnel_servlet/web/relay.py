@@ -51,7 +51,7 @@ class Relay:
         self.grants = config.grants
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
         self.reloads = Reloads()
-        self.roleless: set[str] = set()  # users, perhaps exits, of whom the log has said that an endpoint gave no role
+        self.roleless: set[str] = set()  # users that may be exits, whose endpoint without a role the log has reported
         self.is_draining = False
         self.is_ready = False
         self.public_ports = PublicPorts(config.limits, lambda: self.grants, lambda: self.host)
@@ -137,7 +137,7 @@ class Relay:
         return self.grants.is_exit(user)
 
     def authorise(self, user: str, target: Target) -> Decision:
-        """Decide whether the user may reach the target. A name from `strangers_of` reaches only what is public."""
+        """Decide whether the user may reach the target. Strangers (see inline_id.py) reach only what is public."""
         owner = owner_in(user)
         if owner:
             is_public = target.kind == TargetKind.SERVICE and self.public_ports.is_public(owner, target.host)

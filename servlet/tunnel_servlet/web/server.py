@@ -33,15 +33,15 @@ _ADMIN_CONNECTIONS_MAX = 16
 _ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
-_PIECE_BYTES = 4 * 1024  # of a head, a chunked body or websocket frames: parsed before its cost is charged
-_AHEAD_REQUESTS = 2  # that aiohttp parses on a connection before it stops reading from it; its own default is 32
-_READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses at twice this size until the handler has read it
+_PIECE_BYTES = 4 * 1024  # of a head, a chunked body or websocket frames, parsed before their cost is charged
+_AHEAD_REQUESTS = 2  # aiohttp parses this many ahead on a connection, then stops reading from it; its default is 32
+_READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses above twice this size, until less than this size is unread
 
 
-# aiohttp has no option for this. A parsed request takes 4 KiB, and tens of objects for the garbage collector to visit.
-# After a request whose body came later than its head, its parser counts one request too many, but never two. With one
-# place more than the queue has, the parser stops only when the queue is full, and starts again when a handler empties
-# the queue.
+# aiohttp has no option for the length of its queue of parsed requests. Each takes 4 KiB, and tens of objects for the
+# garbage collector to visit. After a request whose body came later than its head, aiohttp's parser counts one request
+# too many, but never two. So the parser may count to one more than the queue holds: it then stops only when the queue
+# is full, and starts again when a handler empties the queue.
 web_protocol.MAX_MSG_QUEUE_SIZE = _AHEAD_REQUESTS + 1
 
 
@@ -73,7 +73,7 @@ class RelayHandler(web.RequestHandler):
         self._spent_us = 0  # processor time that was charged for this connection
         self._is_chunked = False  # the body that comes has no length
         self._rest = b""  # data that came and waits for the payer's turn
-        self._rest_bytes = 0  # charged for it
+        self._rest_bytes = 0  # charged for `_rest`
         self._resuming: asyncio.Handle | None = None  # reads on, because the connection's new payer need not wait
         self._ahead_bytes = 0  # charged for data that came while aiohttp parses nothing, because a request waits
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
@@ -137,7 +137,7 @@ class RelayHandler(web.RequestHandler):
         self._hold_ahead(0)
 
     def _take_pieces(self) -> None:
-        """Parse the data that waits: piece by piece if each few bytes of it may be a chunk or a frame."""
+        """Parse the data that waits: piece by piece while it may be costly to parse (`_is_costly`)."""
         while self._rest and not self._is_held:
             size = _PIECE_BYTES if self._is_costly else len(self._rest)
             if self._guard is not None:

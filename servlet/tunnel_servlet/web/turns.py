@@ -36,7 +36,7 @@ class _Queue:
     def __init__(self) -> None:
         self.is_stopped = False
         self.running: dict[UserInput, str] = {}  # with their groups
-        self.held: dict[str, dict[UserInput, None]] = {}  # by group; both in the order in which they go on
+        self.held: dict[str, dict[UserInput, None]] = {}  # by group; both groups and inputs go on in this order
         self.waiting: deque[asyncio.Future[None]] = deque()
         self.timer: asyncio.Handle | None = None
 

@@ -17,7 +17,8 @@ __all__ = ["NO_EDGE", "Segment", "SegmentState", "SendWindow"]
 
 NO_EDGE = 1 << 62  # bytes: the edge before any relay has announced one
 JOIN_BYTES = 64 * 1024  # chunks below this are joined into one segment; larger ones are passed on without a copy
-# RFC 9293 3.8.6.2.1 (silly windows): while bytes are in flight, no smaller part of the bytes that wait is sent.
+# RFC 9293 3.8.6.2.1 (silly windows): while bytes are in flight, new ones leave only if the peer's window and the edge
+# have room for this many, or for all that wait.
 TRICKLE_BYTES = 1024
 
 
@@ -195,7 +196,7 @@ class SendWindow:
         self._ends.append(packet_type)
 
     def insert(self, packet_type: int, payload: bytes) -> None:
-        """Number a packet without bytes of the stream (ACCEPTED, OPTION). It leaves before bytes without a number."""
+        """Number a packet without bytes of the stream (ACCEPTED, OPTION). It leaves before bytes that have none yet."""
         segment = self._number(packet_type, payload, 0)
         segment.attempt = -1
         self.lose(segment, "")
