@@ -13,7 +13,7 @@ and removed, and each fsync. The test runs once, on the real file system. Then e
             with Log.open(tmp_path / "image" / "log") as log:
                 assert log.end_offset >= crash.last("durable", 0)
 
-What a power failure leaves, a seed chooses within these rules:
+A seed chooses what a power failure leaves, within these rules:
 
 - The content of a file has all that was written before its last `fsync` or `fdatasync`. Of what was written later, any
   sectors may be there, or none; lost sectors between others read as zeros. A cut (`ftruncate`) may be lost while later
@@ -22,8 +22,9 @@ What a power failure leaves, a seed chooses within these rules:
   few changes may be there: file systems with a journal keep the order within a directory, and POSIX promises nothing.
 - A new file whose name was not synced is lost with its content, whether or not the content was synced.
 
-Without a seed, everything that was not synced is lost. `spared` names directories directly below the root that lie on
-a machine with power: its processes died (`kill -9`), and everything they wrote is there.
+Without a seed, everything that was not synced is lost. The argument `spared` of `Crash.images` names directories
+directly below the root on which another machine writes. Its power did not fail, but its processes died (`kill -9`), so
+that everything they wrote is there.
 
 `disk.before`, if it is set, is called before each step, outside of every lock. It may block, to hold up one thread
 while another goes on, and raise OSError, as a full or broken disk does. The changes are recorded by replacing functions
@@ -116,7 +117,7 @@ class RecordedDisk:
         }
 
     def _check(self) -> None:
-        """Compare the record with the real files: a change that went past it would make every test of it worthless."""
+        """Compare the record with the real files: a change that is not recorded would make every test worthless."""
         *_, last = self.crashes()
         seen, found = last.seen(), self._found()
         wrong = sorted(

@@ -84,7 +84,7 @@ class Folder(Protocol):
         """Write a new file."""
 
     def put_if_absent(self, name: str, content: bytes) -> None:
-        """Write a file that appears in one step and survives a crash. Raise FileExistsError if there is one."""
+        """Write a file that appears in one step and survives a crash. Raise FileExistsError if the file exists."""
 
     def sync(self, name: str) -> None:
         """Make sure that a folder and everything in it would survive a crash."""

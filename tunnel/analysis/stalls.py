@@ -10,7 +10,7 @@ from tunnel.traces.record import TraceEvent
 
 __all__ = ["longest", "stalls_by_cause", "stalls_of"]
 
-_OPEN_US = 1_000_000  # a silence at the end of the trace is a stall if it is longer than this, and than the timeout
+_OPEN_US = 1_000_000  # a silence at the end of the trace is a stall if it is longer than this, and than the RTO
 
 _BEFORE = (
     "in_flight_bytes_before",

@@ -55,7 +55,7 @@ def walls(files: Rows) -> dict[str, int | None]:
     return found
 
 
-# of counts.details_of
+# tables made from the rows of counts.details_of
 
 
 def relays_of(details: Rows) -> list[tuple[str, str]]:
@@ -110,7 +110,7 @@ def _latency(row: Row) -> Row:
     return {"latency_us_p50": row["latency"][0], "latency_us_p99": row["latency"][1]}
 
 
-# of counts.sums_of
+# tables made from the rows of counts.sums_of
 
 
 def retransmissions(sums: Rows) -> Rows:
@@ -173,7 +173,7 @@ def _added(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[int
     return added
 
 
-# of other small tables
+# tables made from other rows
 
 
 def trip_values(classes: Rows) -> Rows:
@@ -196,7 +196,7 @@ def trips_of_all(times: Rows, of: str) -> Row:
 
 
 def trips_over_time(times: Rows) -> Rows:
-    """Return round trips, times from receipts and RTO by time bucket, from timing.trips_over_time."""
+    """Return round trips, times from receipt to acknowledgement and RTOs by time bucket, from timing.trips_over_time."""
     found: dict[int, Row] = {}
     for row in times:
         if row["bucket"] is None:

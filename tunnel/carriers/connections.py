@@ -143,10 +143,10 @@ class Connections:
             self._carried = max(self._carried, min(connection.place, len(self._busy) + len(self._idle)))
 
     def may_be_one_too_many(self, connection: Connection, now_s: float) -> bool:
-        """Return whether a request on this connection was refused, perhaps because too many connections are open.
+        """Return whether too many open connections are a possible reason why a request on this one was refused.
 
-        If so, the connection is closed after the request, which may soon use another one. For a few seconds, no
-        additional connection is opened.
+        If so, the connection is closed after the request, and the caller soon repeats the request on another one. For
+        a few seconds, no additional connection is opened.
         """
         others = sum(other.works for other in (*self._busy, *self._idle) if other is not connection)
         is_away = now_s - self._relay_answered_s > _RECENT_S

@@ -1,4 +1,4 @@
-"""One half of a link as an asyncio protocol: after the 101, one message in each direction, then batches (section 8).
+"""One half of a link as an asyncio protocol: after the HTTP upgrade, one message each way, then batches (section 8).
 
 The halves differ only in the first message: the endpoint sends an EXCHANGE that names its attachment, and the relay
 answers. A subclass handles batches and receipts: `DialedLink` at the endpoint, `RelayLink` at the relay.
@@ -53,7 +53,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def found(self, found: LinkInput) -> None:
-        """Handle received batches and receipts. Check `state.closed` afterwards: the same input may break the link."""
+        """Handle received batches and receipts. Check `state.closed` afterwards: the same input can break the link."""
         raise NotImplementedError
 
     def writable(self) -> None:

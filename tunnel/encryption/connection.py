@@ -1,4 +1,5 @@
-"""A connection with TLS inside: it stands between a transport and its connection, and has a connection's methods.
+"""A connection with TLS inside: it has a connection's methods, and stands between a `tunnel.transport.Transport` and
+the real connection.
 
 The owner passes each event of the connection to `translate` and acts on the events that come back. After every call of
 `read`, `close` or `abort`, `released` may return more events. `Connected` means here that the stream is encrypted with
@@ -263,7 +264,7 @@ class EncryptedConnection:
     def _pull(self, wanted_bytes: int, now: int) -> None:
         """Decrypt until there is plaintext to read, or nothing more to decrypt.
 
-        Of the plaintext, at most AHEAD_BYTES_MAX is more than the reader wants now.
+        At most `tls.AHEAD_BYTES_MAX` of the plaintext is more than the reader wants now.
         """
         while not len(self._plain) and self.failure is None and not (self.is_ready and self._closing):
             data = self._connection.read(wanted_bytes + FEED_BYTES_MAX, now)

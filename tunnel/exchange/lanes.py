@@ -2,8 +2,8 @@
 
 After any call, the caller must collect in this order: `poll_request` until None, `poll_event` until None, then wait for
 `next_timeout`. Push before collecting requests, so that batches get the idle lanes before pulls do. With
-`one_connection`, a repeat replaces the previous request of its lane, and the event `Abandoned` names that request:
-close its connection before sending the repeat.
+`LaneConfig.one_connection`, a repeat replaces the previous request of its lane, and the event `Abandoned` names that
+request: close its connection before sending the repeat.
 """
 
 from collections import deque
@@ -35,8 +35,8 @@ from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, enc
 
 __all__ = ["Lanes"]
 
-# An exchange waits for its turn if it takes longer than this and than 4 times the least round trip. (Not 4 SRTT, which
-# grows with such waits.)
+# An exchange counts as waiting for its turn, on a path that carries few requests at once, if it takes longer than this
+# and than 4 times the least round trip. (Not 4 SRTT, which grows with such waits.)
 _WAITS_US_MIN = 500 * MILLISECOND_US
 
 
@@ -136,7 +136,7 @@ class Lanes:
         return max(began_us, since_us) + max(_WAITS_US_MIN, 4 * self._path.round_trip.least_us)
 
     def room(self, now: int) -> int:
-        """Return how many bytes of packets a push may carry now; 0 if no lane is free, or during a gap (7.18)."""
+        """Return how many bytes of packets a push may carry now: 0 if no lane is free or the pace (7.18) forbids it."""
         if self._push_lane() is None or not self._path.pace.allows(now):
             return 0
         return self._path.room_bytes
@@ -265,7 +265,7 @@ class Lanes:
         if not self.attached:
             return max(pace_us, due_us)
         idle_us = self._idle_until_us()
-        # Until the pace allows a request, none leaves; then there may be room for a push, too.
+        # No request leaves before the pace allows it; by then, the caller may also find room for a push.
         due_us = pace_us if now < pace_us else min(due_us, self._pull_due_us())
         return min(due_us, NEVER_US if idle_us is None else idle_us)
 

@@ -212,8 +212,8 @@ class StreamingLanes(Lanes):
         return first
 
     def _confirming_lane(self, stream: IncomingStream) -> Lane | None:
-        """Return the lane for a request that confirms this stream. If the stream is over and its own lane is free, it
-        is that lane: a request there also ends the stream at the relay."""
+        """Return the lane for a request that confirms this stream. A stream that is over is confirmed on its own lane
+        if that lane is free: a request there also ends the stream at the relay."""
         if stream.is_over and stream.lane.idle:
             return stream.lane
         return self._set.idle(self.lane_count)
@@ -318,7 +318,7 @@ class StreamingLanes(Lanes):
             self.attach_again(outbid=outcome.verdict is Verdict.STALE)
 
     def _cut(self, stream: IncomingStream, now: int, *, is_closed: bool = False) -> None:
-        """End a stream from which something is missing. The lane's next number tells the relay what has come."""
+        """End a stream from which something is missing. The next request on its lane tells the relay what has come."""
         if not is_closed:
             self._events.append(Abandoned(stream.request_id))
         self._age.cut(now - stream.opened_us)

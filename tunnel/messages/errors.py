@@ -11,7 +11,7 @@ MessageError
 ├── MalformedFrameError         the peer does not speak this protocol: the connection is unusable
 ├── MessageCancelledError       the receiver refused the message; the text says why
 ├── ChannelClosedError          the underlying connection has ended
-├── ProducerClosedError         the producer was closed before
+├── ProducerClosedError         the producer was closed, and accepts no more values
 ├── RemoteCallError             the peer's handler failed, or there is none; `code` says which
 ├── LogError                    the log cannot be used: the text says what failed, and where
 │   └── OffsetOutOfRangeError     the offset is no longer, or not yet, in the log

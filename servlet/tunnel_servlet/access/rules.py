@@ -208,7 +208,7 @@ class Ruleset:
         return verdict if verdict.allowed or not self.check_address(address, port).allowed else Verdict(True, "")
 
     def check_address(self, address: IPAddress, port: int, name: str = "") -> Verdict:
-        """Check an address before it is dialled. `name` is the name it was resolved from, and passed `check_target`."""
+        """Check an address before it is dialled. `name` is the allowed name that resolved to it."""
         text = ""
         for face in embedded_addresses(address):
             verdict = self._check_embedded(face, port, name)
@@ -250,8 +250,8 @@ class Ruleset:
         return ""
 
     def resolving_clause(self, address: IPAddress, port: int, name: str) -> str:
-        """Return the clause that names the setting which would let the name lead to this address, which `check_address`
-        denies. The clause is empty unless the address is private."""
+        """Return a clause for a message about an address that `check_address` denies. It names the setting that would
+        let the name lead to this address, and is empty unless the address is private."""
         denied = [face for face in embedded_addresses(address) if not self._check_embedded(face, port, name).allowed]
         found = [special(face) for face in denied]
         networks = sorted({str(each.network) for each in found if each is not None and each.kind is Kind.PRIVATE})
@@ -280,7 +280,7 @@ class Ruleset:
         return Verdict(False, where if found is None else f"{where} ({found.kind.value}: a rule must name its range)")
 
     def _names_localhost(self, host: str, port: int) -> bool:
-        """Whether this host always means the machine itself (RFC 6761), and a rule names it; * does not."""
+        """Whether this host always means the machine itself (RFC 6761), and a rule names it. The host * names none."""
         name = read_host(host)
         if not isinstance(name, str) or not f".{name}".endswith(".localhost"):
             return False
@@ -288,7 +288,7 @@ class Ruleset:
 
 
 def _lists(network: IPNetwork, face: IPAddress, found: Special | None) -> bool:
-    """Whether the network covers the address. It covers a special address only if it lies within the special range."""
+    """Whether the network covers the address. It covers a special one only if the network lies in the special range."""
     if not is_within(face, network):
         return False
     if found is None:

@@ -132,9 +132,9 @@ class Forwarder:
             self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
 
     def _drop_misaddressed(self, leg: Leg, frame: Frame, now: int) -> None:
-        """Drop a packet whose destination is not the one that is bound, or that the relay cannot store yet (9.1, 3.6).
+        """Drop a packet with a destination other than the bound one, or one that came too early to be stored (9.1, 3.6).
 
-        With the right destination, the packet came here because it is too large.
+        A packet with the right destination comes here only because it is too large.
         """
         if leg.far_id and leg.far_id == frame.destination:
             self._too_large(leg, frame, now)

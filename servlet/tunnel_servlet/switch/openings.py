@@ -202,7 +202,7 @@ class Openings:
         return None
 
     def _deny(self, connect: Connect, frame: Frame, decision: Deny, now: int) -> Refusal | None:
-        """Refuse a CONNECT that the rules deny. The acceptor of a resume learns it, too.
+        """Refuse a CONNECT that the rules deny. The acceptor of a resume learns of the refusal, too.
 
         If the acceptor may be about to attach again, as the initiator did, the resume is not answered: the initiator
         repeats it (6.5).
@@ -258,9 +258,9 @@ class Openings:
                     self._routes.tell_rejected(route, *refusal)
 
     def _next_waiting(self, name: str) -> Route | None:
-        """Return the waiting route that goes on next, or None if none can. Strangers and users do not wait for each
-        other, because only some of the listeners accept strangers."""
-        goes_on: dict[str, bool] = {}  # by the owner of the service, for its strangers; under "", for users
+        """Return the waiting route that is to be handed next, or None if none can be. Strangers and users do not wait
+        for each other, because only some of the listeners accept strangers."""
+        goes_on: dict[str, bool] = {}  # by `Route.owner`: whether its routes can be handed; "" means those of users
         for route in self._routes.waiting.firsts(name):
             if route.owner not in goes_on:
                 listeners = self._services.candidates(name, route.owner)
@@ -307,7 +307,7 @@ class Openings:
         if isinstance(decision, Deny):
             refusal: Refusal | None = (decision.reason, decision.text)
         elif not may_accept(endpoint, decision, route, self._services.may_listen):
-            # An endpoint that does not know the connection gives the same answer, so it reveals no user.
+            # An endpoint that does not know the connection gives the same answer, so the answer reveals no user.
             refusal = RejectReason.GONE, "no endpoint with this id accepts such connections"
         else:
             refusal = None

@@ -112,7 +112,7 @@ class Switch:
         self._review = Review(self._context, self._registry, self._routes, self._services, self._lifecycle)
         self._responses: deque[Response] = deque()
         self._masks: dict[int, int] = {}  # the masks of requests that wait for their answers, by handle
-        self._held: dict[int, ServedAttachment] = {}  # by handle of a parked pull: its attachment
+        self._held: dict[int, ServedAttachment] = {}  # the attachment of each held pull, by handle
         self._links: dict[int, tuple[ServedAttachment, ServedLink]] = {}
         self._links_ready: deque[int] = deque()
         self._links_ended: deque[int] = deque()
@@ -427,7 +427,7 @@ class Switch:
         number, serial = exchange.confirms
         found = attachment.lanes.get(number)
         if found is None or not found[0].has_sent(serial):
-            # As above for `serial_received`: such a serial would confirm packets that never arrived.
+            # Not MALFORMED, as in `_exchange`. A serial that was never sent would confirm packets that never arrived.
             return Status(StatusCode.UNKNOWN, text=f"no answer of lane {number} had serial {serial}")
         return found[0]
 

@@ -35,7 +35,7 @@ _log = structlog.get_logger("public")
 _TLS_S = 10.0  # for the handshake of a connection
 _OPEN_S = 30.0  # for a service to accept
 _LINGER_S = 2.0
-_KEEP_S = 10.0  # after its last use, an owner's endpoint is kept for this time: a new one costs more than a port
+_KEEP_S = 10.0  # an endpoint is kept for this time after its last use: it costs more to create than a port to open
 _OPENINGS_MAX = 100  # places that one owner may open within `_KEEP_S`; more would cost the other users time
 
 
@@ -92,7 +92,7 @@ class PublicPorts(Publisher):
         self._owners: dict[str, _Owner] = {}
         self._sides: dict[PublicSide, None] = {}
         self._tasks = KeptTasks()
-        self._attached = 0  # endpoints so far
+        self._attached = 0  # number of endpoints attached so far
         # No stranger ever shows a token. `Connections` admits half of its limit without a token, so it gets twice the
         # number that the configuration allows.
         self._connections = Connections(
