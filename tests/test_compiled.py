@@ -148,7 +148,7 @@ def methods_in(paths: Iterable[Path]) -> set[str]:
 
 
 def unmarked_replacements(source: str, methods: set[str]) -> Iterator[str]:
-    """Yield the tests without the mark that replace a compiled method, themselves or in a function that they name."""
+    """Yield the unmarked tests that replace a compiled method, themselves or in a function that they name."""
     tree = ast.parse(source)
     functions = {part.name: part for part in tree.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
     origins, lines = origins_in(tree), source.splitlines()
@@ -176,8 +176,8 @@ def _replaced_methods(
 
 
 def test_tests_that_replace_compiled_methods_are_marked() -> None:
-    """A compiled class and its objects refuse the assignment. A name that a class of plain Python has too is passed
-    over: nothing here knows the class of an object."""
+    """A compiled class and its objects refuse the assignment. A method is passed over if a class of plain Python also
+    has one of its name, because nothing here knows the class of an object."""
     products = ("tunnel", "servlet", "client")
     others = [path for path in project_files(ROOT) if path.parts[0] in products and path not in FILES]
     methods = methods_in(FILES) - methods_in(path for path in others if path.suffix == ".py")

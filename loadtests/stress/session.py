@@ -28,9 +28,9 @@ from tunnel_client.sockets.runtime import default_runtime
 __all__ = ["Session", "Weather"]
 
 _POPULATION_S = 10  # pause between counts of the objects, since each count takes a while
-# A run fails if its memory grows from one span of time to the next (loadtests.stress.gates). That must be memory in
-# use, not what malloc keeps after a peak: of 160 MiB at 20 % loss, 60 were unused.
-_GIVE_BACK_S = 4  # at least twice in each of these spans
+# A run fails if the least memory of its windows of time rises too fast (loadtests.stress.gates). That must be memory in
+# use, without what malloc keeps after a peak: of 160 MiB at 20 % loss, 60 were unused.
+_GIVE_BACK_S = 4  # unused memory is given back at least twice in each window
 _CONTROL_S = 60.0
 _ACTION = "tunnel"  # the request type of user actions
 _METRIC = "METRIC"  # the type of the rows with measures

@@ -243,6 +243,6 @@ def test_applications_that_close_at_random_learn_how_their_connections_ended(see
         if isinstance(event, Lost):
             assert event.reason not in (LostReason.INTEGRITY, LostReason.PROTOCOL)
         if isinstance(event, Lost) and event.reason is LostReason.TIMEOUT:
-            # The path was never silent for so long, so the peer was: it has ended, and could not say so.
+            # The path was never silent for so long, so the peer was silent: it had ended, and could not say so.
             partner = session.partner(end)
             assert partner is None or isinstance(session.terminal[partner.side.name, partner.connection.id][0], Lost)

@@ -1,4 +1,4 @@
-"""A relay with bad intent, as a filter of the real switch's packets. A test chooses the attack; a seed, its victim.
+"""A relay with bad intent, as a filter of the real switch's packets. A test chooses the attack; a seed, the details.
 
 It knows the protocol: it writes right checksums, and lengths and digests that match what it has made of a stream.
 """

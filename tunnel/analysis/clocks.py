@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["Clock", "are_one", "clocks_of"]
 
-_SAME_US = 50_000  # on a machine whose wall clock NTP sets, the `walls` of two writers differ by less
+_SAME_US = 50_000  # on a machine whose wall clock NTP sets, the `walls` of two writers differ by less than this
 _LATE_US = 10_000_000  # the fastest of all packets between two processes takes less than this
 
 Rows = list[dict[str, Any]]

@@ -196,7 +196,7 @@ def trips_of_all(times: Rows, of: str) -> Row:
 
 
 def trips_over_time(times: Rows) -> Rows:
-    """Return round trips, times from receipt to acknowledgement and RTOs by time bucket, from timing.trips_over_time."""
+    """Return round trips, times from receipt to acknowledgement, and RTOs, by time bucket: timing.trips_over_time."""
     found: dict[int, Row] = {}
     for row in times:
         if row["bucket"] is None:

@@ -39,7 +39,7 @@ __all__ = ["STREAM_BYTES_MAX", "EncryptedConnection", "JudgeKey"]
 STREAM_BYTES_MAX = 256 * 1024**3
 """The most ciphertext in one direction. AES-GCM must not protect more than 2**24.5 whole records with one key
 (RFC 8446, 5.5), and `ssl` cannot change the key."""
-_CHUNK_BYTES = PACKET_PAYLOAD_MAX  # at most this much plaintext is encrypted at once, so that packets are full
+_CHUNK_BYTES = PACKET_PAYLOAD_MAX  # the most plaintext that is encrypted at once: as much as a full packet holds
 _ENDED = (State.PEER_CLOSED, State.DRAIN, State.CLOSED)
 _TRUNCATED = "the encrypted stream was cut before its end"
 

@@ -35,8 +35,8 @@ from tunnel.wire import VERSION, Answer, Attached, Buffer, Exchange, Packet, enc
 
 __all__ = ["Lanes"]
 
-# An exchange counts as waiting for its turn, on a path that carries few requests at once, if it takes longer than this
-# and than 4 times the least round trip. (Not 4 SRTT, which grows with such waits.)
+# An exchange that takes longer than this and than 4 times the least round trip counts as waiting for its turn, as on a
+# path that carries few requests at once. (Not 4 SRTT, which grows with such waits.)
 _WAITS_US_MIN = 500 * MILLISECOND_US
 
 

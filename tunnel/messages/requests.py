@@ -88,7 +88,7 @@ class ProduceDecoder:
         self._request_bytes_max = request_bytes_max
         self._buffer = bytearray()
         self._groups: list[ProduceRequest] = []  # groups that have arrived of the request at the start of the buffer
-        self._parsed = 0  # bytes of that request, without the buffer
+        self._parsed = 0  # bytes of that request that were parsed and have left the buffer
         self._left: int | None = None  # groups that are still to come; None before the request's key
 
     @property

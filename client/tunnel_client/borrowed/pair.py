@@ -160,7 +160,7 @@ def widen(near: socket.socket) -> None:
 
 
 def forget_error(sock: socket.socket) -> None:
-    """Clear the error of the pair, since the error of the connect is reported in another way."""
+    """Clear the error of the pair's own connection. The caller reports the error of the connect to the target."""
     _socket.socket.getsockopt(native(sock), socket.SOL_SOCKET, socket.SO_ERROR)
 
 

@@ -132,7 +132,7 @@ class Forwarder:
             self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
 
     def _drop_misaddressed(self, leg: Leg, frame: Frame, now: int) -> None:
-        """Drop a packet with a destination other than the bound one, or one that came too early to be stored (9.1, 3.6).
+        """Drop a packet with a destination other than the bound one, or one that came too early to store (9.1, 3.6).
 
         A packet with the right destination comes here only because it is too large.
         """

@@ -57,7 +57,7 @@ class _Owner:
         self.names: set[str] = set()
         self.connections = 0
         self.timer: asyncio.TimerHandle | None = None
-        self.openings = 0  # since `forgotten_s`, when the earlier ones were forgotten
+        self.openings = 0  # calls of `may_open` since `forgotten_s`, when the earlier ones were forgotten
         self.forgotten_s = 0.0
         self.started = asyncio.get_running_loop().create_task(attachment.start())
         self.started.add_done_callback(lambda task: None if task.cancelled() else task.exception())

@@ -31,7 +31,7 @@ class Scene:
         self.relay = Relay(rates_of=rates.of)
         self.exit = Peer(self.relay, user="exits", seed=2, is_exit=True).attached()
         self.clients: dict[str, Peer] = {}
-        self.arrived: list[tuple[int, Packet]] = []  # at the exit, with the time
+        self.arrived: list[tuple[int, Packet]] = []  # packets at the exit, with their times
         self.sequences: dict[int, int] = {}
 
     def client(self, user: str, seed: int) -> Peer:

@@ -82,7 +82,7 @@ class Liveness:
         return pongs, ping_due
 
     def limit(self, user_timeout_us: int) -> None:
-        """Set the user timeout to the smaller one of the two sides (4.15). It holds for waits that run already, too."""
+        """Set the user timeout to this value, the smaller one of both sides (4.15), also for waits that run already."""
         shorter_us = self.user_timeout_us - user_timeout_us
         self.user_timeout_us = user_timeout_us
         if shorter_us > 0:

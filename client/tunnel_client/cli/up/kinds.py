@@ -29,7 +29,7 @@ __all__ = ["KINDS", "Claim", "Kind", "Opened"]
 class Claim:
     """Something that only one entry can have: a local port or Unix socket, a name or a public place at the relay."""
 
-    what: str  # tcp or udp: a local port; socket: a local Unix socket; name: of a service; place: a public place
+    what: str  # tcp or udp: a local port; socket: a local Unix socket; name: a service; place: a public place
     place: str  # of a port, the host to which it is bound; otherwise the path, the name or the public place
     port: int = 0
 
