@@ -212,7 +212,7 @@ class Attachment(RenewableSecrets):
         offer: Offer | None = None,
         slot: HandshakeSlot | None = None,
     ) -> Transport:
-        """Return a connection's new transport. `offer`: our offer to encrypt; `slot`: to answer the peer's in turn."""
+        """Return a connection's new transport. `offer`: our offer to encrypt; `slot`: our turn to answer the peer's."""
 
         def forget(transport: Transport) -> None:
             self._transports.pop(transport, None)
@@ -450,7 +450,7 @@ class Attachment(RenewableSecrets):
         match event:
             case AttachedEvent() | Recovered():
                 self._trouble = ""
-                if self._driver is not None and self._driver.attached:  # a Recovered may find it detached
+                if self._driver is not None and self._driver.attached:  # Recovered can come while it is not attached
                     self._listeners.present()
                     if not self._attached.done():
                         self._attached.set_result(None)

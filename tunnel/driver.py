@@ -83,7 +83,7 @@ class Driver:
         node = f"{name or 'endpoint'}-{carrier.attachment_id.hex()[:8]}"
         self.endpoint = Endpoint(config, random, endpoint_id=carrier.attachment_id, name=node, trace=trace)
         self.carrier = carrier
-        self.unreceipted = 0  # batches
+        self.unreceipted = 0  # number of batches without a receipt
         self._application = application
         self._attached: AttachedEvent | None = None
         self._handlers: dict[int, Callable[[Event], None]] = {}
@@ -140,7 +140,7 @@ class Driver:
         self._handlers.pop(connection_id, None)
 
     def wake(self) -> None:
-        """Schedule a pump, after using the endpoint. Several calls in one round of the loop cause one pump."""
+        """Schedule a pump. Call it after using the endpoint. Several calls in one round of the loop cause one pump."""
         if self._scheduled is None and not self._pumping and not self._closed:
             self._scheduled = self._loop.call_soon(self._run)
 

@@ -2,7 +2,7 @@
 
 The ledger consists of commit records. A record is put in place in one step, after the data that it names is complete,
 and is never changed. Data that no record names does not exist for readers, and the next process removes it. All
-knowledge of a file is derived from the records. A process may therefore be killed at any moment.
+knowledge of a file is derived from the records. A process can therefore be killed at any moment without harm.
 
 One process at a time may add to the tables: it holds the lock of their folder.
 """
@@ -46,11 +46,11 @@ class TraceFile(msgspec.Struct):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Lines that came together, known by their digests: a compressed frame, or the plain lines that a run found new."""
+    """Lines that came together, known by their digests: a compressed frame, or uncompressed lines new to one run."""
 
     digest: str
     first: str
-    """The digest of the first line. By it, other content that begins with this part is found."""
+    """The digest of the first line. It serves to find other content that begins with this part."""
     size_bytes: int
 
 

@@ -31,23 +31,23 @@ def steps_of(flow: DataFrame, streams: DataFrame) -> DataFrame:
     sender was busy (`turn`: 1 if a busy time begins, -1 if one ends), or are the last of their stream (`is_last`).
     A sender is busy while it has bytes in flight or waiting, or a CONNECT without an answer.
 
-    In a stall, a busy sender was silent for longer than STALL_MIN_US and than the lower of two times. One is two round
-    trips and the delay of acknowledgements. The other is the timeout, which runs from the receipt, and so ends later
-    by the time from sending to receipt. `streams` has the median round trip of each stream (`trip_us_p50`).
+    In a stall, a busy sender was silent for longer than STALL_MIN_US, and for longer than the lower of two times. One
+    is two round trips and the delay of acknowledgements. The other is the timeout, which runs from the receipt, and so
+    ends later by the time from sending to receipt. `streams` has the median round trip of each stream (`trip_us_p50`).
 
     Each time between two steps is either a stall or belongs to one of `limits.LIMITS`. The columns of these names are
     the sums of such times up to the step.
     """
-    # what came is handled before anything is sent, at the same microsecond of the sender's clock
+    # at the same microsecond of the sender's clock, the sender handles arrivals before it sends anything
     stream = Window.partitionBy("stream").orderBy("t", F.col("kind").isin(SENT, ASKED), "kind", "sequence")
     so_far = stream.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     earlier = stream.rowsBetween(Window.unboundedPreceding, -1)
     state = ("in_flight_bytes", "backlog_bytes", "window_bytes", "edge_bytes", "srtt_us", "rto_us")
     steps = flow.where(F.col("kind").isin(SENT, ACKED, ASKED, ANSWERED, ENDED))
-    has_state = F.col("kind") != ANSWERED  # its record tells nothing of the sender
+    has_state = F.col("kind") != ANSWERED  # the record of an ANSWERED step tells nothing of the sender
     asks = F.when(F.col("kind") == ASKED, 1).when(F.col("kind").isin(ANSWERED, ENDED), 0)
     ends = (F.col("kind") == SENT) & F.col("type").isin(CLOSE, FINISH)
-    # an acknowledgement tells the window; before the first one, it is the sender's own guess
+    # an acknowledgement tells the window; before the first acknowledgement, the window is the sender's own guess
     granted = F.when(F.col("kind") == ACKED, F.col("window_bytes") + F.col("in_flight_bytes"))
     last_sample = F.last(F.when(F.col("rtt_us") > 0, F.col("rtt_us")), ignorenulls=True)
 
@@ -133,7 +133,7 @@ def samples_of(steps: DataFrame, ordered: DataFrame) -> DataFrame:
 
 
 def trip_classes(samples: DataFrame) -> DataFrame:
-    """Count the samples of all streams by kind, by class of time, and by class of RTO over that time.
+    """Count the samples of all streams by kind, by class of time, and by class of the RTO divided by that time.
 
     The classes are logarithmic, 8 for each factor of 2 (about 27 for a factor of ten).
     """

@@ -33,7 +33,7 @@ GOING_AWAY = 1001
 BAD_FRAME = 1002
 WRONG_DATA = 1003
 TOO_BIG = 1009
-STATUS_CLOSE = 4000  # to this, the code of a STATUS is added
+STATUS_CLOSE = 4000  # the close code for a STATUS is this number plus the code of the STATUS
 
 CLOSE_S = 1.0  # time for the other side to answer the end of a websocket
 _REASON_BYTES = 123  # a control frame has 125 bytes, of which two are the close code

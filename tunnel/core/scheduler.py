@@ -14,7 +14,7 @@ __all__ = ["Batch", "Scheduler"]
 
 SHARE = 8  # 4.13: a payload takes at most 1/SHARE of its batch
 UNOWNED_ANSWERS_MAX = 64  # 3.9
-STRAYS_MAX = 1024  # beyond this, only packets of _REPEATED are queued: the peer asks again for REJECTED and SHUTDOWN
+STRAYS_MAX = 1024  # beyond this, only types in _REPEATED are queued: the peer asks again for REJECTED and SHUTDOWN
 CONTROL_ROOM = 1024  # bytes: room for all control packets of one connection, without the ClientHello in CONNECT
 CONTROL_PACKETS = 16  # more than the control packets of one connection, which leave together
 ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further segment is added
@@ -301,4 +301,4 @@ class Scheduler:
                 concerned[connection.id] = connection
         for packet in carried.strays:
             if packet.type != _ABORT:
-                self.add_unowned(packet)  # the same limit applies: batches that fail together may hold thousands
+                self.add_unowned(packet)  # STRAYS_MAX applies again: batches that fail together can hold thousands

@@ -20,7 +20,7 @@ _ENVELOPE_US_MAX = 10 * SECOND_US  # longest time from the first byte of an enve
 
 
 class IncomingStream:
-    """A stream whose first envelope came. `body` splits what follows.
+    """A stream whose first envelope came. `body` splits the bytes that follow into envelopes.
 
     It is *proven* when the relay has heard that the first envelope came; from then on, packets come on it. When it is
     *over*, nothing more is taken from it, but a confirmation may still be *owed*: the relay must hear what came.
@@ -85,7 +85,7 @@ class IncomingStream:
         )
 
     def take(self, answer: Answer, now: int) -> None:
-        """Take the next envelope. Only packets are worth a confirmation of their own."""
+        """Take the next envelope. Only one with packets is worth a confirmation of its own."""
         self.serial = answer.serial
         if not len(answer.data):
             self._empty += 1
@@ -119,7 +119,7 @@ class IncomingStream:
 
     @property
     def unheard(self) -> bool:
-        """Whether the relay has not heard of all packets that came. Requests confirm them until one is answered."""
+        """Whether packets came of which the relay has not heard. Each request confirms them until one is answered."""
         return self._packets_serial > self.known_serial
 
     def said(self) -> int:
@@ -149,7 +149,7 @@ class IncomingStream:
     # when
 
     def cut_us(self, srtt_us: int) -> int:
-        """Return when the stream counts as cut, unless more comes before that and, if it is unproven, it is proven."""
+        """Return when the stream counts as cut, unless more comes before. An unproven one must be proven, too."""
         grace_us = max(_GRACE_US_MIN, 4 * srtt_us)
         cut_us = self._heard_us + beat_after_us(self._empty) + grace_us
         if not self.is_proven:
@@ -159,7 +159,7 @@ class IncomingStream:
         return cut_us
 
     def renew_us(self) -> int:
-        """Return when the next stream should be opened: at three quarters of the age or of the bytes."""
+        """Return when the next stream should be opened: when three quarters of this one's time or bytes are used."""
         if self.taken_bytes * 4 >= self._limit_bytes * 3:
             return 0
         return self.opened_us + self._lasts_us * 3 // 4

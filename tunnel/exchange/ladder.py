@@ -17,24 +17,24 @@ from tunnel.exchange.roads import TRANSITIONS, Road, RoadReport, RungEvent, Rung
 
 __all__ = ["POLL", "Decision", "Ladder", "Step"]
 
-POLL = "poll"  # remembered in place of a road where none works
+POLL = "poll"  # remembered for a path where no road works
 
 _SECOND_US = 1_000 * MILLISECOND_US
 _AGE_US = 2 * _SECOND_US  # an attachment that is younger, and has moved less than _MOVED_BYTES, tries one road at most
 _MOVED_BYTES = 256 * KIB
-_PROOF_US = 3 * _SECOND_US  # time for the answer to the first message, at least
-_DOUBT_US = _SECOND_US  # time without a receipt, at least; it doubles whenever a receipt comes after all
+_PROOF_US = 3 * _SECOND_US  # the relay has at least this time to answer the first message
+_DOUBT_US = _SECOND_US  # a road is doubted after at least this time without a receipt; doubles if one comes after all
 _DOUBT_US_MAX = 8 * _SECOND_US
-_DEAD_US = 10 * _SECOND_US  # without a receipt for this long, a doubted road is closed
+_DEAD_US = 10 * _SECOND_US  # a doubted road is closed after this time without a receipt
 _PROBE_US = 15 * _SECOND_US  # time from a receipt to a probe, if no other receipt is awaited; below the 20 s of 8.4
-_PROBE_FIRST_US = _SECOND_US  # time to the first probe of a new connection: it shows if only a first message passes
+_PROBE_FIRST_US = _SECOND_US  # time to the first probe of a new connection, which shows if only a first message passes
 _PROBATION_BYTES = 64 * KIB
 _REST_US = _SECOND_US
-_REST_US_WORKED = 100 * MILLISECOND_US  # for a road that has been in use: most often only a connection was lost
+_REST_US_WORKED = 100 * MILLISECOND_US  # first rest of a road that has been in use: often only a connection was lost
 _REST_US_MAX = 600 * _SECOND_US
 _REST_US_EAGER = _SECOND_US  # the longest rest of a road that the user has asked for
 _GOOD_US = 60 * _SECOND_US  # after a road was in use for this time, its next rest is the shortest again
-_SPREAD_US = 2 * _SECOND_US  # after the relay's return, its endpoints come back within this time
+_SPREAD_US = 2 * _SECOND_US  # when the relay is back, endpoints try their last roads at random times within this time
 _AGED_US = 5 * _SECOND_US  # connections that die younger than this tell nothing about a limit of the path
 
 
@@ -72,7 +72,7 @@ class _Rung:
         self.opened_us = 0
         self.used_since_us = 0
         self.doubt_us = _DOUBT_US
-        self.age_us = 0  # at the latest death of a connection
+        self.age_us = 0  # how old the road's last connection was when it ended
         self.renew_after_us = 0  # 0: no limit of the path is known
 
 
@@ -114,7 +114,7 @@ class Ladder:
 
     @property
     def used(self) -> str:
-        """The road that carries, or would if it were not doubted; empty if poll does."""
+        """The road in use, even while it is doubted; empty if there is none, so that poll carries."""
         return self._used.road.name if self._used is not None else ""
 
     @property
@@ -304,7 +304,7 @@ class Ladder:
 
     @property
     def _may_open(self) -> bool:
-        """Whether no connection is being opened: one at a time."""
+        """Whether a connection may be opened: only one is opened at a time."""
         return self._trying is None and self._renewing is None
 
     @property
@@ -339,7 +339,7 @@ class Ladder:
         return is_last and rung.state is RungState.RESTING and rung.rest_us <= 4 * _REST_US_WORKED
 
     def _choose(self, rung: _Rung, now: int) -> None:
-        """Let this road carry, which was proven just now."""
+        """Let this road carry the batches: it was proven just now."""
         before = self._used
         if before is not None and before.state is RungState.DOUBTED:
             self._lose(before, f"silent, while {rung.road.name} works", now)

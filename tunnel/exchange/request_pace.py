@@ -1,9 +1,10 @@
-"""The rate of requests that the path lets pass, learned from refusals because of their number (429, 503; 7.18).
+"""The rate of requests that the path lets pass, learned from refusals of too many requests (429, 503; 7.18).
 
 Requests are judged in blocks. When a part of a block is refused, the gap between requests grows, beginning with the gap
 that they had on average: a smaller one would change nothing. When nothing is refused although requests wait for the
 gap, it shrinks by an eighth. If requests are then refused, the previous gap is used again, for a time that doubles each
-time; at first twice this gap, since many limits go on refusing until the last second has fewer requests.
+time. For the first second, the gap is twice as large, since many limits go on refusing until the last second has fewer
+requests.
 If requests are refused however large the gap is, the refusals have another cause, and no gap is used.
 """
 
@@ -24,11 +25,11 @@ _PAUSE_US = SECOND_US  # a longer gap is a pause of the application, and does no
 # A longer average gap counts as this one. Otherwise refusals with another cause would hold up an application that sends
 # little.
 _REAL_GAP_US_MAX = 100 * MILLISECOND_US
-_SETTLE_US = SECOND_US  # the least time for which a gap is used; a limit that allows bursts refuses late
-# After a trial of a smaller gap that failed: many limits count the requests of the last second, refused ones included,
-# and so go on refusing for a time although the previous gap was large enough.
+_SETTLE_US = SECOND_US  # a gap shrinks only after at least this time, since a limit that allows bursts refuses late
+# When a trial of a smaller gap has failed, twice the previous gap is used for this time: many limits count the requests
+# of the last second, refused ones included, and so go on refusing for a time although the previous gap is large enough.
 _WINDOW_US = SECOND_US
-_LONG_US_MIN = 30 * SECOND_US  # time for which a result is relied on; doubles each time, up to the maximum
+_LONG_US_MIN = 30 * SECOND_US  # how long a gap that worked is kept, or refusals are ignored; doubles each time
 _LONG_US_MAX = 600 * SECOND_US
 
 
@@ -72,8 +73,8 @@ class RequestPace:
         self._sent_us = now
 
     def refused(self, sent_us: int, now: int, *, surely: bool) -> None:
-        """Record that an intermediary refused a request that was sent at `sent_us`: `surely`, or perhaps, because of
-        the number of requests."""
+        """Record that an intermediary refused a request that was sent at `sent_us`. `surely`: the number of requests
+        is certainly the cause; otherwise, it is a possible cause."""
         if sent_us < max(self._changed_us, self._ignored_until_us):
             return
         self._refused += 1

@@ -97,7 +97,7 @@ class Outcome(msgspec.Struct):
     text: str = ""
     retry_after_us: int = 0
     may_be_form: bool = False  # an intermediary refused, perhaps because of the format of the body (7.19)
-    too_many: bool | None = None  # an intermediary refused because of the number of requests; False: perhaps
+    too_many: bool | None = None  # an intermediary refused because of the number of requests: surely (True), or perhaps
     is_page: bool = False  # a redirect or an HTML page of an intermediary, such as a login page
 
     def refusal(self, status: int) -> AttachRefused:
@@ -116,7 +116,7 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
         case Status():
             verdict = _BY_CODE.get(message.code, _BY_STATUS.get(status, Verdict.REPEAT))
             if verdict is Verdict.FOREIGN:
-                verdict = Verdict.FATAL  # a code of a later version, but the relay's own answer
+                verdict = Verdict.FATAL  # the relay itself answered, with a code of a later version
             text = f"HTTP {status} from the relay: {message.text}"
             if status == _TOO_MANY_REQUESTS:
                 retry_after_us = retry_after_us or _TOO_MANY_US
@@ -151,7 +151,7 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
 
 
 def _explained(status: int, quoted: str) -> str:
-    if status == 400 and "HTTPS port" in quoted:  # what nginx and Apache answer
+    if status == 400 and "HTTPS port" in quoted:  # nginx and Apache answer this
         return " (this port speaks TLS: the URL must begin with https://)"
     reason = _REASONS.get(status, "")
     return f" ({reason})" if reason else ""

@@ -68,7 +68,7 @@ class Log(Closeable):
 
     def __init__(self, directory: Path, config: LogConfig, segments: list[Segment], lock: int) -> None:
         self.directory = directory
-        self.cut_bytes = 0  # removed with a torn tail when the log was opened
+        self.cut_bytes = 0  # size of the torn tail that was cut off when the log was opened
         self._config = config
         self._lock_file = lock
         self._segments = segments
@@ -76,10 +76,10 @@ class Log(Closeable):
         self._condition = threading.Condition()
         self._pending: deque[_Append] = deque()
         self._pending_bytes = 0
-        self._pending_since = 0.0  # when the first of them was appended
+        self._pending_since = 0.0  # when the first pending set was appended
         self._is_waiting = False  # the writer thread waits to be woken
         self._next = self._end = segments[-1].end
-        self._written = (segments[-1].count, segments[-1].size)  # of the last segment, flushed or not
+        self._written = (segments[-1].count, segments[-1].size)  # (messages, bytes) of the last segment, flushed or not
         self._unflushed_since: float | None = None
         self._flush_to = 0
         self._closing = False
@@ -235,7 +235,7 @@ class Log(Closeable):
             self._waiters.append((end, loop, waiter))
             if now and self._flush_to < end:
                 self._flush_to = end
-                if self._wait_s() == 0:  # otherwise, the writer waits for messages that are still to come
+                if self._wait_s() == 0:  # otherwise nothing can be flushed before more messages are appended
                     self._condition.notify_all()
         try:
             await waiter
@@ -361,8 +361,8 @@ class Log(Closeable):
         return max(0, due - time.monotonic())
 
     def _next_batch(self) -> list[_Append] | None:
-        """Wait for work. Return what to write; an empty list if only a flush or a new segment is due; None if all
-        is done and closing."""
+        """Wait for work. Return what to write; an empty list if only a flush or a new segment is due; None if the
+        log is closing and all is done."""
         with self._condition:
             while (seconds := self._wait_s()) != 0:
                 if seconds is None and self._closing:

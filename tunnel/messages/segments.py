@@ -56,7 +56,7 @@ def make_directory(directory: Path) -> None:
     missing = [directory, *(above for above in directory.parents if not above.exists())]
     for place in reversed(missing):
         place.mkdir(exist_ok=True)
-        # Sync the name of a directory that was there, too: its creator may have died before that.
+        # Sync the name of a directory that was there, too: its creator may have died before it synced the name.
         with suppress(PermissionError):  # the directory above may be one that we cannot read
             sync_directory(place.parent)
 
@@ -189,7 +189,7 @@ class Segment:
         return descriptor
 
     def remember_end(self) -> None:
-        """Note the present end: a reader that has read up to it finds the position to go on from without a search."""
+        """Note the present end, so that a reader that has read up to it knows without a search where to go on."""
         self._ends[self.count] = self.size
         if len(self._ends) > _ENDS_MAX:
             del self._ends[next(iter(self._ends))]

@@ -131,7 +131,7 @@ class BlockingBrokerProducer:
 
 
 class BlockingQueueProducer(Closeable):
-    """A queue, and a sender that sends what is in it in batches. It owns the socket. Close it, or use it in `with`.
+    """A queue of values, and a sender that sends them in batches. It owns its socket. Close it, or use it in `with`.
 
     It runs an AsyncProducer in the loop thread: the handlers are called there, and must not block.
     """

@@ -82,8 +82,8 @@ class TunnelCounting(Counting):
 
     A message is buffered when a batch has its last byte, and written when that batch has been written to an HTTP
     connection. `carried` returns how many bytes of the stream were in any batch. This number grows only when a byte is
-    in a batch for the first time, so a batch with repeats alone moves no message. The collector takes a write as that
-    of the oldest unwritten batch that fits into it; if there is no such batch, it counts no message.
+    in a batch for the first time, so a batch with repeats alone moves no message. The collector assumes that each write
+    was that of the oldest unwritten batch that fits into the write; if no batch fits, it counts no message.
     """
 
     def __init__(self, statistics: PhaseStatistics, record: Recorder, carried: Callable[[], int]) -> None:
@@ -91,7 +91,7 @@ class TunnelCounting(Counting):
         self.out_bytes = 0
         self.written_bytes = 0
         self._carried = carried
-        self._position = 0  # in the stream, after everything that the sender has moved
+        self._position = 0  # the place in the stream after everything that the sender has moved
         self._waiting: deque[tuple[int, Moved]] = deque()  # where a message ends in the stream, and the message
         self._unwritten: deque[_Batch] = deque()
 

@@ -183,7 +183,7 @@ class Lifecycle:
     def _expire(self, attachment: ServedAttachment, now: int) -> None:
         """Remove the attachment, if it has been silent for long enough (9.6).
 
-        Exchanges do not move the timer; instead it checks the time of the last one when it fires.
+        Exchanges do not move the timer. Instead, when it fires, it checks the time of the last exchange.
         """
         timeout_us = self._context.config.attachment_timeout_us
         due_us = timeout_us + (now if attachment.links else attachment.last_seen_us)

@@ -1,4 +1,4 @@
-"""The mailbox: a bounded store of the packets that wait for one attachment, which decides their order.
+"""The mailbox: it stores the packets that wait for one attachment, up to a limit, and decides their order.
 
 Clause 9.2 of docs/PROTOCOL.md.
 """
@@ -41,7 +41,7 @@ class Mailbox:
         self, budget: Budget, config: SwitchConfig, counters: Counters, pacing: Pacing, wake: Callable[[], None]
     ) -> None:
         self.budget = budget
-        self.queues: dict[int, RouteQueue] = {}  # by the id of the receiving endpoint
+        self.queues: dict[int, RouteQueue] = {}  # by the id that the receiving endpoint has given the connection
         self._config, self._counters, self._pacing, self._wake = config, counters, pacing, wake
         self.general: OrderedDict[GeneralKey, Frame] = OrderedDict()
         self.notices: OrderedDict[int, int] = OrderedDict()  # DROPPED for ids without a route: own id, reason
@@ -66,7 +66,7 @@ class Mailbox:
         return RouteQueue(own_id, self.budget, self._config, self._counters, self._attend)
 
     def adopt(self, queue: RouteQueue, own_id: int) -> None:
-        """Register the queue under the endpoint's id, which has a route now."""
+        """Register the queue under the id that the endpoint has given the connection, which has a route now."""
         self.queues[own_id] = queue
         self.notices.pop(own_id, None)
 
@@ -197,7 +197,7 @@ class Mailbox:
             else:
                 self._keep_general(self._next_key(), frame)
         elif kind == _EDGE:
-            queue.edge_due = True  # announces the present edge, which may be newer
+            queue.edge_due = True  # the queue will announce the present edge, which may be newer
             self._attend(queue)
         elif not queue.put_back(frame):
             self.budget.release(charge(frame))

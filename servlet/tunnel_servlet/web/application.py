@@ -34,7 +34,7 @@ RELAY = web.AppKey("relay", Relay)
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
-_CHUNKED_BYTES = 4096  # of a chunked body that are put together in one turn of the event loop
+_CHUNKED_BYTES = 4096  # this much of a chunked body is put together in one turn of the event loop
 _ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
@@ -285,7 +285,7 @@ def _identify(relay: Relay, request: web.Request) -> Identity:
     """Return the user who sent the request. Raise _Refusal if the token is missing or wrong, if the user has too many
     connections, or if an open relay is addressed by a name other than localhost."""
     if relay.config.is_open and not _is_direct(request.host):
-        # DNS rebinding: a web page in a browser on this machine may make its own host name resolve to this machine.
+        # DNS rebinding: a web page in a browser on this machine can make its own host name resolve to this machine.
         raise _Refusal(403, StatusCode.DENIED, "an open relay must be addressed as localhost or by its IP address")
     authorization = request.headers.get("Authorization")
     identity = relay.identify(authorization)
@@ -318,7 +318,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
     wanted = [part.strip().lower() for part in request.headers.get("Upgrade", "").split(",")]
     if "websocket" in wanted:
         if relay.config.is_open and "Origin" in request.headers:
-            # Any web page may open a websocket to this machine. A browser names the page; an endpoint names none.
+            # Any web page can open a websocket to this machine. A browser names the page; an endpoint names none.
             raise _Refusal(403, StatusCode.DENIED, "an open relay takes no websocket from a web page")
         return await serve_websocket(request, relay, identity)
     if LINK_PROTOCOL not in wanted or request.transport is None:

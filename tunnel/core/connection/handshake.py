@@ -85,7 +85,7 @@ class Handshake:
         self.opened_us = now
         self.suspended_since_us = NEVER_US  # when this endpoint learned that the route is lost (6.5); else NEVER_US
         self.unseen = not connection.identity.initiator  # the connection was not shown to the application yet
-        self.is_asked = False  # the acceptor's application decides, so it knows the connection from the start
+        self.is_asked = False  # the acceptor's application decides about CONNECT, so it knows the connection already
         self.is_encrypted = False  # the acceptor takes up the offer to encrypt (3.13)
         self.offer = b""  # the ClientHello in CONNECT, until it is answered; empty: encryption is not offered
         self.open_due = False  # CONNECT must leave

@@ -119,8 +119,8 @@ class Receiver:
     def may_ack(self, now: int) -> bool:
         """Return whether an ACK may travel with the batch that leaves now.
 
-        A pending ACK that is not due waits while the last one has just left. At thousands of small packets a second,
-        this saves most of the ACKs, each of which would cost as much as a packet.
+        A pending ACK that is not due waits if the last one left only a moment ago. At thousands of small packets a
+        second, this saves most of the ACKs, each of which would cost as much as a packet.
         """
         if self.ack_due or not self.ack_pending:
             return self.ack_due
