@@ -56,7 +56,7 @@ def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = 
             if found.st_uid not in (os.geteuid(), 0):
                 raise ValueError(f"{path} belongs to another user: use a file of your own")
             content = file.read(bytes_max + 1)
-            if len(content) > bytes_max:  # a part of it would be taken for the whole
+            if len(content) > bytes_max:  # otherwise, its first part would be taken for the whole
                 raise ValueError(f"{path} is longer than {bytes_max // 1024} KiB: check that it is the right file")
             return content
     except FileNotFoundError:

@@ -35,7 +35,7 @@ class Outcome(msgspec.Struct):
     lost_acknowledged: int = 0
     twice: int = 0
     out_of_order: int = 0
-    came_again: int = 0  # delivered again since the last start of each consumer, and recognised by the offset
+    came_again: int = 0  # messages that came to a consumer again after its last start; it knew them by the offset
     kills: dict[str, int] = msgspec.field(default_factory=dict)
     seconds: float = 0.0
     finished: bool = False
@@ -83,8 +83,8 @@ def run(
             processes = _processes(place, relay_port, broker_port, per_partition)
             victims = [list(processes)[index % len(processes)] for index in range(kills)]
             random.shuffle(victims)
-            # All kills come before the last batches of the producers, which have nothing to send later, and cannot be
-            # killed.
+            # All kills come before the producers' last batches: after these, a producer has nothing more to send, and
+            # cannot be killed.
             last = max(1, messages - PARTITIONS * (ahead_max(per_partition) + 2 * BATCH))
             marks = sorted(random.randrange(last) for _ in range(kills))
             outcome.kills = dict.fromkeys(processes, 0)

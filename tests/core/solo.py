@@ -169,7 +169,8 @@ class Solo:
     # the endpoint
 
     def out(self, *, ok: bool = True, size: int = 1 << 20) -> list[Packet]:
-        """Take every packet that wants to leave now; each batch is done at once. If not `ok`, give up the first one."""
+        """Take every packet that wants to leave now; each batch is done at once. If not `ok`, take only the first
+        batch, and give it up."""
         packets: list[Packet] = []
         while self.endpoint.wants_batch():
             batch = self.endpoint.next_batch(size, self.now)

@@ -103,7 +103,7 @@ class SwitchWorld:
         self.collect()
 
     def collect(self) -> None:
-        """Take the switch's output; a link that takes packets may cause more of it."""
+        """Take the switch's output. When a link takes packets, this can cause more output."""
         self._collect_responses()
         while (link := self.switch.poll_link_ready()) is not None:
             owner = next((party for party in self.parties if link in party.links), None)
@@ -142,7 +142,8 @@ class SwitchWorld:
     # packets
 
     def accepted(self, party: Party, payload: bytes, source: int, destination: int) -> None:
-        """Record an ACCEPTED of the party. If the party was given that CONNECT, its peer may be CONNECT's sender."""
+        """Record an ACCEPTED of the party. If the party was given that CONNECT, it and the CONNECT's sender may
+        exchange packets from now on."""
         accepted = decode_accepted(payload)
         if accepted is None or (accepted.route_key, source) not in party.handed:
             return

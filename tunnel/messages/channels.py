@@ -104,7 +104,7 @@ class ChannelTable:
         wrapper = self._wrappers.get(address)
         if wrapper is None or not wrapper.is_usable:
             task = asyncio.get_running_loop().create_task(self._open(address))
-            # The waiting callers get its error. If all of them were cancelled, mark the error as retrieved.
+            # The waiting callers get the task's error. Mark it as retrieved, in case all of them were cancelled.
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
             wrapper = self._wrappers[address] = ChannelWrapper(task)
         return await wrapper.channel()
@@ -120,9 +120,9 @@ class ChannelTable:
     ) -> Response:
         """Send a request to an address and return its response, as CallChannel.call does.
 
-        The time to connect does not count towards `timeout`. If a `timeout` of at least SILENT_S passes in which the
-        peer has sent nothing at all, the channel is closed, so that the next call dials again: a tunnel keeps a
-        connection open until its user timeout, even if the other end has gone.
+        The time to connect does not count towards `timeout`. If a `timeout` of at least the table's `silent` seconds
+        passes in which the peer has sent nothing at all, the channel is closed, so that the next call dials again: a
+        tunnel keeps a connection open until its user timeout, even if the other end has gone.
         """
         channel = await self.channel(address)
         reads, start = channel.reads, time.monotonic()

@@ -12,7 +12,7 @@ LEAST_BODY_BYTES = 4 << 10  # docs/PROTOCOL.md, 7.16: an endpoint never lowers i
 # A question is a packet that every relay answers (`Prober.ask`). The doctor asks many, and lets the answers wait at the
 # relay, so that the relay has enough packets for a large response.
 _QUESTION_REQUESTS_MAX = 16
-_SLACK_BYTES = 1024  # a response may be this much below its limit: it has evidence, and the next answer did not fit
+_SLACK_BYTES = 1024  # a full response can be this much below its limit: it has evidence, and another answer did not fit
 _MORE = "ask the operator of that hop to allow larger bodies"
 _MORE_ANYWHERE = "ask the operators of the relay, and of the proxies on the way, to allow larger bodies"
 

@@ -35,8 +35,8 @@ class Registry:
         return used < config.attachments_per_user_max and len(self.by_id) < config.attachments_max
 
     def fits(self, account: Account) -> bool:
-        """Whether the user and the relay have no more attachments than are allowed, not counting those of this user
-        that are to replace others."""
+        """Whether the user and the relay have at most as many attachments as are allowed, not counting those of this
+        user that are to replace others."""
         config, beyond = self._context.config, len(account.beyond)
         used = account.attachments - beyond
         return used <= config.attachments_per_user_max and len(self.by_id) - beyond <= config.attachments_max

@@ -20,7 +20,7 @@ class Counters(msgspec.Struct):
 
     packets_received: int = 0
     bytes_received: int = 0  # of packets
-    packets_streamed: int = 0  # of those received: packets of streams that were queued on bound routes
+    packets_streamed: int = 0  # of those received: DATA, CLOSE, FINISH and OPTION that were queued on bound routes
     packets_sent: int = 0  # including those sent again
     bytes_sent: int = 0
     packets_replaced: int = 0  # copies of a packet that still waited

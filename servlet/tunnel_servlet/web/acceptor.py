@@ -159,7 +159,7 @@ class Acceptor:
         if error is not None:
             place.leave()
             connection.close()
-        if isinstance(error, OSError):  # of the handshake; a timeout and ssl.SSLError are OSErrors
+        if isinstance(error, OSError):  # the TLS handshake failed; a timeout and ssl.SSLError are OSErrors
             self._say("no_tls_handshake", place.source, str(error) or type(error).__name__)
         elif isinstance(error, Exception):
             self._loop.call_exception_handler({"message": "a connection was not served", "exception": error})

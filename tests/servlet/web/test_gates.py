@@ -108,7 +108,7 @@ async def test_two_users_connections_that_come_at_once_are_accepted_in_turns(mon
 
         monkeypatch.setattr(RelayHandler, "connection_made", note)
         flood = await asyncio.gather(*(connect(running) for _ in range(MANY)))
-        await until(lambda: counter.counts.total() >= MANY * 7 // 8)  # not all of MANY: a stray client may take a place
+        await until(lambda: counter.counts.total() >= MANY * 7 // 8)  # not all of MANY: a stray client can take a place
         assert counter.stop() <= 16
         for _, writer in flood:
             await close(writer)
@@ -141,7 +141,7 @@ async def test_two_users_packets_of_all_links_of_a_user_are_handled_in_turns() -
 
 @in_loop
 async def test_two_users_a_body_of_tiny_chunks_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte of a chunked body may be a chunk of its own, so that parsing a read of 256 KiB takes 50 ms."""
+    """Each byte of a chunked body can be a chunk of its own, so that parsing a read of 256 KiB takes 50 ms."""
     async with relay() as running, Client(running) as victim:
         clock = [0.0]
         running.relay.host.turns.clock = lambda: clock[0]
@@ -256,8 +256,8 @@ def in_debt(running: RunningRelay) -> None:
 @pytest.mark.parametrize("pause_s", [0.0, 0.02])
 @in_loop_within(HANGING_S)
 async def test_two_users_a_first_request_goes_on_although_clients_without_a_token_must_wait(pause_s: float) -> None:
-    """The head of the request is charged to these clients, and stops the connection; then the token in it shows that
-    it belongs to a user."""
+    """The head of the request is charged to these clients, and stops the connection; then the token in the head shows
+    that the connection belongs to a user."""
     async with relay() as running:
         reader, writer = await connect(running)
         whole = request(bytes(8000), "bob")

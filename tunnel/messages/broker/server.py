@@ -151,7 +151,7 @@ class Broker:
             pass  # the peer has gone
         except asyncio.CancelledError:
             if not self._is_closing:
-                raise  # not while closing: asyncio's server would report the callbacks that `close` cancels as errors
+                raise  # not while closing: asyncio's server would report an error for each task that `close` cancels
         finally:
             self._serving.discard(task)
             self._sources[source] -= 1

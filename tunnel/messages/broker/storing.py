@@ -17,7 +17,7 @@ from tunnel.messages.requests import ProduceRequest
 
 __all__ = ["Allowance", "Stored", "Storing", "check_set"]
 
-_SLICE_BYTES = 64 * 1024  # checked at once, while other clients wait: about 5 ms if the messages are the smallest
+_SLICE_BYTES = 64 * 1024  # bytes checked at once, while other clients wait: about 5 ms if the messages are the smallest
 
 
 @dataclass(slots=True)
