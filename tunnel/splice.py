@@ -5,9 +5,9 @@
     splice(near, far)
 
 Reading starts with `splice`. Data that comes earlier is kept and passed on then (uvloop may deliver one read although
-reading is paused). Data from one side is written to the other as it arrives. A full buffer pauses reading on the other
-side. An end of file is passed on and leaves the other direction open. Anything else that ends one side also ends the
-other: cleanly after a clean end, otherwise with a reset, so that a cut never looks like an end.
+reading is paused). Data from one side is written to the other as it arrives. A full buffer of one side pauses reading
+on the other. An end of file is passed on and leaves the other direction open. Anything else that ends one side also
+ends the other: cleanly after a clean end, otherwise with a reset, so that a cut never looks like an end.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Side(asyncio.Protocol):
         self._other: Side | None = None
         self._made = made
         self._ended = ended
-        self._early: list[bytes] = []  # uvloop reads once although connection_made pauses it
+        self._early: list[bytes] = []  # uvloop reads once although connection_made pauses reading
         self.is_eof = False
         self._is_cut = False
         self._is_lost = False

@@ -35,7 +35,7 @@ from tunnel.wire import AbortReason, Buffer
 __all__ = ["ByteStream", "Transport"]
 
 _READ_BYTES = 256 * 1024  # the most that one data_received gets: the largest payload that we send (4.13)
-_HIGH_BYTES = 64 * 1024  # asyncio's default; the endpoint has a buffer of its own below
+_HIGH_BYTES = 64 * 1024  # asyncio's default; the endpoint below this transport has a buffer of its own
 _END = "closed"
 
 
@@ -96,7 +96,7 @@ class Transport(FlowControlled):
         self._over: BaseException | str | None = None
         self._shown_error: BaseException | None = None  # the argument of connection_lost
         self._flushes: list[asyncio.Future[None]] = []
-        self._up: Turns | None = None  # of a rate limit: the bytes of `_backlog` wait for them
+        self._up: Turns | None = None  # with a rate limit, the bytes of `_backlog` wait for these turns
         self._down: Turns | None = None
         driver.register(connection.id, self._handle)
 

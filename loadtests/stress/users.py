@@ -133,7 +133,7 @@ class EchoUser(Talker):
 class BulkUser(User):
     """Large transfers in either direction.
 
-    The users keep no data. So memory that grows with the loss is not theirs.
+    The users keep no data. So if the memory in use grows with the loss of packets, it is not theirs.
     """
 
     weight = 1
@@ -186,7 +186,7 @@ class ChurnUser(User):
 
     @task
     def churn(self) -> None:
-        """Do all of it once."""
+        """Connect, exchange a few bytes and close, once."""
         with measured("connect and close") as size, dial(b"e") as sock:
             sock.sendall(b"hello")
             check(take(sock, 5), b"hello")

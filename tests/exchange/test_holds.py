@@ -127,7 +127,7 @@ def test_packets_at_any_time_arrive_once_on_a_path_that_cuts(cut_s: int, how: st
 
 
 def test_a_push_shows_that_a_held_answer_was_lost_and_shortens_holds() -> None:
-    """A NAT forgets a silent flow after 20 s. After 25 s, the reply to a push is lost with the held answer."""
+    """A NAT forgets a silent flow after 20 s. At 25 s, a reply to a push leaves in the held answer, and is lost."""
     loop = CuttingLoop(20, "silence", relay=relay())
     lost_us = []
     for name in range(30):

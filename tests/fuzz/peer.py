@@ -37,7 +37,7 @@ class Peer:
         self.their_id = 0  # the endpoint's id of the connection, once it is known
         self.route_key = route_key
         self.first = (1 << 32) + first % (1 << 32)  # the number of CONNECT or ACCEPTED
-        self.lied = False  # other bytes under a used number, or a wrong end: only the digest can detect this
+        self.lied = False  # it sent other bytes under a used number, or a wrong end: only the digest can detect this
         self.lied_acks = False  # it acknowledged packets that never arrived
         self.rejected = False
         # our stream

@@ -208,7 +208,7 @@ def _after(items: list[pytest.Item], number: int) -> pytest.Item | None:
 
 
 def _confine() -> None:
-    """In the child: no output, and limits for a mutant that never ends."""
+    """In the child: discard the output, and limit the memory, for a mutant that never ends."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)

@@ -304,6 +304,6 @@ def _draw_moments(
 
 
 def _draw_limits(random: Random, end_us: int) -> tuple[tuple[int, int], ...]:
-    """Some limits after each other, none below the floor of 16 KiB to which endpoints shrink (7.9)."""
+    """Some limits after each other, all above the 4 KiB to which endpoints can shrink their bodies (7.16)."""
     times = sorted(between(random, 0, end_us // 2) for _ in range(between(random, 0, 2)))
     return tuple((time_us, log_between(random, 17 * 1024, 128 * 1024)) for time_us in (0, *times))

@@ -101,7 +101,7 @@ class RelayHost:
         return True
 
     def _take(self, handle: int, body: bytes) -> None:
-        """Handle a request, once its user may be read."""
+        """Handle a request as soon as the relay may read from its user, who may have to wait because of a debt."""
         found = self._open.get(handle)
         if found is None:
             return  # the relay has died, or the connection has ended
@@ -144,7 +144,7 @@ class RelayHost:
             self.clock.after(self.limits.answer_us, lambda: front.leave(place))
 
     def _stream(self, handle: int, piece: bytes, *, goes_on: bool) -> None:
-        """Send a piece of a streamed answer. A client that reads no answers holds one piece, and is cut off in time."""
+        """Send a piece of a streamed answer. If the client reads no answers, hold one piece; its request ends later."""
         found = self._open.get(handle)
         if found is None:
             self.switch.gone(handle, self.now_us)

@@ -23,8 +23,10 @@ SECOND = 1_000 * MS
 KIB = 1024
 FAULTS_US = 120 * SECOND  # after this time all roads keep their behaviour
 END_US = FAULTS_US + 700 * SECOND  # a rest takes at most 600 s
-TRIES_MAX = 24  # of one road after FAULTS_US: rests double, from 1 s, or 0.1 s after a use, up to 600 s
-PAUSE_US_MAX = 10 * SECOND  # without any receipt: the longest time until a doubt, and then the time of a poll
+# The most tries of one road after FAULTS_US: the rests between them double up to 600 s. The first takes 1 s, or 0.1 s
+# after the road was in use.
+TRIES_MAX = 24
+PAUSE_US_MAX = 10 * SECOND  # the most time without a receipt: until the road is doubted and then a poll answered
 BATCH_BYTES = 32 * KIB
 PROBATION_BYTES = 64 * KIB
 PROBE_BYTES = 24
@@ -64,7 +66,7 @@ class SimulatedRoad:
     def __init__(self, name: str, random: Random) -> None:
         self.name = name
         self.mode = random.choice(list(Mode))
-        self.age_us = random.randrange(6, 30) * SECOND  # at which connections end while it DIES
+        self.age_us = random.randrange(6, 30) * SECOND  # at which connections end while the mode is DIES
         self.tries: list[int] = []
         self.has_worked = False
 
@@ -223,7 +225,7 @@ class RoadWorld:
 
     def _opened(self, road: SimulatedRoad, found: Connection | None, generation: int, is_renewal: bool) -> None:
         if generation != self.generation:
-            return  # a carrier ignores the outcome of a try that an ended generation began
+            return  # a carrier ignores the outcome of a try that began in an earlier generation
         self.outstanding -= 1
         if found is None or road.mode is Mode.REFUSES:
             self.ladder.failed(road.name, "it failed", self.now)

@@ -202,7 +202,7 @@ def _draw_node(random: Random, index: int, initiator: bool) -> NodeSpec:
 
 
 def _draw_shape(random: Random) -> PathShape:
-    """From a neighbour to scenario 22 of docs/RELIABILITY.md: 256 kbit/s at 2 s of round trip."""
+    """Draw a path, from a neighbour's to scenario 22's (docs/RELIABILITY.md): 256 kbit/s at 2 s of round trip."""
     one_way_us = log_between(random, 200, 300 * MILLISECOND)
     if chance(random, 0.04):
         return PathShape(SECOND, SECOND, 50 * MILLISECOND, 32_000)
@@ -235,7 +235,7 @@ def _draw_lanes(random: Random, pull_interval_us: int) -> dict[str, Any]:
 
 
 def _draw_switch(random: Random) -> SwitchConfig:
-    """Often generous, sometimes tight, so that edges and drops matter."""
+    """Draw the limits of the relay: often generous, sometimes tight, so that edges and drops matter."""
     if chance(random, 0.5):
         return SwitchConfig()
     reserved = log_between(random, 4 * KIB, 16 * KIB)
@@ -249,7 +249,7 @@ def _draw_switch(random: Random) -> SwitchConfig:
 
 
 def _natural_us(spec: StreamSpec) -> int:
-    """The sum of the applications' pauses in one stream: a flow may begin only after the stop of the other's reader."""
+    """The sum of the applications' pauses in one stream: a side may have to read, with pauses, before it writes."""
     times = [spec.start_us, spec.dial_us, spec.moment_us, *(_flow_us(flow) for flow in (spec.up, spec.down))]
     return sum(times)
 

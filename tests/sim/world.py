@@ -34,12 +34,15 @@ __all__ = ["World"]
 
 HEALING_US = 330 * SECOND  # the user timeout and a little: a party that has lost its peer for good learns of it by then
 LOOK_US = 5 * SECOND  # between two looks whether the best roads carry
-SETTLING_US = 2 * SECOND  # after the last end: packets still in flight may show an acceptor its connection
-REFUSALS_US = 20 * SECOND  # after healing: attachments come back, announce their services, and are found
+# A run waits this long after its last stream has ended: a packet still in flight may show an acceptor its connection.
+SETTLING_US = 2 * SECOND
+REFUSALS_US = 20 * SECOND  # after healing: by then every endpoint is attached again, and its services are found
 QUIET_US = 90 * SECOND  # one minute after the first SHUTDOWN has arrived, the relay has no route left (5.7, 9.5)
 EXIT_PORT = 1000  # plus the number of the stream
 RETRY_US = SECOND
-FORGOTTEN_US = 480 * SECOND  # the relay forgets all: replays (a minute), the attachment timeout (9.6), a hold
+# By then the relay has forgotten all. The time covers late copies of requests (a minute), the attachment timeout (9.6)
+# and a hold.
+FORGOTTEN_US = 480 * SECOND
 DENIED_HOST = "denied.example"
 
 
@@ -167,8 +170,8 @@ class World:
 
     def _fall_quiet(self) -> None:
         """If both ends exist and know each other, they release their routes soon (5.7). An endpoint that waits for a
-        peer that will never come back gives up at the user timeout. An endpoint that drains
-        (5.7) begins this time again after a resume."""
+        peer that will never come back gives up at the user timeout. An endpoint that drains (5.7) waits for the same
+        time, and begins it again after a resume."""
         self._settle(max(0, self.scenario.plan.healed_us - self.clock.now_us) + QUIET_US)
         refused = any(each.refusals for each in self.streams.values())
         orphans = bool(self.deaths or self.relay.restarts or refused or self.scenario.hostiles)
@@ -332,8 +335,8 @@ class World:
             self.open_streams.pop(each.spec.number, None)
 
     def _try_again(self, party: Party, each: Stream) -> None:
-        """The relay refuses while the acceptor's endpoint is away, as after a restart of the relay. The acceptor may
-        have a connection of the refused try and would keep it until the user timeout."""
+        """Open the stream again: the relay refuses while the acceptor's endpoint is away, as after a restart of the
+        relay. If the acceptor has a connection of the refused try, abort it: it would last until the user timeout."""
         if self.clock.now_us > self.scenario.plan.healed_us + REFUSALS_US:
             raise Violation(f"{party}: refused long after healing: {party.text}")
         each.refusals += 1

@@ -152,14 +152,14 @@ def _share(part: Any, whole: Any) -> float:
 
 _RULES = (
     (("http", "delay", "rate", "loss"), _is_narrow, "rate"),
-    # a carrier that takes nothing, or acknowledgements that are late
+    # Failed requests explain a carrier that takes nothing, and acknowledgements that are late.
     (("rate", "delay", "polls"), _is_troubled, "http"),
-    # repeats of packets that were not lost: their acknowledgements could not come
+    # They also explain why packets that were not lost were sent again: the acknowledgements could not come.
     (("loss",), lambda of: _is_troubled(of) and not _loses(of) and not _repeats(of), "http"),
     (("rate", "delay"), _loses, "loss"),
     (("rate", "delay"), _repeats, "loss"),
     (("rate",), _is_far, "delay"),
-    # a window that is as large as usual, and still full of bytes in flight
+    # If a window is as large as usual, and still full of bytes in flight, the path is the cause.
     (("window",), lambda of: _has_large_windows(of) and (_loses(of) or _repeats(of)), "loss"),
     (("window",), lambda of: _has_large_windows(of) and _is_far(of), "delay"),
     (("window",), _has_large_windows, "rate"),

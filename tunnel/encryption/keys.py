@@ -72,7 +72,8 @@ class KeyFile:
 def own_key(file: str, default: str, *, make: bool) -> KeyFile | None:
     """Return the key in `file`, which is made if it is missing. If `file` is "", return the user's default key.
 
-    `default` is the name of the default file. If it is missing, it is made with `make`; otherwise the key is None.
+    `default` is the name of the default file. If that file is missing, it is made with `make`; without `make`, the
+    result is None.
     Raise ValueError, with advice, if the key cannot be used.
     """
     if file:

@@ -226,9 +226,9 @@ class HoldLimit:
     """The longest time for which the path lets a response wait.
 
     Proxies and NATs that cut idle exchanges cut each of them at the same age. A hold that has grown is on trial until a
-    response has waited for three quarters of it. If a response is cut before, at the age of the previous hold or later,
-    the previous hold is used again, and the next trial comes later. The age of streamed answers is learned in the same
-    way.
+    response has waited for three quarters of it. If a response is cut during the trial, at the age of the previous hold
+    or later, the previous hold is used again, and the next trial comes later. The age of streamed answers is learned in
+    the same way.
     """
 
     def __init__(self, hold_us_max: int, hold_us_min: int, hold_us_start: int | None = None) -> None:

@@ -6,7 +6,7 @@ __all__ = ["RoundTrip"]
 
 _DEADLINE_US_MIN = 500 * MILLISECOND_US  # 7.8
 _DEADLINE_US_MAX = 30 * SECOND_US  # 7.8
-_DEADLINE_US_FIRST = SECOND_US  # before the first sample (RFC 6298 2.1): that exchange also opens TCP, TLS and proxies
+_DEADLINE_US_FIRST = SECOND_US  # before the first sample (RFC 6298 2.1): the first exchange also opens connections
 _GRACE_US = 50 * MILLISECOND_US  # 7.7
 _REPEAT_US = SECOND_US  # 7.8: the longest time between repeats is at least this
 _LEAST_WINDOW_US = 60 * SECOND_US  # the minimum follows a changed path after one to two of these windows

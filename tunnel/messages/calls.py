@@ -79,7 +79,7 @@ class CallChannel(Startable):
         handled_bytes_max: int = _HANDLED_BYTES_MAX,
         unread_bytes_max: int | None = None,
     ) -> None:
-        """`unread_bytes_max`: the connection ends if the peer sends a request while answers of more bytes wait."""
+        """`unread_bytes_max`: if the peer sends a request while more bytes of answers wait, the connection ends."""
         self.reads = 0  # grows with whatever the peer sends
         self.late_answers = 0  # answers to calls that have already ended
         self.error: Exception | None = None

@@ -111,7 +111,7 @@ class FrameWriter:
     def _write(self, buffers: list[Buffer]) -> None:
         data = b"".join(buffers)
         self._queued_bytes -= len(data)
-        if not self._writer.is_closing():  # uvloop raises for a write after the end, which the reader reports
+        if not self._writer.is_closing():  # uvloop raises for a write after the end; the reader reports that end
             self._writer.write(data)
 
     async def _send_file(self, body: FileMessageSet) -> None:
@@ -124,7 +124,7 @@ class FrameWriter:
         transport.set_write_buffer_limits(0)  # `drain` then waits until everything before the file has left
         try:
             await self._writer.drain()
-            descriptor = os.dup(sock.fileno())  # event loops do not watch the descriptor of a transport for others
+            descriptor = os.dup(sock.fileno())  # event loops refuse to watch a descriptor that a transport uses
             try:
                 sent, size = 0, body.size_bytes
                 while sent < size:

@@ -288,7 +288,7 @@ Accept: TypeAlias = Callable[[bytes, int, int, list[bytes]], Awaitable[int]]
 def outbox_handlers(hello: Hello, accept: Accept) -> dict[int, Callable[[Request], Awaitable[Response] | Response]]:
     """Return the handlers of a receiver, for a CallChannel.
 
-    `Inbox` uses them, and so may an application that stores the messages with its own data.
+    `Inbox` uses them. An application that stores the messages with its own data can use them, too.
 
     `hello(id, epoch)` begins an epoch. `accept(id, epoch, first, payloads)` takes messages at once, in the order of its
     calls, and skips those that it already has. Both return an awaitable that ends when the change is durable, and gives

@@ -13,7 +13,7 @@ from collections import deque
 __all__ = ["TARGET_US", "WINDOW_BYTES_MAX", "TimeWindow"]
 
 TARGET_US = 4_000  # how long a ping may wait: it should take 20 ms at most, and busy machines delay it, too
-WINDOW_BYTES_MIN = 4 * 1024  # four parts of the packet-assembler document
+WINDOW_BYTES_MIN = 4 * 1024  # four parts of the size in the packet-assembler document (docs/seed-notes.md)
 WINDOW_BYTES_START = 16 * 1024
 WINDOW_BYTES_MAX = 64 * 1024 * 1024  # one gigabit per second at a round trip of half a second
 PROBE_US = 1_000_000  # a wrong window is corrected within two of these intervals
@@ -24,7 +24,7 @@ _PROBE_SHARE = 0.75
 _PROBE_SHARE_MIN = 0.125
 _PART_BYTES = 64 * 1024  # parts are larger only if eight fit into the window: each stage passes on whole parts
 _STEP_MAX = 2.0  # factor: the most that the window shrinks in a round trip, or grows while hardly anything waits
-_GROW_MAX = 1.1  # factor: the most that it grows otherwise; after a pause, a path seems too fast for a round or two
+_GROW_MAX = 1.1  # factor: the most that it grows otherwise; shortly after a pause, a path seems faster than it is
 _REGROW_MAX = 1.5  # factor: the most that it grows towards a rate that the path has reached before
 _RATE_US = 1_000_000  # how long a measured rate remains valid
 _RATE_SPAN_US = 5_000  # the shortest time to measure a rate over: after a pause, data arrives in a burst
@@ -46,7 +46,7 @@ class TimeWindow:
         self._round_end = 0  # the round ends when this number of bytes is received
         self._round_us: int | None = None  # the shortest time of a part in this round
         self._round_sum_us = self._round_samples = 0
-        self._took_us: int | None = None  # the shortest time in the last round
+        self._took_us: int | None = None  # the shortest time of a part in the last round without a probe or its ramp
         self._limited = False
         self._rate_start = (0, 0)  # a time, and the bytes received until then
         self._rates: deque[tuple[int, float]] = deque()  # (time, rate), with falling rates
@@ -125,8 +125,8 @@ class TimeWindow:
                 self._ramp_bytes = None
         elif self._probe_due_us is not None and now >= self._probe_due_us:
             self._probing = True
-            # Send only the part of the window that should not be waiting, less a quarter. If the estimate of the path
-            # is about right, nothing waits then.
+            # Send three quarters of the bytes that, by the estimate of the path, do not wait. If the estimate is about
+            # right, nothing waits then.
             share = _PROBE_SHARE * (self.base_us or took_us) / took_us
             self._probe_bytes = round(self.window_bytes * min(_PROBE_SHARE, max(_PROBE_SHARE_MIN, share)))
         else:

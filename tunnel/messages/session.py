@@ -29,7 +29,7 @@ __all__ = ["MessageSession", "Priority"]
 
 _READ_BYTES = 256 * 1024
 _WRITE_BYTES = 192 * 1024  # written at once, before checking whether the stream has room
-_PENDING_BYTES_MAX = 16 * 1024 * 1024  # held by handlers: while it is more, nothing is read
+_PENDING_BYTES_MAX = 16 * 1024 * 1024  # while handlers hold more bytes than this, the session does not read
 _PART_BYTES_MAX = 128 * 1024 - PART_HEADER_BYTES  # with its header it fills a packet of a fast link, without a copy
 _REPORT_BYTES = 64 * 1024  # taken bytes are reported at once when there are this many
 _REPORT_S = 0.001  # fewer are reported after this time, which is a fraction of the target for waiting
@@ -54,7 +54,9 @@ class _Sending:
     def __init__(self, parts: Disassembly, sent: asyncio.Future[None]) -> None:
         self.parts = parts
         self.sent = sent
-        self.end = -1  # the window's total after the last part; the receiver has taken the packet at that total
+        # The window's count of sent bytes after the last part. When the receiver reports as many bytes taken, it has
+        # taken the packet.
+        self.end = -1
 
 
 class MessageSession(Startable):
@@ -89,7 +91,7 @@ class MessageSession(Startable):
         self._control: deque[bytes] = deque()
         self._work = asyncio.Event()
         self._unfinished: dict[int, _Sending] = {}  # every packet whose `send` has not returned
-        self._untaken: deque[_Sending] = deque()  # split packets sent whole that the receiver has not fully taken
+        self._untaken: deque[_Sending] = deque()  # split packets that were sent, and not yet taken completely
         self._taken = self._taken_reported = 0
         self._report_due = False
         self._telling: asyncio.TimerHandle | None = None

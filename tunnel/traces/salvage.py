@@ -62,7 +62,7 @@ def _frame(data: bytes, position: int) -> tuple[bytes | None, int]:
     if size <= 0:
         return None, 1 if size < 0 else 0
     try:
-        # with a decompression object, which does not trust the content size in the header
+        # A decompression object does not trust the content size in the header.
         decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
         content = decompressor.decompress(memoryview(data)[position : position + size])
         return (content if decompressor.eof else None), size

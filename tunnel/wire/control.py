@@ -123,7 +123,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """EDGE: the relay can take `bytes` bytes of payload beyond packet `sequence`, including what waits (2.10)."""
+    """EDGE: the relay can take `bytes` bytes of payload beyond packet `sequence`, waiting ones included (2.10)."""
 
     sequence: int
     bytes: int

@@ -11,7 +11,7 @@ from tunnel_servlet.switch.model import Route
 __all__ = ["AcceptQueues"]
 
 
-_Turn: TypeAlias = tuple[str, str]  # the user, and the owner of the service if strangers come to it
+_Turn: TypeAlias = tuple[str, str]  # the user; if a stranger opened the route, also the owner of the service
 
 
 class AcceptQueues:

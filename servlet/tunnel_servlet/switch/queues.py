@@ -24,7 +24,7 @@ IN_STREAM = frozenset(map(int, (PacketType.DATA, PacketType.CLOSE, PacketType.FI
 _DATA, _ACK, _ABORT = map(int, (PacketType.DATA, PacketType.ACK, PacketType.ABORT))
 _KNOWN = frozenset(map(int, PacketType))
 _ACKS_MAX = 8  # the newest ones are kept; several, because ACKs on different lanes can overtake each other
-_DROPS_MAX = 8  # dropped ranges that wait to be named; the sender's timers repair those that are not named
+_DROPS_MAX = 8  # dropped ranges that wait for a DROPPED to name them; the sender's timers repair others
 NOTICE_BYTES = HEADER_SIZE + 16  # the larger of DROPPED and EDGE
 _CONTROL_DEBT_MAX = 16 << 10  # bytes of control packets that may leave before the rates have let them pass
 
@@ -76,7 +76,7 @@ class RouteQueue(Payer):
         self.blocked = False  # the route is not bound yet: every packet is held (3.6)
         self.listed = self.control_listed = False  # in the mailbox's rings
         self.deficit = 0
-        self.is_fresh = True  # nothing of the stream waited when it was last taken out of the mailbox's rings
+        self.is_fresh = True  # when the mailbox last took this queue out of its rings, no packet of the stream waited
         self.data_bytes = 0  # payload of waiting DATA
         self.control_bytes = 0  # waiting packets other than DATA and ACK, as charged
         self.edge_due = False  # the edge of `back` must be announced to the receiver of this queue
@@ -87,7 +87,7 @@ class RouteQueue(Payer):
         self.acks: list[Frame] = []
         self.control: OrderedDict[int, Frame] = OrderedDict()
         self._drops: list[list[int]] = []  # reason, first, last, limit
-        self.beyond = 0  # bytes of the pool in use
+        self.beyond = 0  # bytes of the pool that this queue uses
 
     # --- state
 

@@ -259,7 +259,7 @@ class StoredPartition(Partition):
         assert not isinstance(answer, Response)
         try:
             found = await answer
-        except LogError as error:  # it failed while the request waited for messages
+        except LogError as error:  # the log failed while the request waited for messages
             raise RemoteCallError(STORAGE, f"{self._name} cannot be read: {error}") from None
         assert found is not None
         return found
