@@ -6,7 +6,10 @@ Each line that comes to the control port is answered with a line of JSON (`Cost`
 
 import argparse
 import asyncio
+import os
+import re
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -25,12 +28,12 @@ _log = structlog.get_logger("hostile")
 
 class Cost(msgspec.Struct, frozen=True):
     """Memory and counts that the relay keeps for its users, the most processor time of one user in one turn of its
-    event loop, and that of the longest full run of Python's collector, for which no user pays."""
+    event loop, and that of the longest run of Python's collector, for which no user pays."""
 
     turn_ms: float
     collector_ms: float
     rss_bytes: int
-    rss_trimmed_bytes: int  # after malloc has returned free memory
+    used_bytes: int  # of `rss_bytes`: without what malloc has returned, and what is free in Python's own allocator
     users: int
     connections: int
     waiting_bytes: int
@@ -53,6 +56,27 @@ def _rss_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
+def _free_bytes() -> int:
+    """Return the bytes that are free in the arenas of Python's own allocator, which returns a MiB only when no object
+    is left in it. It reports them only on standard error."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        error = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            sys._debugmallocstats()  # noqa: SLF001 - nothing else tells it
+        finally:
+            os.dup2(error, 2)
+            os.close(error)
+        file.seek(0)
+        report = file.read().decode()
+    arenas = re.search(r"arenas \* \d+ bytes/arena *= *([\d,]+)", report)
+    used = re.search(r"bytes in allocated blocks *= *([\d,]+)", report)
+    if arenas is None or used is None:  # with PYTHONMALLOC=malloc there are no arenas
+        return 0
+    return int(arenas[1].replace(",", "")) - int(used[1].replace(",", ""))
+
+
 def _cost(running: RunningRelay) -> Cost:
     host, connections = running.relay.host, running.connections
     stats, rss_bytes = host.switch.stats(), _rss_bytes()
@@ -63,7 +87,7 @@ def _cost(running: RunningRelay) -> Cost:
         turn_ms=peak_us / 1000,
         collector_ms=collector_s * 1000,
         rss_bytes=rss_bytes,
-        rss_trimmed_bytes=_rss_bytes(),
+        used_bytes=_rss_bytes() - _free_bytes(),
         users=stats.users,
         connections=connections.total,
         waiting_bytes=connections.held_bytes,

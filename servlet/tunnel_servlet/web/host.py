@@ -100,7 +100,7 @@ class SwitchHost:
         self._drained: asyncio.Future[None] | None = None
 
     def _processor_time(self) -> float:
-        """Return this thread's processor time in seconds, without full garbage collections: no user pays for them."""
+        """Return this thread's processor time in seconds, without garbage collections: no user pays for them."""
         return time.thread_time() - self.collector.total_s
 
     # --- requests

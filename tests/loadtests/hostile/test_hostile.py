@@ -22,13 +22,13 @@ def test_the_victim_is_measured_beside_the_neighbour_and_two_attacks(capsys: pyt
 
 def test_a_slow_or_lost_victim_a_long_turn_and_a_remnant_are_failures() -> None:
     mib = 1 << 20
-    good = Figures("x", 1, 1, 10, 20, 1, 5, 20, 50, 60 * mib, 150 * mib, 106 * mib, 0, 0, 0)
+    good = Figures("x", 1, 1, 10, 20, 1, 5, 20, 50, 60 * mib, 150 * mib, 82 * mib, 0, 0, 0)
     assert good.is_good(10, 20)
     assert not good.is_good(9, 20)
     assert not good.is_good(10, 19)
     assert not msgspec.structs.replace(good, waiting_after_bytes=1).is_good(10, 20)
     assert not msgspec.structs.replace(good, connections_after=1).is_good(10, 20)
-    much = msgspec.structs.replace(good, rss_after_bytes=107 * mib)
+    much = msgspec.structs.replace(good, used_after_bytes=83 * mib)
     assert not much.is_good(10, 20)
     assert msgspec.structs.replace(much, held_after_bytes=mib).is_good(10, 20)
     assert msgspec.structs.replace(much, attack=NEIGHBOUR).is_good(10, 20)
