@@ -194,8 +194,8 @@ def test_evidence_does_not_shorten_a_retry_after() -> None:
     sender = Sender()
     sender.send(0)
     sender.flight.fail(1, "HTTP 503", 20 * SECOND, 10 * MS)
-    sender.flight.prove(60 * MS)
-    assert (sender.flight.next_us, sender.flight.proven) == (20_010 * MS, False)
+    sender.flight.repeat_early(60 * MS)
+    assert (sender.flight.next_us, sender.flight.repeats_early) == (20_010 * MS, False)
 
 
 def test_a_late_failure_of_a_silent_attempt_is_not_counted_twice() -> None:
@@ -234,17 +234,17 @@ def test_repeats_are_the_same_message_with_a_mask_from_the_second_failure_on() -
 
 def test_evidence_brings_the_first_repeat_forward() -> None:
     flight = Sender().flight
-    flight.prove(5)
-    assert not flight.proven  # no attempt has left yet
+    flight.repeat_early(5)
+    assert not flight.repeats_early  # no attempt has left yet
     sender = Sender()
     sender.send(0)
-    sender.flight.prove(600 * MS)
-    assert (sender.flight.next_us, sender.flight.proven) == (500 * MS, False)
-    sender.flight.prove(80 * MS)
-    assert (sender.flight.next_us, sender.flight.proven) == (80 * MS, True)
+    sender.flight.repeat_early(600 * MS)
+    assert (sender.flight.next_us, sender.flight.repeats_early) == (500 * MS, False)
+    sender.flight.repeat_early(80 * MS)
+    assert (sender.flight.next_us, sender.flight.repeats_early) == (80 * MS, True)
     sender.send(80 * MS)
     planned_us = sender.flight.next_us
-    sender.flight.prove(90 * MS)
+    sender.flight.repeat_early(90 * MS)
     assert sender.flight.next_us == planned_us
 
 
@@ -345,8 +345,8 @@ def test_silence_is_measured_from_when_the_attempt_left() -> None:
 def test_evidence_at_the_deadline_proves_nothing() -> None:
     sender = Sender()
     sender.send(0)
-    sender.flight.prove(500 * MS)
-    assert not sender.flight.proven
+    sender.flight.repeat_early(500 * MS)
+    assert not sender.flight.repeats_early
 
 
 def test_of_two_attempts_the_older_stays_while_it_is_young() -> None:  # 7.8

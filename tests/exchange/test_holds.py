@@ -83,14 +83,14 @@ def test_an_idle_stream_is_the_one_request_that_waits() -> None:
     assert not loop.in_flight(pull=True)
 
 
-def test_a_relay_of_the_previous_version_holds_for_30_seconds() -> None:
+def test_a_relay_of_an_earlier_release_holds_for_30_seconds() -> None:
     loop = Loop(relay=relay(30))
     assert watch(loop, 10 * MINUTE) == {1}
     assert holds(loop, 5 * MINUTE) == [30] * 10
     assert all(request.repeat == 0 for _, request in loop.requests)
 
 
-def test_an_endpoint_of_the_previous_version_asks_for_15_seconds() -> None:
+def test_an_endpoint_of_an_earlier_release_asks_for_15_seconds() -> None:
     loop = Loop(LaneConfig(hold_us=15 * SECOND), relay=relay())
     assert watch(loop, 10 * MINUTE) == {1}
     assert set(holds(loop, MINUTE)) == {15}
@@ -127,9 +127,9 @@ def test_packets_at_any_time_arrive_once_on_a_path_that_cuts(cut_s: int, how: st
 
 
 def test_a_push_shows_that_a_held_answer_was_lost_and_shortens_holds() -> None:
-    """A NAT forgets a silent flow after 20 s. At 25 s, a reply to a push leaves in the held answer, and is lost."""
+    """A NAT forgets a silent flow after 20 s. The peer's reply to a push of 25 s leaves in the answer of the held pull,
+    and is lost."""
     loop = CuttingLoop(20, "silence", relay=relay())
-    lost_us = []
     for name in range(30):
         loop.run(loop.now + 3 * MINUTE)  # long enough for holds to grow
         pulled_us = max(time_us for time_us, request in loop.requests if request.pull)
@@ -138,10 +138,8 @@ def test_a_push_shows_that_a_held_answer_was_lost_and_shortens_holds() -> None:
             loop.queue.append(data_packet(word))
             loop.run(loop.now + SECOND // 20)
             loop.relay.give([data_frame(word)], loop.now)
-            before_us = loop.now
             loop.run(loop.now + SECOND)
         while len(loop.delivered) < 2 * name + 2:
             loop.run(loop.now + SECOND // 100)
-        lost_us.append(loop.now - before_us)
     assert loop.delivered == list(range(60))
     assert holds(loop, loop.now - 10 * MINUTE).count(30) <= 2

@@ -41,8 +41,8 @@ def test_evidence_brings_forward_only_exchanges_that_were_answered() -> None:
     lanes = LaneSet(4, 4096, 0)
     answered, waiting = flying(lanes, 0, 5), flying(lanes, 1, 5)
     lanes.use_evidence(Answer(3, 1, 1, evidence=[(0, 5), (1, 4), (2, 9), (4, 1), (200, 1)]), 80_000)
-    assert (answered.next_us, answered.proven) == (80_000, True)
-    assert not waiting.proven
+    assert (answered.next_us, answered.repeats_early) == (80_000, True)
+    assert not waiting.repeats_early
 
 
 def test_pulls_held_since_before_the_silence_are_doubted() -> None:
@@ -52,4 +52,4 @@ def test_pulls_held_since_before_the_silence_are_doubted() -> None:
     push = flying(lanes, 2, 1, sent_us=10)
     unsent = flying(lanes, 3, 1, sent_us=None, hold_ms=1000)
     lanes.doubt_pulls(400, 80_000)
-    assert [flight.proven for flight in (before, after, push, unsent)] == [True, False, False, False]
+    assert [flight.repeats_early for flight in (before, after, push, unsent)] == [True, False, False, False]

@@ -143,7 +143,7 @@ def test_pulls_that_fail_on_repeats_too_or_are_only_doubted_leave_the_hold() -> 
     for _ in range(4):
         answer(it, flight((0, 15_500 * MS, 16_500 * MS), hold_ms=15_000), 16_600 * MS, attempt=2)
         doubted = flight((0,), hold_ms=15_000)
-        doubted.prove(8 * SECOND)
+        doubted.repeat_early(8 * SECOND)
         doubted.check_silence(8 * SECOND)
         doubted.send(9, 8 * SECOND, Random(1))
         answer(it, doubted, 9 * SECOND, attempt=1)
@@ -153,7 +153,7 @@ def test_pulls_that_fail_on_repeats_too_or_are_only_doubted_leave_the_hold() -> 
 def lost(now: int) -> Flight:
     """Return a held pull (15 s) whose answer was lost; another answer shows this at `now`, and the repeat leaves."""
     found = flight((0,), hold_ms=15_000)
-    found.prove(now, is_answered=True)
+    found.repeat_early(now, is_answered=True)
     found.check_silence(now)
     found.send(9, now, Random(1))
     return found

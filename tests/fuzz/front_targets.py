@@ -1,8 +1,9 @@
-"""The targets `front` and `datagrams`: what programs on this machine send to `tunnel proxy`, and framed datagrams.
+"""The fuzz targets `front` and `datagrams`: what programs on this machine send to `tunnel proxy`, and framed datagrams.
 
-Promises: a request means the same in whatever portions it arrives; a target is a name and a port; a rewritten HTTP
-request is one request; no more than a whole head is kept; a front never raises and logs at most one line. The stream of
-datagrams gives back those that were framed.
+A front is what serves one client of `tunnel proxy`. Promises: a request means the same in whatever portions it arrives;
+the address that it names is a name and a port; a rewritten HTTP request is one request; a front keeps no more than a
+whole head and one read; it never raises and logs at most one line. The stream of datagrams gives back those that were
+framed.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ Ended = Callable[[Side, Exception | None], None]
 
 
 class _Services:
-    """Connects to nothing: one byte of the input chooses the outcome."""
+    """Replaces the command around a front. It connects to nothing: one byte of the input chooses the outcome."""
 
     request_seconds = 1000.0
 

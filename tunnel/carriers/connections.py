@@ -2,8 +2,8 @@
 
 Some paths carry only a few TCP connections at once. The proxy's operating system accepts a further one, but the proxy
 does not read from it until another one is closed. So a new connection that stays silent while others bring answers is
-one too many. Other proxies refuse all requests, on every connection, while too many are open. In both cases, requests
-wait here for a connection that works.
+one too many. Other proxies refuse all requests, on every connection, while too many are open. In both cases, `take`
+gives a request no connection, and it waits for one that works.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
 _DOUBT_S = 5.0  # after a refusal that may mean one connection too many, no additional one is opened for this long
-_NEW_S = 1.0  # a connection too many is refused sooner than this; an older one works, even if its pull is still held
+_NEW_S = 1.0  # one too many is refused sooner; so a connection of this age works, even while its pull is held
 PAUSE_S = 0.2  # time for the path to notice that the connection of a refused request was closed
 
 
@@ -49,7 +49,7 @@ class Connection:
         self.works = False  # the relay has answered on it
         self.is_retired = False
         self.answers_before = answers_before  # number of answers on all connections when this one was made
-        self.place = place  # number of connections when this one had been made
+        self.place = place  # if it works, the path carries this many: with itself, those open when it was made
 
     def reset_on_close(self) -> None:
         """Let the close send a reset, which takes effect even if the other side does not read the rest of a request.
@@ -119,8 +119,9 @@ class Connections:
     def is_unproven(self, now_s: float) -> bool:
         """Return whether more connections are open than the path is known to carry, and the newest has just been made.
 
-        A proxy that allows fewer connections then refuses all requests. If the proxy already has the body of a refused
-        request, it may count the connection as open even after a reset: Squid does so for 15 minutes.
+        The caller then sends only the first bytes of a body, and the rest when no refusal has come. A proxy that allows
+        fewer connections refuses all requests, and if it has the whole body of a refused request, it may count the
+        connection as open even after a reset: Squid does so for 15 minutes.
         """
         return len(self._busy) + len(self._idle) > self._carried and now_s - self._made_s < _NEW_S
 
@@ -181,7 +182,7 @@ class Connections:
         self._reuse.died(now_s, reused=connection.reuse and connection.has_answer)
 
     def is_one_too_many(self, connection: Connection, now_s: float) -> bool:
-        """Return whether the path carries too few connections for this one, on which a request got no answer in time.
+        """Return whether this connection, on which a request got no answer in time, is one more than the path carries.
 
         If so, for a while only as many connections are opened as have brought answers.
         """

@@ -24,7 +24,7 @@ _RETRY_AFTER_US_MAX = 30 * SECOND_US  # 7.9
 # therefore replace younger attempts. But the oldest attempt may be dead: it is given up at this age, the next oldest at
 # twice this age, and so on up to the maximum.
 _ELDER_US_MIN = 8 * SECOND_US
-_ELDER_US_MAX = 30 * SECOND_US  # the longest deadline (7.8)
+_ELDER_US_MAX = 30 * SECOND_US  # also the longest interval between repeats (7.8)
 # A full path queues each repeat after the earlier ones, and a body that is repeated faster than the path can carry it
 # never arrives. So the time between repeats grows up to this much for each byte of the body: 64 kbit/s.
 _BYTE_US = 125
@@ -83,13 +83,13 @@ class Flight:
         self.sent = 0
         self.failures = 0
         self.last = ""  # the latest failure, in words
-        self.proven = False  # `prove` was called: the first repeat leaves before the deadline
+        self.repeats_early = False  # the first repeat leaves before the deadline (7.7)
         self.is_answer_lost = False  # the relay has answered, and the answer did not come
         self.silent = False  # an attempt got no answer in time
         self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
         self.foreign = 0  # attempts that an intermediary refused
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
-        self.passed_between = 0  # how many of these came after a smaller body had passed since the previous one
+        self.passed_between = 0  # unexplained failures before which a smaller body had passed, after the one before
         self.smaller_passed = False  # a smaller body has passed since the last unexplained failure
         self.first_sent_us = now
         self.answer_bytes_full = self.answer_bytes_max  # the limit that the first attempt asks for
@@ -179,7 +179,7 @@ class Flight:
         self._wonder(now)
         return True
 
-    def prove(self, repeat_us: int, *, is_answered: bool = False) -> None:
+    def repeat_early(self, repeat_us: int, *, is_answered: bool = False) -> None:
         """Send the first repeat at `repeat_us` instead of at the deadline.
 
         The caller knows that the relay has answered (`is_answered`), or that the path may have lost messages. Call it
@@ -188,13 +188,13 @@ class Flight:
         repeat_us = max(repeat_us, self._not_before_us)
         if self.sent == 1 and repeat_us < self.next_us:
             self.next_us = repeat_us
-            self.proven = True
+            self.repeats_early = True
             self.is_answer_lost = is_answered
 
     def hurry(self, sent_us: int, repeat_us: int) -> None:
         """Send a repeat at `repeat_us`, since another exchange that left at `sent_us` was answered, so the path works.
 
-        It has no effect while the newest attempt may still be answered in time.
+        It has no effect if the newest attempt left so late that it might have been answered by then (7.8).
         """
         if self.silent and self.attempts and self.attempts[-1].sent_us < sent_us - self._base_us:
             self.next_us = min(self.next_us, max(repeat_us, self._not_before_us))

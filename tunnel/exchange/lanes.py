@@ -427,7 +427,7 @@ class Lanes:
         self._set.use_evidence(answer, repeat_us)
         self._set.hurry(attempt.sent_us, repeat_us)
         # A repeat that doubt_pulls or evidence caused is no reason to doubt: pulls would trigger each other forever.
-        if attempt.repeat and flight.silent and not flight.proven:
+        if attempt.repeat and flight.silent and not flight.repeats_early:
             self._set.doubt_pulls(attempt.sent_us, repeat_us)
         if lane.exhausted:
             self.attach_again()

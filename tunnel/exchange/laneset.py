@@ -58,7 +58,7 @@ class LaneSet:
         for index, number in answer.evidence:
             flight = self.lanes[index].flight if index < len(self.lanes) else None
             if flight is not None and number >= flight.number:
-                flight.prove(repeat_us, is_answered=True)
+                flight.repeat_early(repeat_us, is_answered=True)
 
     def doubt_pulls(self, sent_us: int, repeat_us: int) -> None:
         """Repeat at `repeat_us` the held pulls that were sent before `sent_us`.
@@ -68,7 +68,7 @@ class LaneSet:
         """
         for flight in self.flights():
             if flight.hold_us and flight.attempts and flight.attempts[0].sent_us < sent_us:
-                flight.prove(repeat_us)
+                flight.repeat_early(repeat_us)
 
     def hurry(self, sent_us: int, repeat_us: int) -> None:
         """Repeat at `repeat_us` each flight that has missed a deadline: an attempt of another one, sent at

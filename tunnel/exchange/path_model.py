@@ -129,7 +129,7 @@ class PathModel:
             self.hold.endured(took_us)
         elif flight.sent == 2 and attempt.repeat == 1:
             # The first repeat was answered, so the path was fine and only the held response was cut.
-            if not flight.proven:
+            if not flight.repeats_early:
                 self.hold.cut(flight.first_failure_us)
             elif flight.is_answer_lost:
                 self.hold.cut(attempt.sent_us - flight.first_sent_us)

@@ -349,7 +349,9 @@ def test_dropped_packets_are_sent_again() -> None:  # 2.9
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
     (packet,) = solo.out()
-    solo.relay(PacketType.DROPPED, dropped(DropReason.FULL, packet.sequence, packet.sequence, 5000))
+    solo.relay(PacketType.DROPPED, dropped(DropReason.FULL, packet.sequence, packet.sequence, 0))
+    assert not solo.out()  # the pause
+    solo.relay(PacketType.EDGE, encode_edge(Edge(packet.sequence, 5000)))
     (again,) = solo.out()
     assert (again.sequence, again.attempt, again.payload) == (packet.sequence, 1, packet.payload)
     assert solo.connection.stats.resent_by_cause == {"dropped_by_relay": 1}

@@ -169,15 +169,15 @@ class Sender:
             self._lose(first, TraceCause.HANDSHAKE_TIMEOUT)
         return True
 
-    def dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
-        """Declare packets lost, because the relay has dropped them. They are resent after the pause of 4.10."""
+    def dropped(self, first: int, last: int, now: int) -> None:
+        """Declare packets lost, because the relay had no room for them. They are resent after the pause of 4.10."""
         window = self.window
         first, last = unwrap(first, window.oldest), unwrap(last, window.oldest)
         for sequence in range(max(first, window.oldest), min(last, window.next_sequence - 1) + 1):
             segment = window.outstanding[sequence]
             if segment.state < SegmentState.LOST:
                 self._lose(segment, TraceCause.DROPPED_BY_RELAY)
-        if room_bytes == 0 and window.outstanding and not self.suspended:
+        if window.outstanding and not self.suspended:
             self._held_back = True
             self._timers.set(Timer.RETRANSMIT, now + self.rtt.rto_us())
         else:
@@ -275,8 +275,9 @@ class Sender:
     def arm_after_receipts(self) -> None:
         """Set the timers when only receipts have come; cheaper than `arm`.
 
-        No receipt makes a deadline earlier. A receipt can make one later; this method then leaves the timer as it is.
-        The timer may therefore fire too early, which does no harm, because the deadline is checked again then.
+        A receipt moves no deadline that is set to an earlier time. It can move one to a later time; this method then
+        leaves the timer as it is. The timer may therefore fire too early, which does no harm, because the deadline is
+        checked again then.
         """
         if self._timers.get(Timer.RETRANSMIT) == NEVER_US and not self.suspended:
             head = self.window.outstanding.get(self.window.oldest)
