@@ -45,7 +45,7 @@ class Figures(msgspec.Struct, frozen=True):
     worst_ms: float
     after_p99_ms: float
     pings: int
-    turn_ms: float  # the most processor time of one user in one turn of the relay's event loop
+    turn_ms: float  # the most processor time of one user in one turn of the relay's event loop, during and afterwards
     collector_ms: float  # of the longest run of Python's collector, at the relay
     used_before_bytes: int  # as `used_after_bytes`, before the attack
     rss_bytes: int
@@ -80,7 +80,7 @@ async def measure(attack: str, seconds: float) -> Figures:
     ):
         port = int(echo.ready_line.split()[1])
         control = int(json.loads(relay.process.ready_line)["control"])
-        before, times, after, failure = [0.0], [0.0], [0.0], ""
+        before, times, after, failure, turn_ms = [0.0], [0.0], [0.0], "", 0.0
         async with tunnel.attach(relay.url, token=relay.tokens["client"], proxy=None, carrier="link") as victim:
             reader, writer = await victim.open_connection("127.0.0.1", port)
             command = python_command("loadtests.hostile.attacker", attack, "--relay", relay.url, "--echo", str(port))
@@ -98,7 +98,7 @@ async def measure(attack: str, seconds: float) -> Figures:
                 times = await _pings(reader, writer, seconds)
                 during = await ask_cost(control)
                 attacker.kill()
-                await _settled(control, cost_before)
+                turn_ms = await _settled(control, cost_before)
                 after = await _pings(reader, writer, seconds)
                 left = await ask_cost(control)
             except (ConnectionError, TimeoutError, tunnel.TunnelError) as error:
@@ -114,7 +114,7 @@ async def measure(attack: str, seconds: float) -> Figures:
         _share(times, 1),
         _share(after, 0.99),
         len(times),
-        during.turn_ms,
+        max(during.turn_ms, turn_ms, left.turn_ms),
         during.collector_ms,
         cost_before.used_bytes,
         during.rss_bytes,
@@ -126,14 +126,17 @@ async def measure(attack: str, seconds: float) -> Figures:
     )
 
 
-async def _settled(control: int, before: Cost) -> None:
-    """Wait until no bytes and connections of the attacker are left, but for `_SETTLED_S` at the longest."""
-    ends = time.monotonic() + _SETTLED_S
+async def _settled(control: int, before: Cost) -> float:
+    """Wait until no bytes and connections of the attacker are left, but for `_SETTLED_S` at the longest. Return the
+    longest turn meanwhile, in ms: what an attacker has left can cost more than the attack itself."""
+    ends, longest_ms = time.monotonic() + _SETTLED_S, 0.0
     while time.monotonic() < ends:
         cost = await ask_cost(control)
+        longest_ms = max(longest_ms, cost.turn_ms)
         if not cost.waiting_bytes and cost.connections <= before.connections:
-            return
+            break
         await asyncio.sleep(_SETTLE_S)
+    return longest_ms
 
 
 def _share(times: list[float], share: float) -> float:

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from ipaddress import ip_address
 
-import aiohttp
 import structlog
 from aiohttp import web
 
@@ -21,6 +20,7 @@ from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.answer_stream import AnswerStream
+from tunnel_servlet.web.bodies import ChunkedBody, TooManyChunksError
 from tunnel_servlet.web.inline_exit import InlineExit
 from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.relay_link import serve_link
@@ -34,7 +34,6 @@ RELAY = web.AppKey("relay", Relay)
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
-_CHUNKED_BYTES = 4096  # this much of a chunked body is put together in one turn of the event loop
 _ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
 _CONTENT_TYPE = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
@@ -243,18 +242,6 @@ def _held(request: web.Request, config: RelayConfig) -> Iterator[None]:
         place.free(size)
 
 
-async def _read_chunks(content: aiohttp.StreamReader, relay: Relay, user: str) -> bytes:
-    """Return the next bytes of a chunked body, in the user's turn: each byte may have come in a chunk of its own."""
-    turns = relay.host.turns
-    await turns.admitted(user)
-    part = await content.read(1)
-    began = turns.clock()
-    if part and not content.at_eof():
-        part += content.read_nowait(_CHUNKED_BYTES)
-    turns.spent_since(user, began)
-    return part
-
-
 async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
     """Return the whole body. Raise _Refusal if it is too large, damaged or late."""
     config = relay.config
@@ -267,8 +254,8 @@ async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
     size = 0
     try:
         async with asyncio.timeout(config.limits.body_seconds):
-            is_chunked = request.content_length is None
-            while part := await (_read_chunks(content, relay, user) if is_chunked else content.readany()):
+            chunked = ChunkedBody(content, relay.host.turns) if request.content_length is None else None
+            while part := await (content.readany() if chunked is None else chunked.read(user)):
                 parts.append(part)
                 size += len(part)
                 if size > limit:
@@ -278,6 +265,8 @@ async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
         raise _Refusal(408, StatusCode.BUSY, text) from None
     except web.RequestPayloadError:
         raise _Refusal(400, StatusCode.CORRUPT, "the body is damaged") from None
+    except TooManyChunksError as error:
+        raise _Refusal(400, StatusCode.CORRUPT, str(error)) from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -1,0 +1,70 @@
+"""Reads chunked bodies, and the rest of bodies that nobody needs, in the turns of those who pay for them."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import aiohttp
+from aiohttp import web
+
+from tunnel_servlet.web.turns import Turns
+
+__all__ = ["ChunkedBody", "TooManyChunksError", "discard"]
+
+_PART_S = 0.002  # processor time for the chunks that are read in one turn
+# Each chunk costs 5 to 10 µs, however small it is. A body may have this many, and one more for each of these bytes.
+_CHUNKS_FREE = 1024
+_CHUNK_BYTES = 64
+
+
+class TooManyChunksError(Exception):
+    """A body comes in too many chunks for its size."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"the body comes in too many small chunks: {_CHUNKS_FREE} may be small, the others need {_CHUNK_BYTES} "
+            f"bytes on average"
+        )
+
+
+class ChunkedBody:
+    """A body that is read chunk by chunk."""
+
+    def __init__(self, content: aiohttp.StreamReader, turns: Turns) -> None:
+        self._content = content
+        self._turns = turns
+        self._size_bytes = 0
+        self._chunks = 0
+
+    async def read(self, payer: str) -> bytes:
+        """Return the next bytes, in the payer's turn; b"" at the end. Raise TooManyChunksError if chunks are small."""
+        await self._turns.admitted(payer)
+        part = await self._next()
+        while not part and not self._content.at_eof():
+            part = await self._next()
+        parts = [part]
+        began = self._turns.clock()
+        try:
+            while self._size_bytes < self._content.total_bytes and self._turns.clock() - began < _PART_S:
+                parts.append(await self._next())  # does not wait
+        finally:
+            self._turns.spent_since(payer, began)
+        return b"".join(parts)
+
+    async def _next(self) -> bytes:
+        part, _ = await self._content.readchunk()
+        self._size_bytes += len(part)
+        self._chunks += 1
+        if self._chunks > _CHUNKS_FREE + self._size_bytes // _CHUNK_BYTES:
+            raise TooManyChunksError
+        return part
+
+
+async def discard(content: aiohttp.StreamReader, turns: Turns, payer: Callable[[], str], seconds: float) -> None:
+    """Read the rest of a body and forget it: if the connection were closed with unread data, a reset would destroy the
+    answer. Stop after `seconds`, or when the body is damaged or comes in too many chunks."""
+    body = ChunkedBody(content, turns)
+    with suppress(TimeoutError, TooManyChunksError, web.RequestPayloadError, ConnectionError):
+        async with asyncio.timeout(seconds):
+            while await body.read(payer()):
+                pass

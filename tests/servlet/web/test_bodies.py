@@ -1,0 +1,119 @@
+"""Bodies in many chunks: they are read in turns, also when their requests were refused, and refused when chunks are
+small. The turns are counted and not timed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import StreamReader
+
+from tests.servlet.rig import TOKENS, Client, attach_body, relay, until
+from tests.servlet.web.test_gates import TurnCounter
+from tests.servlet.web.test_server import close, connect
+from tests.support.loops import HANGING_S, in_loop_within
+from tunnel.wire import Attached, Status, StatusCode, decode_envelope
+from tunnel_servlet.access.processor import TURN_US
+from tunnel_servlet.web.running import RunningRelay
+
+MANY = 24
+READ_US = 5  # what reading a chunk costs on the clock of these tests
+PART_US = 2_000
+SMALL = b"1\r\nx\r\n"
+
+
+def head(path: str, token: str) -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+        "Content-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    ).encode()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list with a function that is called for each chunk which is read, once a test has put it there."""
+    read, found = StreamReader._read_nowait_chunk, list[Any]()
+
+    def note(self: StreamReader, size: int) -> bytes:
+        for each in found:
+            each()
+        return read(self, size)
+
+    monkeypatch.setattr(StreamReader, "_read_nowait_chunk", note)
+    return found
+
+
+def slow(running: RunningRelay, reads: list[Any], counter: TurnCounter) -> None:
+    """Count the chunks that are read in each turn, and let each cost processor time."""
+    clock = [0.0]
+
+    def note() -> None:
+        clock[0] += READ_US / 1e6
+        counter.note()
+
+    reads.append(note)
+    running.relay.host.turns.clock = lambda: clock[0]
+
+
+@pytest.mark.parametrize(("path", "user"), [("/exchange", "nobody"), ("/elsewhere", "bob"), ("/elsewhere", "nobody")])
+@in_loop_within(HANGING_S)
+async def test_two_users_the_rest_of_refused_bodies_is_read_in_turns(reads: list[Any], path: str, user: str) -> None:
+    """Their requests are refused in one turn: by the token, or by the path."""
+    async with relay() as running, Client(running) as victim:
+        counter = TurnCounter()
+        slow(running, reads, counter)
+        body = SMALL * 800
+        flood = await asyncio.gather(*(connect(running) for _ in range(MANY)))
+        for _, writer in flood:
+            writer.write(head(path, TOKENS.get(user, "wrong")) + body)
+        await until(lambda: counter.counts.total() >= MANY * 800 * 7 // 8)
+        assert isinstance(await victim.attach(), Attached)
+        assert counter.stop() <= (TURN_US + PART_US) // READ_US + 10
+        for _, writer in flood:
+            await close(writer)
+
+
+@in_loop_within(HANGING_S)
+async def test_a_body_in_too_many_small_chunks_is_refused_and_its_connection_closed() -> None:
+    async with relay() as running:
+        reader, writer = await connect(running)
+        writer.write(head("/exchange", TOKENS["bob"]) + SMALL * 3000)
+        answer = await reader.read(-1)
+        assert answer.startswith(b"HTTP/1.1 400")
+        status = decode_envelope(answer.partition(b"\r\n\r\n")[2])
+        assert isinstance(status, Status)
+        assert status.code == StatusCode.CORRUPT
+        assert "too many small chunks" in status.text
+        await until(lambda: running.connections.held_bytes == 0)
+        await close(writer)
+
+
+@pytest.mark.parametrize("size", [1, 64, 5000])
+@in_loop_within(HANGING_S)
+async def test_a_body_in_chunks_of_any_usual_size_arrives_whole(size: int) -> None:
+    """A body of a few hundred bytes may come in chunks of one byte."""
+    async with relay() as running:
+        reader, writer = await connect(running)
+        body = attach_body(7)
+        data = b"".join(chunk(body[start : start + size]) for start in range(0, len(body), size))
+        writer.write(head("/exchange", TOKENS["bob"]) + data + b"0\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+        await close(writer)
+
+
+@in_loop_within(HANGING_S)
+async def test_chunks_of_64_bytes_may_fill_the_largest_body() -> None:
+    async with relay() as running:
+        reader, writer = await connect(running)
+        limit = running.relay.config.switch.body_bytes_max
+        writer.write(head("/exchange", TOKENS["bob"]) + chunk(bytes(64)) * (limit // 64) + b"0\r\n\r\n")
+        answer = await reader.readuntil(b"\r\n\r\n")
+        rest = await reader.readexactly(int(answer.partition(b"Content-Length: ")[2].split(b"\r\n")[0]))
+        assert b"small chunks" not in rest  # it was read whole, and is no envelope
+        assert answer.startswith(b"HTTP/1.1 400")
+        await close(writer)
