@@ -1,4 +1,4 @@
-"""Reads chunked bodies, and the rest of bodies that nobody needs, in the turns of those who pay for them."""
+"""Reads chunked bodies, and the rest of refused bodies, in the turns of those who pay for them."""
 
 import asyncio
 from collections.abc import Callable
