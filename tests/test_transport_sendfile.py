@@ -107,7 +107,7 @@ async def test_a_reader_that_ends_its_direction_during_the_file_gets_all_of_it()
         await theirs.transport.flush()
         theirs.transport.resume_reading()
         assert await sending == len(DATA)
-        assert await ours.lost is None  # eof_received returned False, so the transport closed itself
+        assert await ours.lost is None  # eof_received returned None, so the transport closed itself
         assert ended == [True]
         assert ours.size == len(b"the rest")
         assert theirs.data == DATA

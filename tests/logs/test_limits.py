@@ -48,7 +48,9 @@ def test_suppressed_lines_are_said_once_when_their_second_ends() -> None:
     assert limits.next_timeout() is None  # nothing to say
     passed(limits, "connect", EVE, 150, 10)
     limits.passes("connect", EVE, "warning", 11)
-    assert limits.next_timeout() == 5 + SECOND  # the end of the oldest second, although no line of it was suppressed
+    assert (
+        limits.next_timeout() == 5 + SECOND
+    )  # the second of ann's lines ends first, although none of them was suppressed
     assert said(limits, 9 + SECOND) == []
     assert limits.next_timeout() == 10 + SECOND
     assert said(limits, 10 + SECOND) == [Suppressed("connect", EVE, "warning", 51)]
@@ -56,7 +58,7 @@ def test_suppressed_lines_are_said_once_when_their_second_ends() -> None:
     assert (limits.next_timeout(), len(limits)) == (None, 0)
 
 
-def test_the_line_about_suppressed_lines_counts_as_one_of_them() -> None:
+def test_the_line_about_suppressed_lines_uses_up_one_line_of_the_next_second() -> None:
     limits = LineLimits()
     lines = 0
     for now in range(0, 10 * SECOND, SECOND // 100):

@@ -192,13 +192,14 @@ async def test_each_message_arrives_once_after_any_deaths(tmp_path: Path, seed: 
         chosen = steps - min(steps, int(random.expovariate(1 / 15)))
         crash = next(crash for crash in disk.crashes() if crash.steps == chosen)
         told = crash.last("told", told).copy()
+        # The machines of these directories keep their power, so that only their processes die.
         spared = random.choice((["in", *OUTBOXES], OUTBOXES, ["in"], []))
         state = random.getstate()
         crash.write(tmp_path / "copy", random, spared=spared)
         check(tmp_path / "copy", told)
         random.setstate(state)
         crash.write(tmp_path / "disk", random, spared=spared)
-        killed = crash if len(spared) == 3 else None
+        killed = crash if len(spared) == 3 else None  # no machine lost power: its disk goes on from the crash
     with RecordedDisk(tmp_path / "disk", killed=killed) as disk:
         life = Life(disk, told)
         async with sender(life.outboxes["out-a"], life.inbox), sender(life.outboxes["out-b"], life.inbox):

@@ -43,7 +43,7 @@ def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
             continue
         following = _next_frame(data, position + 1)
         if following < 0:
-            # no intact frame follows: this one is corrupt if all its bytes are there, else the file is truncated
+            # no intact frame follows: the file is truncated if it ends within this one, else its rest is corrupt
             if size:
                 findings.corrupt_frames += 1
             else:
@@ -56,7 +56,8 @@ def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
 def _frame(data: bytes, position: int) -> tuple[bytes | None, int]:
     """Return content and size of the frame that begins there.
 
-    The content is None if the frame is damaged. The size is then 0 if the data ends within it.
+    The content is None if no intact frame begins there. The size is then 0 if the data ends within a frame, and above 0
+    if not.
     """
     size = _frame_size(data, position)
     if size <= 0:
@@ -168,7 +169,7 @@ def _salvage(path: Path, directory: int) -> Path | None:
 def _is_written(name: str) -> bool:
     """Whether the process in the file name (NAME-PID-RANDOM-NUMBER) is alive.
 
-    If another process has taken its PID since, the file is salvaged at a later start, which costs nothing.
+    If another process has taken its PID since, the file is salvaged when a later process begins to trace there.
     """
     parts = name.removesuffix(SUFFIX).rsplit("-", 3)
     if len(parts) != 4 or not parts[1].isdigit():

@@ -32,7 +32,7 @@ class Payer:
         self.flows: list[Flow[Payer]] = []  # one for each pace
         self.cleared_bytes = 0
         self.is_asking = False
-        self.asked_bytes = 0  # 0 until the first of the paces has been passed
+        self.asked_bytes = 0  # with which the queue passes its paces; 0 until it has passed the first
         self.paced_bytes_max = 0  # bytes that may wait in the queue, if there are rates
         self.paced_packet_bytes = 0  # the largest packet that the rates pass on smoothly; 0: any
 

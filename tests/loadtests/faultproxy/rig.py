@@ -127,7 +127,8 @@ async def echo(request: Received, _: asyncio.StreamReader, writer: asyncio.Strea
 
 
 class Origin:
-    """A web server. `received` has every request, also those that were cut; `arrivals` yields them as they end."""
+    """A web server. `received` has every request, also those that were cut; `arrivals` yields them as they end, and one
+    that waits for 100 Continue when its head has come."""
 
     def __init__(self, handler: Handler = echo) -> None:
         self.handler = handler

@@ -63,8 +63,8 @@ Streams = tuple[StreamReader, StreamWriter]
 async def two_clients(running: RunningRelay, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment]]:
     """Attach ann and bob."""
     url = f"http://{running.addresses[0]}"
-    shown: dict[str, Any] = {"proxy": None, "linger": 0.1, **options}
-    async with attach(url, token=TOKENS["ann"], **shown) as ann, attach(url, token=TOKENS["bob"], **shown) as bob:
+    common: dict[str, Any] = {"proxy": None, "linger": 0.1, **options}
+    async with attach(url, token=TOKENS["ann"], **common) as ann, attach(url, token=TOKENS["bob"], **common) as bob:
         yield ann, bob
 
 
@@ -135,7 +135,7 @@ async def test_two_users_a_transfer_of_the_other_loses_no_byte_while_the_rules_c
         counters = running.relay.host.switch.stats
         begun = counters().counters.packets_streamed
         for rules in (Grant(), ANY, Grant()):
-            await until(lambda: counters().counters.packets_streamed > begun + 20)  # noqa: B023 - at once
+            await until(lambda: counters().counters.packets_streamed > begun + 20)  # noqa: B023 - called before `begun` changes
             begun = counters().counters.packets_streamed
             changed(running, ann=rules)
         await transfer
@@ -191,13 +191,13 @@ async def test_two_users_an_exit_that_may_no_longer_be_one_ends_and_the_next_one
     rules = GrantTable(ALLOWED)
     async with target(echo) as port, running:
         url = f"http://{running.addresses[0]}"
-        shown: dict[str, Any] = {"proxy": None, "linger": 0.1}
+        common: dict[str, Any] = {"proxy": None, "linger": 0.1}
         dialers = [Dialer(rules.rules_of) for _ in range(2)]
         first, second = (
-            attach(url, token=TOKENS[user], exit_handler=dialer, **shown)
+            attach(url, token=TOKENS[user], exit_handler=dialer, **common)
             for user, dialer in zip(("exits", "bob"), dialers, strict=True)
         )
-        async with attach(url, token=TOKENS["ann"], **shown) as ann, first:
+        async with attach(url, token=TOKENS["ann"], **common) as ann, first:
             mine = await opened(ann, port)
             async with second:
                 changed(running, exits=Grant(), bob=Grant(exit=True))
@@ -218,13 +218,13 @@ async def test_two_users_rules_that_changed_while_the_relay_was_away_end_a_conne
     with hold_port() as free:
         address = ListenAddress("127.0.0.1", free)
         url = f"http://{address}"
-        shown: dict[str, Any] = {"proxy": None, "linger": 0.1, "carrier": "poll"}
+        common: dict[str, Any] = {"proxy": None, "linger": 0.1, "carrier": "poll"}
         dialer = Dialer(GrantTable(ALLOWED).rules_of)
         async with target(echo) as port, AsyncExitStack() as stack:
             running = relay(settings(listen=(address,), grants=GrantTable(ALLOWED)))
             await running.__aenter__()
-            for_exit = attach(url, token=TOKENS["exits"], exit_handler=dialer, **shown)
-            clients = [attach(url, token=TOKENS[user], **shown) for user in ("ann", "bob")]
+            for_exit = attach(url, token=TOKENS["exits"], exit_handler=dialer, **common)
+            clients = [attach(url, token=TOKENS[user], **common) for user in ("ann", "bob")]
             for one in (for_exit, *clients):
                 await stack.enter_async_context(one)
             mine, theirs = [await opened(client, port) for client in clients]
@@ -276,7 +276,7 @@ async def test_two_users_the_second_one_hears_that_the_name_has_an_owner() -> No
             await bob.start_server(lambda reader, writer: None, "reports")
         assert server.is_serving()
         changed(running, ann=Grant(listen=("reports",)), bob=Grant(listen=("reports",)))
-        shared = await bob.start_server(lambda reader, writer: None, "reports")  # the rules name both on purpose
+        shared = await bob.start_server(lambda reader, writer: None, "reports")  # the rules of both users list the name
         assert shared.is_serving()
         assert server.is_serving()
 
