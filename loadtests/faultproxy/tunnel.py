@@ -95,7 +95,7 @@ async def _move(
     frames: Frames | None,
 ) -> None:
     # `is_short` cuts a body and declares the shorter length, so that it looks complete. A tunnel declares no length, so
-    # here every cut breaks the connections.
+    # here every cut ends both connections.
     mangler = Mangler(dataclasses.replace(plan, is_short=False), None)
     while (piece := await read()) is not None:
         if side is Side.REQUEST:

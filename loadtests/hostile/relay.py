@@ -28,12 +28,12 @@ _log = structlog.get_logger("hostile")
 
 class Cost(msgspec.Struct, frozen=True):
     """Memory and counts that the relay keeps for its users, the most processor time of one user in one turn of its
-    event loop, and that of the longest run of Python's collector, for which no user pays."""
+    event loop, and the processor time of the longest run of Python's collector, for which no user pays."""
 
     turn_ms: float
     collector_ms: float
     rss_bytes: int
-    used_bytes: int  # of `rss_bytes`: without what malloc has returned, and what is free in Python's own allocator
+    used_bytes: int  # `rss_bytes` less what malloc has returned, and less what is free in Python's own allocator
     users: int
     connections: int
     waiting_bytes: int
@@ -58,7 +58,7 @@ def _rss_bytes() -> int:
 
 def _free_bytes() -> int:
     """Return the bytes that are free in the arenas of Python's own allocator, which returns a MiB only when no object
-    is left in it. It reports them only on standard error."""
+    is left in it. The allocator reports its free bytes only on standard error."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as file:
         error = os.dup(2)

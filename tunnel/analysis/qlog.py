@@ -35,7 +35,7 @@ _SKIPPED = frozenset({"time_us", "node", "event", "writer", "number", "connectio
 def export(directory: Path, output: Path) -> list[Path]:
     """Write each node's events to a file of its own, in the order in which the node recorded them; return the files.
 
-    Files that are still being written, or were left behind, count up to their last whole frame.
+    A file that is still being written, or that a process left behind when it died, is read up to its last whole frame.
     """
     files: dict[str, BinaryIO] = {}
     decoder = msgspec.json.Decoder(TraceRecord)

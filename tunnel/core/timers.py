@@ -36,7 +36,7 @@ class TimerTable:
     """One deadline per timer.
 
     `earliest` is a lower bound of all deadlines, which is cheap to maintain: clearing a timer or moving it to a later
-    time does not change it. A caller that wakes up too early calls `next`, which makes `earliest` exact again.
+    time does not change `earliest`. A caller that wakes up too early calls `next`, which makes `earliest` exact again.
     """
 
     __slots__ = ("_deadlines", "earliest")

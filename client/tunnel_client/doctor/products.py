@@ -125,7 +125,7 @@ def products_in(headers: Mapping[str, str], page: str = "") -> list[str]:
 
     The names of `headers` are in lower case. `page` is the body of an answer that is not a relay's.
     """
-    found: dict[str, str] = {}  # by product, with its version
+    found: dict[str, str] = {}  # the version of each product
     for header in _NAMING_HEADERS:
         for match in _NAMED.finditer(headers.get(header, "")):
             name, version = _WORDS[match[1].lower()], match[2] or ""

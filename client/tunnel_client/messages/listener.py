@@ -12,7 +12,7 @@ from tunnel_client.messages.calls import BlockingTable
 
 __all__ = ["BlockingGroupConsumer", "BlockingListener", "BlockingMessageHandler"]
 
-_ORDERED_THREADS = 8  # partitions whose messages are handled at once, by a listener that keeps the order
+_ORDERED_THREADS = 8  # a listener that keeps the order handles messages of this many partitions at the same time
 
 BlockingMessageHandler: TypeAlias = Callable[[DeliveredMessage], RetryLater | None]
 """Handles a message, in a thread. None means success. RetryLater, and any error, mean another attempt later."""

@@ -12,7 +12,8 @@ from tunnel_servlet.web.turns import Turns
 __all__ = ["ChunkedBody", "TooManyChunksError", "discard"]
 
 _PART_S = 0.002  # processor time for the chunks that are read in one turn
-# Each chunk costs 5 to 10 µs, however small it is. A body may have this many, and one more for each of these bytes.
+# Each chunk costs 5 to 10 µs, however small it is. A body may have `_CHUNKS_FREE` chunks, and one more for every
+# `_CHUNK_BYTES` of its size.
 _CHUNKS_FREE = 1024
 _CHUNK_BYTES = 64
 
@@ -37,7 +38,10 @@ class ChunkedBody:
         self._chunks = 0
 
     async def read(self, payer: str) -> bytes:
-        """Return the next bytes, in the payer's turn; b"" at the end. Raise TooManyChunksError if chunks are small."""
+        """Return the next bytes, in the payer's turn; b"" at the end.
+
+        Raise TooManyChunksError if too many chunks are small.
+        """
         await self._turns.admitted(payer)
         part = await self._next()
         while not part and not self._content.at_eof():

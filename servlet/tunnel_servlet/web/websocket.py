@@ -33,7 +33,7 @@ async def serve_websocket(request: web.Request, relay: Relay, identity: Identity
         return web.Response(status=400, text="not a valid request for a websocket of version 13")
     place = request.protocol.place if isinstance(request.protocol, RelayHandler) else None
     transport: WebSocketTransport | None = None
-    failures: list[tuple[int, str]] = []  # before there is a transport
+    failures: list[tuple[int, str]] = []  # those that came before there was a transport
 
     def fail(code: int, text: str) -> None:
         if transport is None:

@@ -12,7 +12,7 @@ __all__ = ["Progress"]
 class Progress:
     """The messages of a partition that were fetched and are not settled. Messages of a compressed set share an offset.
 
-    `position` is the offset of the first of them, so everything before it is settled.
+    `position` is the offset of the first message that is not settled, so everything before it is settled.
     """
 
     def __init__(self, offset: int) -> None:

@@ -132,7 +132,7 @@ class Proxying:
             self.left(front)
         await self._closing.done()
 
-    # ProxyServices: called by the proxy connections
+    # the methods of `ProxyServices`, which the connections of the proxy call
 
     def entered(self, front: ProxyFront) -> bool:
         if len(self._fronts) >= self._connections_max:

@@ -70,6 +70,6 @@ def _program() -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for systemd (systemd.syntax(7), systemd.service(5)): neither its specifiers nor variables apply."""
+    """Quote a word so that systemd expands no specifiers and no variables (systemd.syntax(7), systemd.service(5))."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if escaped != word or " " in word else word
