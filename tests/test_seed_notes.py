@@ -58,7 +58,10 @@ def is_path(word: str) -> bool:
 
 
 def sources(cell: Cell) -> list[Path]:
-    """Return the files in which the names of a cell must be: those that it names, or all below the section's base."""
+    """Return the files in which the names of a cell must be: those that it names, else all below the section's base.
+
+    If that base is the whole repository, they are those below tunnel/wire.
+    """
     named = [cell.path(word) for word in cell.quoted if is_path(word)]
     if not named:
         named = [cell.base] if cell.base != ROOT else [ROOT / "tunnel" / "wire"]

@@ -1,4 +1,4 @@
-"""Streams of which the trace has one end, both ends, or holes; each has its own nodes and writers."""
+"""Streams whose traces show one end, both ends, or not all records; each stream has its own nodes and writers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRIP_US = 300_000
 RECEIPT_US = 7_760  # the round trip that the transport measures: it counts from the receipt, which comes late
 RTO_US = 1_000_000
 REPAIR_US = 400_000
-IDLE_US = 60_000_000  # after the first half, while nothing is sent
+IDLE_US = 60_000_000  # after the first half of the packets, nothing is sent for this long
 AWAY_US = 7_000_000_000  # the receiver's clock is ahead by this
 CUT = 613
 CUT_FROM = 300

@@ -22,7 +22,8 @@ WAITED = "other requests had to wait while the road was tried: the path carries 
 
 
 class MuteRelay(HttpTestRelay):
-    """A relay with no working link until `works` is set: it does not answer or, with `answers`, sends only a 101."""
+    """A relay on which links work only if `works` is set. If not, a request for one gets no answer or, with `answers`,
+    only a 101."""
 
     kind = "poll"
 

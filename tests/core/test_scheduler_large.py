@@ -1,4 +1,4 @@
-"""Lost packets that are larger than a batch since it shrank: they leave all the same, and block no other connection."""
+"""Lost packets that are larger than a batch is now: they leave all the same, and block no other connection."""
 
 import pytest
 

@@ -243,7 +243,7 @@ def test_a_window_that_opens_in_small_steps_is_used() -> None:
 
 @pytest.mark.parametrize("edge_bytes", [0, 1, 500, 1500])
 def test_an_edge_smaller_than_every_packet_stops_nothing(edge_bytes: int) -> None:  # 4.11
-    """The relay names an edge at once and never again; packets pass all the same, one by one."""
+    """The relay names this edge and never another; packets pass all the same, one by one."""
     pair = Pair(CONFIG)
     one, other = pair.open()
     one.write(bytes(8_000), pair.now)

@@ -13,7 +13,7 @@ Passes = Callable[[int], bool]
 
 
 class Bucket:
-    """A limit of requests, as proxies have it: `burst` requests at once, and one more after each interval.
+    """A limit of requests, as proxies set one: `burst` requests at once, and one more after each interval.
 
     With `counts_all`, refused requests use the limit up, too.
     """

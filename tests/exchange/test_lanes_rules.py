@@ -111,7 +111,7 @@ def test_a_lane_that_was_just_added_is_not_given_back_at_once() -> None:
     assert lanes.next_timeout() == start_us + 20 * MS + 5 * SECOND
 
 
-def test_after_413_a_lane_counts_as_one_with_an_answer_to_confirm() -> None:  # its next exchange confirms
+def test_after_413_a_lane_counts_as_one_with_an_answer_to_confirm() -> None:  # the relay may have sent packets
     lanes = attached()
     requests = []
     for token in (1, 2):

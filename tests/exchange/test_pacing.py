@@ -59,7 +59,7 @@ def test_bodies_grow_if_their_time_does_not_depend_on_their_size(turn_ms: int) -
 
 
 @pytest.mark.parametrize("turn_ms", [150, 400])
-def test_bodies_grow_until_their_size_takes_long(turn_ms: int) -> None:
+def test_bodies_grow_until_their_size_makes_exchanges_slow(turn_ms: int) -> None:
     limit = body()
     now = exchanges(limit, lambda size: turn_ms * MS + size * 60_000 // (64 * KIB), 0, 60)
     sizes = []
@@ -475,7 +475,7 @@ def test_a_relay_that_allows_less_ends_a_trial() -> None:
     assert limit.hold_us == 5 * SECOND
 
 
-def test_the_minimum_of_a_hold_is_that_of_a_trial_too() -> None:
+def test_the_hold_to_which_a_trial_falls_back_has_the_same_minimum() -> None:
     limit = HoldLimit(55 * SECOND, 2 * SECOND, 15 * SECOND)
     limit.limit_to(0)
     limit.limit_to(60 * SECOND)

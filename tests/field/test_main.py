@@ -97,7 +97,7 @@ def test_the_document_is_written_on_demand(monkeypatch: pytest.MonkeyPatch) -> N
     assert written == [2 * len(ROWS)]
 
 
-def test_a_known_part_that_is_whole_is_named(
+def test_a_known_fault_that_is_mended_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "mended", lambda results: iter(["caddy: up"]))

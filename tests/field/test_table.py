@@ -41,7 +41,7 @@ def test_the_cells_of_a_result_show_its_figures() -> None:
     )
 
 
-def test_parts_that_broke_are_no_and_the_reason_is_in_the_outcome() -> None:
+def test_parts_that_broke_are_shown_as_no_and_the_reason_is_in_the_outcome() -> None:
     found = cells(Result("caddy", "poll", used="poll", broken={"up": "no | way"}))
     assert found[2:8] == ("no", "no", "", "no", "no", "no")
     assert found[-1] == "FAILED: up: no | way"

@@ -1,8 +1,8 @@
-"""Targets for what a client reads from other parties: `client_link`, `challenges` and `proxy_answer`.
+"""Fuzz targets for what a client reads from other parties: `client_link`, `challenges` and `proxy_answer`.
 
-Promises: a half of a link opens at most once, ends once and keeps a bounded first message; any text is a list of
-challenges, and the credentials for any of them are one header field; any answer of a proxy is a status or a
-ConnectionError.
+Promises: the client's half of a link opens at most once, ends once and keeps a bounded first message; any text is read
+as a list of challenges, and the credentials for any of them are one header field; any answer of a proxy is read as a
+status or raises ConnectionError.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tunnel.wire import ENVELOPE_BYTES, Answer, LinkHeader, Status, StatusCode, 
 
 __all__ = ["CHALLENGES_TARGET", "CLIENT_LINK_TARGET", "PROXY_ANSWER_TARGET", "Owner"]
 
-_FIRST_BYTES_MAX = 64 * 1024 + 1024  # kept of an incomplete first message: the limit, and one read
+_FIRST_BYTES_MAX = 64 * 1024 + 1024  # the most that is kept of an incomplete first message: the limit, and one read
 _Answer: TypeAlias = tuple[int, str, list[Challenge]]
 _RIGHT = b"".join(encode_envelope(Answer(LINK_LANE, 0, 0)))
 

@@ -16,7 +16,7 @@ def test_exported_names_can_be_imported_and_others_cannot() -> None:
         tunnel.messages.Nothing  # noqa: B018
 
 
-def test_importing_it_imports_neither_a_carrier_nor_zstd() -> None:
+def test_importing_the_package_imports_neither_a_carrier_nor_zstd() -> None:
     code = (
         "import sys, tunnel.messages; from tunnel.messages import *; print({'aiohttp', 'zstandard'} & set(sys.modules))"
     )

@@ -223,7 +223,7 @@ def test_the_header_alone_gives_the_place_of_the_next_message() -> None:
 
 
 @pytest.mark.parametrize(("message_max", "unpacked_max"), [(10, 100), (100, 10)])
-def test_a_compressed_set_may_be_as_long_as_its_messages_and_no_longer(message_max: int, unpacked_max: int) -> None:
+def test_a_compressed_set_may_be_as_long_as_the_larger_of_both_limits(message_max: int, unpacked_max: int) -> None:
     def scanned(length: int) -> list[MessageAndOffset]:
         header = struct.pack(">IBBI", length, 1, 1, 0)
         return list(scan(header, message_bytes_max=message_max, unpacked_bytes_max=unpacked_max))

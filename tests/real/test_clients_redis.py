@@ -24,13 +24,13 @@ LARGE = bytes(range(256)) * 4096
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server that keeps nothing."""
+    """A server that stores nothing on disk."""
     with start_server(lambda port: ["redis-server", "--bind", HERE, "--port", str(port), "--save", ""]) as running:
         yield running
 
 
 def test_redis(way: Way, server: Server) -> None:
-    """A connection survives the trouble during a pipeline, and then carries a large value."""
+    """A connection survives `way.trouble()` during a pipeline, and then carries a large value."""
     with way.patch(), redis.Redis(host=HERE, port=server.port, single_connection_client=True, **PATIENT) as database:
         before = database.client_id()
         with way.trouble(), database.pipeline(transaction=False) as pipeline:
@@ -44,7 +44,7 @@ def test_redis(way: Way, server: Server) -> None:
 
 
 def test_redis_pubsub(way: Way, server: Server) -> None:
-    """A subscription survives the trouble, and no message published meanwhile is missing."""
+    """A subscription survives `way.trouble()`, and no message published meanwhile is missing."""
     with (
         way.patch(),
         redis.Redis(host=HERE, port=server.port, **PATIENT) as database,

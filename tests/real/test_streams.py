@@ -47,7 +47,7 @@ def through_fault_proxy(**faults: Any) -> list[str]:
 
 @nginx
 def test_nginx_with_its_defaults_lets_streams_pass(tmp_path: Path) -> None:
-    counts: dict[str, int] = {}  # of requests for a transfer, by carrier
+    counts: dict[str, int] = {}  # how many requests a transfer took, by carrier
 
     async def main() -> None:
         async with a_relay(relay):

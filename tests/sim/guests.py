@@ -14,13 +14,13 @@ from tunnel.wire import Target, TargetKind
 
 __all__ = ["Guests"]
 
-PORT = 1  # of targets of hostile users
-WRITTEN_BYTES = 256 * 1024  # that an acceptor tries to write on each connection of a hostile user
-VISIT_US = 20 * SECOND  # after which the acceptor aborts the connection
+PORT = 1  # the port of the targets of hostile users
+WRITTEN_BYTES = 256 * 1024  # an acceptor tries to write this many on each connection of a hostile user
+VISIT_US = 20 * SECOND  # after this time, the acceptor aborts the connection
 
 
 class Guests:
-    """The hostile users of a scenario. It is their `Surroundings`."""
+    """The hostile users of a scenario. The object is also their `Surroundings`: what they know of the others."""
 
     def __init__(self, scenario: Scenario, clock: Clock, relay: RelayHost, nodes: list[Node]) -> None:
         self._scenario = scenario

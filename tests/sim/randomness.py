@@ -27,7 +27,7 @@ def between(random: Random, low: int, high: int) -> int:
 
 
 def log_between(random: Random, low: int, high: int) -> int:
-    """Evenly over the orders of magnitude: small and large are equally likely."""
+    """Draw a number evenly over the orders of magnitude: small and large are equally likely."""
     return round(math.exp(random.uniform(math.log(low), math.log(high))))
 
 

@@ -1,4 +1,4 @@
-"""Seeds that failed once. Each names the fault that it found, with the version of the drawing that found it."""
+"""Seeds that failed once, each under the name of the fault that it found, with the version of `draw_scenario`."""
 
 import pytest
 

@@ -35,7 +35,7 @@ def test_the_source_of_the_proxy_setting_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("home")
-def test_a_proxy_that_the_login_stored_is_told_from_the_argument() -> None:
+def test_a_proxy_that_the_login_stored_is_distinguished_from_the_argument() -> None:
     write_login(Login("https://relay.example", proxy="http://p:1"))
     assert found("http://p:1", "http://p:1") == {"proxy": "http://p:1, which `tunnel login` stored"}
     assert found("http://q:1", "http://q:1") == {"proxy": "http://q:1, which --proxy names"}

@@ -223,7 +223,7 @@ def test_bytes_after_the_end_are_an_error_and_a_second_end_is_not() -> None:
     assert data(window, 2, b"x") is Arrival.MISMATCH
 
 
-def test_packets_without_bytes_take_their_place() -> None:  # 2.7
+def test_packets_without_bytes_of_the_stream_take_their_place() -> None:  # 2.7
     window = make()
     assert window.insert(FIRST + 1, OPTION, b"option", None) is Arrival.OUT_OF_ORDER
     assert window.insert(FIRST, OPTION, b"option", None) is Arrival.IN_ORDER

@@ -29,7 +29,7 @@ def checkpoint(directory: Path) -> Any:
 
 
 @in_loop_within(HANGING_S)
-async def test_a_group_moves_forward_and_back_only_by_force(tmp_path: Path) -> None:
+async def test_a_group_moves_forward_and_moves_back_only_by_force(tmp_path: Path) -> None:
     positions = made(tmp_path)
     await positions.load()
     assert (positions.get(KEY), positions.knows(KEY), len(positions)) == (0, False, 0)
@@ -52,7 +52,7 @@ async def test_a_group_moves_forward_and_back_only_by_force(tmp_path: Path) -> N
 
 
 @in_loop_within(HANGING_S)
-async def test_no_group_is_refused_because_of_a_position_that_it_has(tmp_path: Path) -> None:
+async def test_at_the_limit_of_positions_only_new_ones_are_refused(tmp_path: Path) -> None:
     positions = made(tmp_path, 2)
     await positions.load()
     for key in (KEY, OTHER):
@@ -107,7 +107,7 @@ async def test_a_checkpoint_that_cannot_be_written_stops_no_group(tmp_path: Path
 
 @in_loop_within(HANGING_S)
 async def test_positions_that_do_not_fit_their_log_are_refused(tmp_path: Path) -> None:
-    """A group would go on somewhere else than where it was."""
+    """With them, a group would go on somewhere else than where it was."""
     positions = made(tmp_path)
     await positions.load()
     for offset in (1, 2):

@@ -38,7 +38,7 @@ connect = ["127.0.0.0/8:*"]
 
 
 class Quiet:
-    """A command of tunnel-relay whose standard error is a small pipe, which the test reads only when it says so."""
+    """A command of tunnel-relay whose standard error is a small pipe. Only `line` and `ended` read the pipe."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int) -> None:
         self.process = process

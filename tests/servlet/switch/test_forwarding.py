@@ -244,7 +244,7 @@ def test_2_7_two_users_the_intervals_of_one_change_nothing_for_the_other() -> No
     assert ann.packets(held) == []
 
 
-def test_2_7_on_a_connection_option_is_forwarded_in_its_place() -> None:
+def test_2_7_the_option_of_a_connection_is_forwarded_in_its_place() -> None:
     client, exit_ = bound(Relay())
     client.push(control(PacketType.OPTION, 11, 22, bytes(4), 102), data(11, 22, 101))
     assert kinds(exit_.push()) == ["DATA", "OPTION"]
@@ -314,7 +314,7 @@ def test_an_option_on_a_route_is_not_for_the_relay() -> None:  # 2.7
     assert kinds(client.push()) == []
 
 
-def test_an_answer_to_an_option_replaces_the_previous_one_but_no_refused_name() -> None:
+def test_an_answer_to_an_option_replaces_the_previous_one_but_no_refusal_of_a_name() -> None:
     relay = Relay(may_listen=lambda user, name: False)
     client = Peer(relay).attached()
     found = client.push(option(1, pull_interval_ms=1000), listen_state("a"), listen_state("b"), option(2))

@@ -151,7 +151,7 @@ def test_3_3_a_repeated_connect_goes_to_the_same_attachment() -> None:
 
 
 def test_3_2_a_repeated_connect_must_not_change_the_request() -> None:
-    """If the acceptor has not seen the first CONNECT, it would take the repeat for it and dial."""
+    """An acceptor that has not seen the first CONNECT would take the repeat for the first one, and dial."""
     client, exit_ = client_and_exit(Relay())
     client.push(connect(11))
     assert reason(client.push(connect(11, target=FORBIDDEN, attempt=1))) == RejectReason.ID_IN_USE

@@ -1,5 +1,5 @@
-"""Bodies in many chunks: they are read in turns, also when their requests were refused, and refused when chunks are
-small. The turns are counted and not timed."""
+"""Bodies in many chunks: the relay reads them in turns, even after it has refused their requests. It refuses bodies in
+too many small chunks. The turns are counted and not timed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def chunk(data: bytes) -> bytes:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A list with a function that is called for each chunk which is read, once a test has put it there."""
+    """A list, empty at first: each function that a test appends to it is called for every chunk that is read."""
     read, found = StreamReader._read_nowait_chunk, list[Any]()
 
     def note(self: StreamReader, size: int) -> bytes:

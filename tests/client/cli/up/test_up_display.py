@@ -88,7 +88,7 @@ def test_a_terminal_shows_one_live_line_for_each_entry(path: Path) -> None:
         shown = until("FAILED: cannot listen on 127.0.0.1:")
         assert f"tunnel up {path}, for " in shown
         assert "\x1b[" in shown
-        assert "tunnel: proxy taken: cannot listen on 127.0.0.1:" in shown  # the one line about what is wrong
+        assert "tunnel: proxy taken: cannot listen on 127.0.0.1:" in shown  # the log line about this failure
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
