@@ -1,4 +1,4 @@
-"""The clock, and the one timer of a pump."""
+"""The clock, and `LoopTimer`, which a driver sets for its next pump."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from tunnel.clock import LoopTimer, now_us
 
 
 class Pump:
-    """Counts how often its timer fired."""
+    """Stands for a driver: counts how often its timer fired."""
 
     def __init__(self) -> None:
         self.fired = asyncio.Event()

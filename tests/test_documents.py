@@ -1,4 +1,4 @@
-"""Links, tests, paths, modules and extras that the documents name exist."""
+"""Everything that the documents name exists: linked files, tests, paths, modules and extras."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""`tunnel.pyz` where there is Python and nothing else: no packages, no pip, no compiler, no variables.
+"""`tunnel.pyz` where there is Python and nothing else: no packages, no pip, no compiler, no environment variables.
 
 The file is built for this test by `make pyz`'s program, which fetches wheels once. Without a network the tests are
 skipped; under REQUIRE_REAL=1 they fail.

@@ -275,7 +275,7 @@ async def test_a_tcp_side_resets_its_peer_unless_it_is_closed_cleanly() -> None:
         reader, writer = await accepted.get()
         side.write(b"half")
         assert await reader.readexactly(4) == b"half"
-        transport.close()  # past the side, as the kernel closes it
+        transport.close()  # without the side, as when the kernel closes it
         with pytest.raises(ConnectionResetError):
             await reader.read()
         writer.close()

@@ -1,4 +1,4 @@
-"""Events of a connection before its protocol is attached reach the protocol as soon as it is."""
+"""If events of a connection come before it has a protocol, the protocol gets them when it is attached."""
 
 import asyncio
 from collections.abc import Callable

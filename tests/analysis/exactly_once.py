@@ -71,7 +71,8 @@ def _again(session: SparkSession, traces: Path, work: Path) -> int:
 def _killed(folder: Path, moment: str) -> int:
     """Kill the command at this moment. Return its process group, in which its Java may still be at work."""
     traces, work = _traces(folder), folder / "_tables"
-    # the first touch writes the record to a hidden file, the second one gives this file its name
+    # tests.analysis.killed counts the touches of hidden files in `commits`: the first one writes the record to such a
+    # file, and the second one gives this file its name. Step 0 kills nothing.
     hidden, step = f"{work / 'commits'}/.", "2" if moment == "before the record" else "0"
     command = [sys.executable, "-m", "tests.analysis.killed", str(traces), str(work), hidden, step]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -1,4 +1,4 @@
-"""The same job on a cluster: a standalone master with two workers, and Spark's own local cluster."""
+"""The Spark job of the analysis on clusters: a standalone master with two workers, and Spark's own local cluster."""
 
 import json
 from pathlib import Path

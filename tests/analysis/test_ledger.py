@@ -25,7 +25,7 @@ def test_the_second_of_two_processes_is_told_which_one_is_the_first(tmp_path: Pa
         assert (tmp_path / "lock").read_text().startswith(f"process {os.getpid()} on ")
 
 
-def test_a_lock_without_a_name_is_a_lock(tmp_path: Path) -> None:
+def test_a_lock_is_respected_before_its_holder_has_written_its_name(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(LedgerError, match="not written its name yet"), open_ledger(LocalFolder(tmp_path)):

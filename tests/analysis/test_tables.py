@@ -224,7 +224,7 @@ def test_totals_and_faults_are_added_by_cause() -> None:
     ]
 
 
-def test_samples_are_counted_by_class_and_rto_over_them_only_if_it_is_known() -> None:
+def test_samples_are_counted_by_class_and_their_rto_ratios_only_where_known() -> None:
     rows = [
         {"of": "trip", "us": 4, "rto_over_us": None, "n": 2},
         {"of": "receipt", "us": 4, "rto_over_us": 7, "n": 3},
@@ -240,7 +240,7 @@ def test_samples_are_counted_by_class_and_rto_over_them_only_if_it_is_known() ->
     ]
 
 
-def test_the_figures_of_all_samples_are_those_without_a_time() -> None:
+def test_the_row_without_a_bucket_has_the_figures_of_all_samples() -> None:
     figures = {"samples": 3, "us_min": 1, "us": [1, 2, 3], "jitter_us": 4, "rto_over_us": None}
     rows = [
         {"of": "receipt", "bucket": None, **figures, "samples": 9},
@@ -256,7 +256,7 @@ def repair(key: object, **changes: Any) -> dict[str, Any]:
     return {"of": "cause", "key": key, **empty, **changes}
 
 
-def test_needless_repeats_are_rated_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_causes_with_repeats_have_a_rate_of_needless_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "cause_of", lambda key: f"cause {key}")
     rows = [
         repair(1),
@@ -275,7 +275,7 @@ def test_needless_repeats_are_rated_where_there_are_any(monkeypatch: pytest.Monk
     ]  # fmt: skip
 
 
-def test_recovery_is_told_by_the_number_of_attempts() -> None:
+def test_recovery_has_a_row_for_each_number_of_attempts() -> None:
     rows = [repair(3, of="attempts", packets=2), repair(2, of="attempts", took=[1, 2]), repair(1)]
     assert tables.recovery(rows) == [
         {"attempts": 2, "packets": 1, "us_p50": 1, "us_p99": 2},
@@ -283,7 +283,7 @@ def test_recovery_is_told_by_the_number_of_attempts() -> None:
     ]
 
 
-def test_a_model_has_its_counts_and_the_share_and_length_of_its_bursts() -> None:
+def test_a_model_has_its_counts_the_share_of_losses_and_the_length_of_bursts() -> None:
     counts = {"n00": 95, "n01": 5, "n10": 5, "n11": 15}
     fit = tables.fitted(counts)
     assert {name: fit[name] for name in counts} == counts

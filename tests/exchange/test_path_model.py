@@ -138,7 +138,7 @@ def test_pulls_that_fail_only_while_they_are_held_shorten_the_hold() -> None:
     assert it.hold.hold_us == 7_500 * MS
 
 
-def test_pulls_that_fail_on_repeats_too_or_are_only_doubted_leave_the_hold() -> None:
+def test_pulls_that_fail_on_repeats_too_or_are_only_doubted_do_not_change_the_hold() -> None:
     it = path()
     for _ in range(4):
         answer(it, flight((0, 15_500 * MS, 16_500 * MS), hold_ms=15_000), 16_600 * MS, attempt=2)
@@ -168,7 +168,7 @@ def test_answers_to_held_pulls_that_are_lost_shorten_the_hold() -> None:
     assert it.hold.hold_us == 7_500 * MS
 
 
-def test_answers_to_held_pulls_that_come_late_leave_the_hold() -> None:
+def test_late_answers_to_held_pulls_do_not_change_the_hold() -> None:
     it = path()
     for _ in range(4):
         answer(it, lost(8 * SECOND), 9 * SECOND, attempt=0)
@@ -184,7 +184,7 @@ def test_endured_holds_let_the_hold_grow() -> None:
     assert it.hold.hold_us == 15 * SECOND
 
 
-def test_a_pull_that_needed_several_repeats_leaves_the_hold() -> None:
+def test_a_pull_that_needed_several_repeats_does_not_change_the_hold() -> None:
     it = path()
     for _ in range(3):
         sent = flight((0, 15_500 * MS, 17 * SECOND), hold_ms=15_000)

@@ -75,7 +75,7 @@ async def say_noise(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     """Answer every command with wrong bytes, of the right length."""
     await reader.readline()
     writer.write(b"x" * SIZE + b"\nwrong digest\n")
-    with contextlib.suppress(ConnectionError):  # a client that has seen enough resets
+    with contextlib.suppress(ConnectionError):  # the client resets the connection when it has seen enough
         while await reader.read(1 << 16):
             pass
     writer.close()

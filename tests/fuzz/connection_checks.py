@@ -13,7 +13,7 @@ __all__ = ["check_world"]
 STRAYS_MAX = 1100  # packets of no connection; bounded even if no batch ever leaves
 TIMER_ENTRIES_PER_CONNECTION = 8  # entries of the heap, stale ones included
 TIMER_ENTRIES_MIN = 128
-HORIZON_US = 600 * SECOND_US  # no user timeout, keepalive or drain (twice the user timeout) ends later
+HORIZON_US = 600 * SECOND_US  # no user timeout, keepalive or drain (at most twice the user timeout) ends later
 PONGS_MAX = 4
 
 

@@ -81,7 +81,7 @@ def test_two_users_have_limits_of_their_own(time: Clock) -> None:
     for number in range(300):
         log.info("connect", user="eve", target=f"host{number}:1")
     log.info("connect", user="ann", target="db:1")
-    log.info("dialled", user="eve", address="192.0.2.1")  # about the user
+    log.info("dialled", user="eve", address="192.0.2.1")  # about the user, although it has an address
     lines = lines_of(stream)
     assert [len([line for line in lines if line.get("user") == user]) for user in ("eve", "ann")] == [101, 1]
 

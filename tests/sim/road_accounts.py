@@ -24,7 +24,7 @@ class RoadAccounts:
         self._carrier = carrier
         self._path = path
         self._links = links
-        self._batches: dict[int, OpenLink | None] = {}  # by token: the connection that carries it, None for lanes
+        self._batches: dict[int, OpenLink | None] = {}  # token of a batch -> its connection; None: on lanes
         self._line: OpenLink | None = None
 
     def pushed(self, token: int) -> None:
@@ -86,7 +86,7 @@ class RoadAccounts:
         return ladder.used == self._path.best and not ladder.is_doubted
 
     def check_climbed(self) -> None:
-        """Long after the last fault, the best road that works carries, and others have only connections that drain."""
+        """Long after the last fault, the best road that works carries; other roads have only connections that drain."""
         best, ladder = self._path.best, self._carrier._ladder
         if not self.has_climbed:
             raise Violation(

@@ -41,7 +41,7 @@ class Greeting:
         self.link.abort()
 
     def make_way(self, reason: str) -> None:
-        """Close the connection with a reset, so that a proxy gives its turn to another request at once."""
+        """Close the connection with a reset, so that a proxy serves the next request at once."""
         self._late = reason
         reset_on_close(self.link.sockets())
         self.link.abort()

@@ -6,7 +6,7 @@ from tunnel.exchange.flight import Flight
 
 __all__ = ["Health"]
 
-_FAILURES = 3  # failures of one body, with no valid answer on any lane in between
+_FAILURES = 3  # trouble needs this number of failures since the last valid answer, and as many of one body
 _TROUBLE_US = 750 * MILLISECOND_US  # time since the first failure; shorter trouble is not worth a report
 
 

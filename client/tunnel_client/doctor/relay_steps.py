@@ -19,7 +19,7 @@ __all__ = ["examine_relay"]
 # If the clocks differ by more than this, certificates may count as invalid. So may tokens that a gateway in front of
 # the relay asks for, if they carry a time; the relay's own tokens carry none.
 SKEW_S = 60.0
-PAUSE_S = 1.0  # before another attempt, after an answer that says that too many requests come
+PAUSE_S = 1.0  # before another attempt, after a 429 or 503 that does not say how long to wait
 PAUSE_S_MAX = 5.0
 _FORWARD_PROXIES = ("Squid", "mitmproxy", "Privoxy", "tinyproxy", "Blue Coat", "Zscaler", "Netskope", "McAfee", "Cisco")
 _FORMS = (MULTIPART, "application/x-www-form-urlencoded", "text/plain")

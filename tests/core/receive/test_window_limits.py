@@ -1,4 +1,4 @@
-"""More of the receive window: its limits to the byte, the cost of bodies, and when it grows."""
+"""More tests of the receive window: its limits to the byte, the cost of bodies, and when it grows."""
 
 import pytest
 

@@ -343,7 +343,7 @@ def test_packets_without_bytes_need_no_window() -> None:  # 3.5, 2.7
     assert (window.sent_offset, window.edge_used) == (0, 0)
 
 
-def test_junking_keeps_the_acknowledged_offset() -> None:  # 5.3, 5.4
+def test_junk_drops_unacknowledged_data_and_keeps_the_acknowledged_offset() -> None:  # 5.3, 5.4
     window = make()
     carry(window, b"abc", b"defg")
     window.write(b"hij")

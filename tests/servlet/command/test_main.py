@@ -413,11 +413,11 @@ def test_draining_an_unreachable_relay_ends_with_code_3(capsys: pytest.CaptureFi
 @in_loop
 async def test_draining_by_a_public_listener_ends_with_code_2() -> None:
     async with relay() as running:
-        address = str(running.addresses[0])  # the public listener, which does not have this path
+        address = str(running.addresses[0])  # the public listener, which does not have the path /drain
         assert await asyncio.to_thread(main, ["drain", "--admin", address]) == 2
 
 
 @in_loop
 async def test_draining_a_relay_that_does_not_stop_in_time_ends_with_code_6() -> None:
-    async with relay(settings(admin=LOOPBACK)) as running:  # no task waits for `stopped` and ends the relay
+    async with relay(settings(admin=LOOPBACK)) as running:  # no task waits for `stopped`, so nothing ends the relay
         assert await asyncio.to_thread(main, ["drain", "--admin", str(running.admin), "--timeout", "0"]) == 6

@@ -1,4 +1,4 @@
-"""Copies all topics of a master into this broker, with the same offsets, for as long as it runs."""
+"""Copies the topics that a master keeps on disk into this broker, with the same offsets, while this broker runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Replication"]
 
 _LOOK_S = 1.0  # between two looks for new topics
 _RETRY_S = 0.5
-_PULLS_MAX = 200  # calls that wait at the master at once; it allows a connection 256
+_PULLS_MAX = 200  # calls that wait at the master at once; the master allows 256 on a connection
 _logger = structlog.get_logger("tunnel.broker")
 
 
@@ -96,7 +96,7 @@ class Replication:
                 await asyncio.sleep(_RETRY_S)
 
     async def _pull(self, topic: str, number: int, partition: StoredPartition) -> None:
-        """Copy one batch. LogError if the partition cannot be written here."""
+        """Copy one batch. Raise LogError if the partition cannot be written here."""
         try:
             await partition.ready()
         except RemoteCallError as error:
