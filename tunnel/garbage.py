@@ -23,9 +23,9 @@ def leave_alone_what_exists() -> None:
 class CollectorTime:
     """The processor time that collections took in this thread, in seconds, since this object was made.
 
-    A collection visits the objects of all users. It runs when one of them happens to need another object. That of the
-    youngest objects can be long, too: objects that end are set off against new ones, so where old ones end as fast as
-    new ones begin, 98,000 new ones came together before a collection, which then took 74 ms.
+    A collection visits the objects of all users. It runs when one user happens to need another object. A collection of
+    the youngest objects can be long, too: Python counts new objects minus those that end, so where old ones end as fast
+    as new ones begin, 98,000 new ones came together before a collection, which then took 74 ms.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Plays cases and keeps their traces: `python -m loadtests.diagnosis DIR [NAME ...]`."""
+"""Plays transfers with one trouble each, and keeps their traces: `python -m loadtests.diagnosis DIR [NAME ...]`."""
 
 import argparse
 import sys

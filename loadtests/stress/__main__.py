@@ -1,4 +1,7 @@
-"""The stress run: `python -m loadtests.stress`. Locust, then the gates, a page, and Spark's report of the traces."""
+"""The stress run: `python -m loadtests.stress`.
+
+It runs Locust, judges the gates (limits on the measures), and writes a page and, with --trace, Spark's report.
+"""
 
 import argparse
 import json
@@ -23,11 +26,11 @@ __all__ = ["main"]
 
 BROKEN, USAGE = 1, 2
 _MARK = "of-a-stress-run"  # the name of a file in a directory that a run may replace
-_END_S = 60.0  # for the users to close their connections
+_END_S = 60.0  # the longest wait for the users to close their connections
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 if every gate held, 1 if one broke, and 2 if the run could not be carried out."""
+    """Return 0 if every gate held, 1 if one broke or Spark's report failed, 2 if the run could not be carried out."""
     arguments = _parser().parse_args(argv)
     losses = [loss for loss in arguments.losses.split(",") if loss]
     try:

@@ -23,7 +23,7 @@ def records(job_directory: Path) -> list[TraceRecord]:
 
 
 def attempts_of(records: list[TraceRecord], event: TraceEvent) -> dict[tuple[int, int], set[int]]:
-    """(sender's id, number) -> attempts."""
+    """Return the attempts of each packet, by the sender's id and the packet's number."""
     found: dict[tuple[int, int], set[int]] = defaultdict(set)
     for record in records:
         if record.event == event and record.packet_type in NUMBERED:
@@ -51,7 +51,7 @@ def test_losses_are_classified_by_their_place(found: Found) -> None:
 
 def test_the_fitted_gilbert_model_is_the_injected_one(found: Found) -> None:
     fit = found.truth.gilbert
-    # three standard deviations of a share
+    # The bounds are three standard deviations of a share.
     assert abs(fit["p"] - BURST_BEGINS) < 3 * math.sqrt(BURST_BEGINS / (fit["n00"] + fit["n01"]))
     assert abs(fit["r"] - BURST_ENDS) < 3 * math.sqrt(BURST_ENDS * (1 - BURST_ENDS) / (fit["n10"] + fit["n11"]))
     assert fit["mean_burst"] == pytest.approx(1 / fit["r"])
@@ -59,7 +59,7 @@ def test_the_fitted_gilbert_model_is_the_injected_one(found: Found) -> None:
 
 
 def test_transitions_agree_with_a_count_by_hand(found: Found, records: list[TraceRecord]) -> None:
-    """They agree also where the numbers wrap to 0: those of these streams begin not far below 2**32."""
+    """They agree also where the packets' numbers wrap to 0: each stream here begins not far below 2**32."""
     sent, received = attempts_of(records, TraceEvent.PACKET_SENT), attempts_of(records, TraceEvent.PACKET_RECEIVED)
     order: dict[int, list[int]] = defaultdict(list)
     for record in records:

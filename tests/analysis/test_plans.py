@@ -45,7 +45,7 @@ def test_a_plan_is_read_as_its_tree_shows_it() -> None:
         "BroadcastHashJoin Inner BuildRight",
         "BroadcastExchange",
     )
-    assert [step.is_bounded for step in steps.values()].count(False) == 1  # the result itself
+    assert [step.is_bounded for step in steps.values()].count(False) == 1  # only the result itself has no bound
 
 
 def test_a_cached_table_is_computed_once() -> None:

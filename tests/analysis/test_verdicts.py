@@ -37,7 +37,7 @@ def test_16_of_19_verdicts_name_the_cause_first(found: Found) -> None:
     assert len(missed) <= 3, missed
 
 
-def test_3_verdicts_on_the_cases_invented_later_name_the_cause_first(found: Found) -> None:
+def test_3_of_5_verdicts_on_the_invented_cases_name_the_cause_first(found: Found) -> None:
     missed = {case.name: first(found, case, 3) for case in INVENTED if first(found, case) != [case.cause]}
     assert len(INVENTED) - len(missed) >= 3, missed
 
@@ -59,7 +59,7 @@ def test_the_first_sentence_names_the_place_to_look_at_in_three_of_four_cases(fo
     assert len(told) >= 3, told
 
 
-def test_exchanges_that_failed_are_told_beside_any_cause(found: Found) -> None:
+def test_a_verdict_names_the_status_of_failed_exchanges(found: Found) -> None:
     told = " ".join(verdict(found.diagnosed.cases["429 at 25 %, Retry-After of 1 s"]))
     assert "429" in told
 

@@ -55,7 +55,7 @@ async def test_7_5_a_repeat_and_all_later_requests_leave_the_old_connections() -
         assert first == second
         assert repeated == later
         assert len({first, repeated, again}) == 3
-        async with asyncio.timeout(10):  # no request will use them any more
+        async with asyncio.timeout(10):  # the exchanger closes the old connections
             assert [await relay.ended.get(), await relay.ended.get()] == [first, repeated]
         await exchanger.close()
 

@@ -162,7 +162,8 @@ async def test_a_client_certificate_is_presented_to_the_relay_behind_a_proxy() -
 
 @in_loop
 async def test_an_address_that_is_not_a_proxy_is_reported() -> None:
-    """The peer ends the connection, answers CONNECT with no HTTP, 502 or an endless head, or does not listen."""
+    """The peer ends the connection, does not listen, or answers CONNECT with 502, an endless head, or something that is
+    not HTTP."""
     answers = [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 502 Bad Gateway\r\n\r\n", b"x" * 200_000]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

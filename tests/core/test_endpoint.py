@@ -197,7 +197,7 @@ def test_a_batch_that_is_given_up_is_sent_again_and_timers_are_kept() -> None:  
     (packet,) = solo.out(ok=False)
     (again,) = solo.out()
     assert (again.sequence, again.attempt) == (packet.sequence, 1)
-    assert solo.endpoint.next_timeout() == solo.now + SECOND_US  # RTO, from the receipt
+    assert solo.endpoint.next_timeout() == solo.now + SECOND_US  # one RTO after the receipt
 
 
 # time

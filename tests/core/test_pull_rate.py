@@ -79,7 +79,7 @@ def test_an_answer_without_an_interval_changes_nothing() -> None:
     assert rate.poll_settled() is None
 
 
-def test_an_interval_that_does_not_fit_is_not_asked_for() -> None:
+def test_an_interval_of_more_than_32_bits_is_not_asked_for() -> None:
     recorder = Recorder()
     with pytest.raises(ValueError, match=r"32 bits|fit"):
         recorder.rate.ask(1 << 32, 0)
@@ -88,7 +88,7 @@ def test_an_interval_that_does_not_fit_is_not_asked_for() -> None:
     assert recorder.asked() == [Option(1, Options(pull_interval_ms=1))]
 
 
-def test_an_endpoint_asks_repeats_and_hears_the_answer() -> None:
+def test_an_endpoint_repeats_its_option_and_takes_the_answer() -> None:
     solo = Solo().opened()
     solo.endpoint.pull_rate.ask(200, solo.now)
     assert solo.types() == [PacketType.OPTION]

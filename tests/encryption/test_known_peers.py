@@ -34,7 +34,7 @@ def write(file: KnownPeers, text: str) -> None:
 def test_a_peer_is_remembered_once(file: KnownPeers) -> None:
     assert file.find(RELAY, EXIT) is None
     assert file.remember(RELAY + "/", EXIT, A) == KnownPeer(RELAY, EXIT, (A,), 1)
-    assert file.remember(RELAY, EXIT, B).keys == (A,)  # as another process would find it
+    assert file.remember(RELAY, EXIT, B).keys == (A,)  # as when another process has remembered A meanwhile
     assert file.path.read_text() == f"{RELAY} exit {A}\n"
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert file.remember(RELAY, "service:reports", B).line == 2

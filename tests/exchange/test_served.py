@@ -116,7 +116,7 @@ def test_a_repeat_is_not_applied_and_gets_the_same_packets_under_a_new_serial() 
 
 
 @pytest.mark.parametrize("received", [1, 2])
-def test_either_answer_of_a_repeated_request_confirms(received: int) -> None:
+def test_the_serial_of_either_answer_to_a_repeated_request_confirms_its_packets(received: int) -> None:
     bench = Bench()
     bench.give(1)
     bench.request(1)

@@ -23,10 +23,10 @@ class Row(msgspec.Struct, frozen=True):
     hops: tuple[Hop, ...] = ()  # in the order in which a request meets them
     tls: bool = False  # the relay's URL is https
     relays: int = 1
-    mib: int = 32  # to move each way; less where a limit on the path makes 32 MiB take minutes
-    seconds: int = 90  # that each direction may take
+    mib: int = 32  # how much to move each way; less where a limit on the path makes 32 MiB take minutes
+    seconds: int = 90  # the most time for each direction
     refused: int = 0  # the exit code of a client that this path refuses for good; 0 if the path must carry the tunnel
-    known: dict[str, str] = {}  # parts ("up", "auto:kill") that are not whole yet, each with the reason
+    known: dict[str, str] = {}  # parts that still fail, with the reason: "up", or with one carrier "auto:kill"
 
 
 _APACHE = (

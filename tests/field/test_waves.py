@@ -72,7 +72,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_loop
-async def test_one_wave_follows_the_other_and_its_runs_transfer_alone_and_are_idle_together() -> None:
+async def test_waves_come_in_turn_and_the_runs_of_a_wave_transfer_one_by_one_and_are_idle_together() -> None:
     told: list[str] = []
     plan = Plan(("auto", "poll"), idle_s=70, side_by_side=2)
     results = await measure_rows(find_rows("caddy,envoy"), plan, told.append)

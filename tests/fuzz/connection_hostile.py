@@ -115,14 +115,14 @@ def lying_data(world: World) -> None:
 
 
 def replay(world: World) -> None:
-    """Return the endpoint's own packets to it, as a confused relay might; the ids do not fit, so nothing may happen."""
+    """Return the endpoint's own packets to it, as a confused relay might. Their ids do not fit: it must ignore them."""
     if world.batches:
         _, packets = world.draw.pick(world.batches)
         world.inbox.extend((packet, None) for packet in packets if packet.type != PacketType.CONNECT)
 
 
 def flood(world: World) -> None:
-    """Send the same packet up to 255 times in one body, as a peer might that wants to exhaust memory."""
+    """Send the same packet up to 255 times in one body, as a peer that wants to exhaust memory might."""
     draw = world.draw
     peer, choice = some_peer(world), draw.byte()
     kinds = (PacketType.CONNECT, PacketType.ACK, PacketType.PING, PacketType.DATA)

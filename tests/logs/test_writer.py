@@ -140,7 +140,7 @@ def test_due_is_called_when_its_time_has_come_and_after_look(reader: Reader) -> 
 
 
 def test_a_line_of_a_finaliser_does_not_stop_its_thread(reader: Reader) -> None:
-    """The garbage collector may run a finaliser, which logs, while its thread is in `put`."""
+    """In a thread that is in `put`, the garbage collector can run a finaliser, and the finaliser can log."""
     reader.opens.set()
     writer = LineWriter(reader.write, lost)
     with writer._changed:

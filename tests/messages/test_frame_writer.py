@@ -74,7 +74,7 @@ def test_warming_reads_the_whole_set_once_and_ends_where_the_file_ends(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(SIZE))
-    read: list[tuple[int, int]] = []  # from where, up to where
+    read: list[tuple[int, int]] = []  # begin and end of each read
 
     def preadv(descriptor: int, buffers: list[bytearray], offset: int) -> int:
         got = real(descriptor, buffers, offset)
@@ -92,13 +92,13 @@ def test_warming_reads_the_whole_set_once_and_ends_where_the_file_ends(
             assert read[-1][0] < start + size <= read[-1][1]
             assert all(before[1] == after[0] for before, after in pairwise(read))
             assert part.size_bytes == size
-        part = FileMessageSet(file.descriptor, 0, 2 * SIZE)  # of a file that was shortened meanwhile
+        part = FileMessageSet(file.descriptor, 0, 2 * SIZE)  # as if the file had been shortened meanwhile
         part.warm()
         assert read[-1] == (SIZE, SIZE)
 
 
 def test_frames_for_a_connection_that_has_ended_are_dropped() -> None:
-    """uvloop raises for a write after the end. A channel that ends at that moment would count as open for ever."""
+    """uvloop raises an error for a write after the end. With that error, a channel would count as open for ever."""
 
     async def check() -> None:
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)

@@ -68,8 +68,8 @@ def test_the_queue_is_bounded_in_time_and_the_path_is_used(rate: float, delay_us
     taken = path.run(25_000_000)
     path.waits.sort()
     part_us = 1024 / rate * 1e6
-    # On long paths, a probe for more speed builds a queue, so allow a fifth of the delay: it is small compared with the
-    # round trip.
+    # On long paths, a probe for more speed builds a queue. A fifth of the delay is allowed for it, which is little
+    # compared with the round trip.
     assert path.waits[int(len(path.waits) * 0.99)] < 8_000 + 8 * part_us + delay_us / 5
     if delay_us * rate / 1e6 < WINDOW_BYTES_MAX / 2:
         assert taken > 0.85 * rate * (path.now - start) / 1e6

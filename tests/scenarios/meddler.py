@@ -1,4 +1,4 @@
-"""A reverse proxy that alters answers as hotels, virus scanners and accelerators do: valid HTTP, but not ours."""
+"""A reverse proxy that alters answers as hotels, virus scanners and accelerators do: into other, valid HTTP answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -88,7 +88,7 @@ def test_4_a_duplicated_connect_dials_once() -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_12_bytes_arrive_although_idle_connections_are_cut(silent: bool) -> None:
-    """A request that is held for longer than the path allows is lost: later bytes arrive all the same."""
+    """A request that is held for longer than the path allows is lost, but later bytes arrive."""
 
     async def main() -> None:
         options = FaultProxyOptions(upstream=("127.0.0.1", relay), idle_cut=IdleCut(500_000, silent=silent))

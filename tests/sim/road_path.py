@@ -112,7 +112,7 @@ class RoadPath:
         return {name: partial(self._open, road) for name, road in self.roads.items()}
 
     async def _open(self, road: PathRoad, dialing: Dialing) -> Opened:
-        if self._is_opening:  # not raised: the carrier would take it for a failure of the road
+        if self._is_opening:  # no exception: the carrier would take one for a failure of the road
             self.wrong = f"node {self._index}: two connections are being opened at once"
         self._is_opening = True
         self.tries += 1

@@ -90,7 +90,7 @@ def test_every_damaged_part_is_counted() -> None:
 @pytest.mark.parametrize("is_single", [0, 1])
 @pytest.mark.parametrize("dictionary_flag", range(4))
 def test_every_field_of_a_header_is_skipped(content_size_flag: int, is_single: int, dictionary_flag: int) -> None:
-    """RFC 8878 3.1.1.1: these are also forms that our own compressor does not choose for a small frame."""
+    """RFC 8878 3.1.1.1. Our own compressor does not choose all of these forms for a small frame."""
     field_bytes = (is_single, 2, 4, 8)[content_size_flag]
     content = bytes(44 if field_bytes < 2 else 300)
     size = (len(content) - (256 if field_bytes == 2 else 0)).to_bytes(8, "little")[:field_bytes]
@@ -110,7 +110,7 @@ def test_a_frame_may_end_with_an_empty_block() -> None:
     assert read(frame[:-1]) == (Findings(len(frame) - 1, is_truncated=True), [])
 
 
-def test_a_frame_that_needs_more_memory_than_every_reader_has_counts_as_damaged() -> None:
+def test_a_frame_counts_as_damaged_if_it_needs_more_memory_than_every_reader_has() -> None:
     """A small file could otherwise make a reader allocate gigabytes."""
     for log, frames in ((23, 1), (24, 0)):
         parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=log, write_content_size=False)
@@ -275,4 +275,4 @@ def test_a_salvaged_copy_is_on_disk_before_its_original_is_removed(
         ("sync", str(tmp_path)),
         ("unlink", str(cut)),
     ]
-    assert [step[2] for step in steps[:2]] == [size, size]  # all of it
+    assert [step[2] for step in steps[:2]] == [size, size]  # the whole copy had been written

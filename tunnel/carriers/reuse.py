@@ -8,7 +8,7 @@ from collections import deque
 
 __all__ = ["Reuse"]
 
-_DEATHS_MAX = 3  # reused connections that died within the window
+_DEATHS_MAX = 3  # after this number of deaths of reused connections within the window, none is reused
 _WINDOW_S = 60.0
 _WITHOUT_S = 600.0  # time after which connections are reused again
 

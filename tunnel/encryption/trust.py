@@ -56,7 +56,7 @@ class PeerTrust:
             self._learn(settings.known_peers)
 
     def judge_clear(self) -> TunnelError | None:
-        """Return the error to end with because the acceptor does not encrypt; None: go on in clear."""
+        """Return the error that ends the connection because the acceptor does not encrypt; None to go on in clear."""
         if self._decide(Answer.CLEAR) is Opening.GO_ON_CLEAR:
             return None
         if self._known:
@@ -73,7 +73,7 @@ class PeerTrust:
         )
 
     def judge_key(self, key: str) -> TunnelError | None:
-        """Return the error to end with because the acceptor has this key; None: the key is accepted."""
+        """Return the error that ends the connection because the acceptor has this key; None to accept the key."""
         if not self._known:
             answer = Answer.NEW_KEY
         else:

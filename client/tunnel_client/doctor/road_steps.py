@@ -1,4 +1,4 @@
-"""The step that says which road carries on this path, why, and what earlier commands have learned of it."""
+"""The step that says which road is used on this path, why, and what earlier commands have learned of the path."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ _ROADS = ("link", "websocket")  # of the carrier auto, the best first
 
 
 def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> None:
-    """Say which road is chosen, from what the steps before have found, and what is remembered."""
+    """Say which road the findings of the earlier steps lead to, and what is remembered of the path."""
     works = {found.step: bool(found.data.get("works")) for found in report.findings if "works" in found.data}
     tried = [road for road in _ROADS if road in works]
     chosen = next((road for road in tried if works[road]), "poll")

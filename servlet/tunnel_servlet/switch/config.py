@@ -9,7 +9,7 @@ __all__ = ["FRAME_OVERHEAD_BYTES", "SwitchConfig"]
 KIB, MIB = 1 << 10, 1 << 20  # bytes
 SECOND = 1_000_000  # microseconds
 
-PACKETS_MIN, PACKETS_MAX = 256, 2**16 - 1  # in one body; ATTACHED has 16 bits for the limit
+PACKETS_MIN, PACKETS_MAX = 256, 2**16 - 1  # bounds of packets_per_body_max, which has 16 bits in ATTACHED
 FRAME_OVERHEAD_BYTES = 256  # memory per stored packet in addition to its bytes, rounded up (CPython 3.11)
 
 

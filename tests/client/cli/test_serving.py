@@ -110,7 +110,7 @@ async def test_a_forward_outlives_a_relay_that_is_away_for_longer_than_the_user_
                 local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
                 relay.process.kill()
                 for _ in range(2):
-                    with pytest.raises(ConnectionError):  # after the user timeout
+                    with pytest.raises(ConnectionError):  # comes after the user timeout
                         await say(local, b"lost")
                 await relay.replace()
                 assert await say(local, b"hello") == b"hello"

@@ -17,7 +17,7 @@ from tests.client.rig import TOKEN, Rig
 __all__ = ["doctor", "quick"]
 
 _LENGTH = re.compile(rb"(?i)content-length: *\d+")
-_LAST = "reliability"  # the last of the steps on the path: where it is reported, none was left out
+_LAST = "reliability"  # the last step on the path: if the report has it, the doctor did not stop early
 
 
 def with_length(head: bytes, body: bytes) -> bytes:

@@ -130,7 +130,7 @@ async def test_an_idle_flow_ends_and_the_least_recently_used_makes_room() -> Non
         assert await heard.get() == b"C"
         full.send("a", where, b"still", heard.put_nowait)
         assert await heard.get() == b"STILL"
-        assert traffic.report().connections == 3  # the flow of a was in use, so that of b made room
+        assert traffic.report().connections == 3  # flow a was used more recently, so c replaced flow b
         full.send("b", where, b"anew", heard.put_nowait)
         assert await heard.get() == b"ANEW"
         assert traffic.report().connections == 4
@@ -211,7 +211,7 @@ async def _use_a_socks_association(encrypted: bool) -> None:
 
 
 async def _is_free(port: int) -> None:
-    """Wait until this UDP port can be bound: the proxy has closed its socket, which no event tells."""
+    """Wait until this UDP port can be bound, because no event tells that the proxy has closed its socket."""
     while True:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, suppress(OSError):
             sock.bind(("127.0.0.1", port))

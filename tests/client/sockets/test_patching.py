@@ -167,7 +167,7 @@ def test_asyncios_sock_connect(led: None, port: int, make: Any) -> None:
         assert runner.run(fetch()) == b"HTTP/1.0 200"
 
 
-def test_a_socket_that_the_program_makes_itself_is_led(led: None, port: int) -> None:
+def test_a_socket_that_the_program_makes_itself_uses_the_tunnel(led: None, port: int) -> None:
     with socket.socket() as sock:
         sock.settimeout(DEADLINE_S)
         assert sock.connect_ex(("db.internal", port)) == 0
@@ -326,8 +326,8 @@ def test_each_name_has_its_own_placeholder_address() -> None:
 
 
 def test_a_runtime_lives_as_long_as_a_patch_needs_it(relay: RelayThread) -> None:
-    """Otherwise a forked child and the end of the process would miss its connections."""
-    gc.collect()  # runtimes of earlier tests
+    """Otherwise a forked child, or the end of the process, would not find the runtime's connections."""
+    gc.collect()  # removes the runtimes of earlier tests
     known = len(runtimes._connecting)
     active = patch(hosts=["*.internal"], runtime=Runtime(relay.settings))
     active.__enter__()

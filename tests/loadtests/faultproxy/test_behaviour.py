@@ -295,7 +295,7 @@ async def test_only_one_connection_is_served_at_a_time() -> None:
         assert await second.ended() is None
         assert rig.faults == [("connection_refused", 0, "one_connection")]
         assert (await first.post(b"x")).status == 200
-        for _ in range(5):  # a new connection may follow at once
+        for _ in range(5):  # the proxy serves the next connection as soon as the first has ended
             await first.close()
             first = await rig.connect()
             assert (await first.post(b"x")).status == 200

@@ -39,7 +39,7 @@ def test_without_a_shape_the_options_of_locust_decide(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     counts = {kind: sum(int(row["Request Count"]) for row in rows if row["Type"] == kind) for kind in ("tunnel", "")}
     assert any(row["Type"] == "METRIC" for row in rows)
-    assert counts["tunnel"] == counts[""] > 0  # the aggregate has no type
+    assert counts["tunnel"] == counts[""] > 0  # the row of the totals has no type
 
 
 def test_a_shape_overrides_the_options_and_says_so(tmp_path: Path) -> None:

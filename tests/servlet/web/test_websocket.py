@@ -230,7 +230,7 @@ async def test_a_wrong_frame_ends_the_websocket(sent: bytes, code: int, split: b
 
 
 @in_loop
-async def test_a_frame_before_the_101_is_watched_like_any_other() -> None:
+async def test_a_wrong_frame_before_the_101_ends_the_websocket() -> None:
     async with relay() as running, raw(running, "ann", early=frame(TEXT, b"early")) as (reader, _):
         assert await close_code(reader) == 1003
         await until(lambda: not running.relay.host.turns.inputs)

@@ -80,7 +80,7 @@ def test_a_mistake_is_named_with_its_entry(text: str, problem: str, tmp_path: Pa
     assert found.startswith(problem)
 
 
-def test_all_mistakes_are_found_and_the_first_one_stands_for_all_in_one_line(tmp_path: Path) -> None:
+def test_all_mistakes_are_found_and_the_error_quotes_the_first_and_counts_the_others(tmp_path: Path) -> None:
     text = "[forward]\na = 'x'\nb = 'y'\n"
     assert [found.partition(":")[0] for found in problems(tmp_path, text)] == ["forward a", "forward b"]
     with pytest.raises(UsageError, match=r"forward a: 'x' .* \(and 1 more: see `tunnel up --check`\)"):
