@@ -32,7 +32,7 @@ class SwitchConfig:
     lanes_max: int = 8
     """Lanes per attachment."""
     streams: bool = True
-    """Answer pulls with streams, if the endpoint asks for it (7.20)."""
+    """Whether a pull gets a streamed answer if the endpoint asks for it (7.20)."""
     hold_us_max: int = 65 * SECOND
     """The longest time for which the relay holds a pull, whatever the pull asks for (7.4). Endpoints ask for 55 s at
     most, so that a proxy that waits for 60 s sees the answer."""
