@@ -36,7 +36,7 @@ async def test_the_trace_records_relay_carrier_and_exchanges() -> None:
         await talk(relay, sink)
     (node,) = {record.node for record in sink}
     assert node.startswith("bob-")
-    assert len(node) == len("bob-") + 8  # from the attachment's id: a new life of the process is a new node
+    assert len(node) == len("bob-") + 8  # 8 digits of the attachment's id: a process that starts again is a new node
     assert sink.of(TraceEvent.ATTACHED)[0].count == 1
     carriers = {record.carrier for record in sink.of(TraceEvent.PACKET_SENT)}
     assert carriers == {sink.of(TraceEvent.CARRIER_CHANGED)[0].carrier}

@@ -1,4 +1,4 @@
-"""The parts of asyncio that our transports need and that it does not export: filling buffers, TLS and sending files."""
+"""The parts that our transports need and asyncio does not export: filling buffers, TLS and sending files."""
 
 import asyncio
 from asyncio import base_events, constants, transports

@@ -10,8 +10,8 @@ _WISHES = (1 << 20, 1 << 16, 10_240)  # systems refuse too large a wish, even if
 def raise_descriptor_limit() -> None:
     """Raise the soft limit to the hard one, or as near to it as the system allows. Only commands call this.
 
-    The soft limit, often 1,024 or 256, protects programs that use select(), and the event loops here do not. Programs
-    that a command starts inherit the limit.
+    The soft limit, often 1,024 or 256, protects programs that use select(). The event loops here use other calls.
+    Programs that a command starts inherit the limit.
     """
     try:
         import resource

@@ -45,7 +45,7 @@ def add_gateway_options(
 def parse_headers(given: Sequence[str]) -> dict[str, str]:
     """Return the headers that --header options name. Raise ValueError, with advice but no values, if one is wrong.
 
-    A file counts as one that holds secrets: only its owner may be able to read it.
+    A file counts as one that holds secrets: it is an error if other users can read it.
     """
     found: dict[str, str] = {}
     for text in given:

@@ -56,7 +56,8 @@ async def _serve(context: Context, client: HttpSide, upstream: Upstream) -> None
 class _IdleWatch:
     """Cuts the connection when no byte has moved for too long.
 
-    While the gate is shut, a cut waits until it opens, because the client would notice a cut during a blackhole.
+    During a blackhole, the stream's gate is shut (`gate.py`). A cut that is due waits until the gate opens, because
+    otherwise the client would notice the cut during the blackhole.
     """
 
     def __init__(self, context: Context, stream: Stream, option: IdleCut) -> None:

@@ -25,7 +25,7 @@ def mark_limit(recorder: Recorder, size_bytes: int, number: int) -> None:
 
 
 def mark_truncation(recorder: Recorder, mangler: Mangler, number: int, side: Side) -> None:
-    """Record that the body was cut after the bytes passed so far."""
+    """Record that the proxy cut the body after the bytes that it has passed on so far."""
     how = f"{side} {'cut' if mangler.breaks else 'short'}"
     recorder.fault(FaultKind.TRUNCATE, _TRUNCATED[side], number, size_bytes=mangler.passed_bytes, text=how)
 

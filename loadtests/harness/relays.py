@@ -36,7 +36,7 @@ exit = true
 
 
 class RelayProcess:
-    """A relay that may be killed and started again at the same port. In its `with` block it is ready.
+    """A relay that a test can kill and start again at the same port. In its `with` block it is ready.
 
     It has four users: "client" may reach every port of this machine, and reach and offer every service; "exit" may
     attach as an exit; "attacker" may reach every port, too; `nobody` has no rights.

@@ -1,4 +1,7 @@
-"""The measures of each second as rows: JSON lines that are written during the run, and read for gates and page."""
+"""The measures of each second as rows: JSON lines that the processes write during a run.
+
+`gates.py` and `page.py` judge and show them afterwards.
+"""
 
 import gc
 import json

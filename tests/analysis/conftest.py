@@ -11,11 +11,11 @@ import pytest
 
 from tests.analysis.job import Found
 
-JOB_S = 1500  # a bound for a busy machine; where nothing else runs, the job takes a twentieth of it
+JOB_S = 1500  # a bound for a busy machine; where nothing else runs, the job takes a twentieth of this time
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that wait for the job in one worker (with --dist loadgroup), so that the others go on."""
+    """Keep the tests that wait for the job in one worker (with --dist loadgroup), so that the other workers go on."""
     for item in items:
         if isinstance(item, pytest.Function) and "job_directory" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -31,7 +31,7 @@ def job_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / "found.json").exists():
             command = [sys.executable, "-m", "tests.analysis.job", str(directory)]
-            # executors need no Python: a job that starts one fails here
+            # executors need no Python: a job in which one starts Python fails
             environment = {**os.environ, "PYSPARK_PYTHON": "/nonexistent"}
             done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_S, env=environment)
             assert done.returncode == 0, done.stderr[-4000:]

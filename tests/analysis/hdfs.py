@@ -1,4 +1,4 @@
-"""HDFS in one process: the mini cluster of Hadoop's own tests, of the version that Spark brings along.
+"""HDFS in one process: the mini cluster of Hadoop's own tests, in the version of Hadoop that Spark brings.
 
 `python -m tests.analysis.hdfs` fetches it into build/hdfs, with the Ivy of the pyspark package and Ivy's own settings
 (`make hdfs-deps`).
@@ -24,7 +24,7 @@ START_S = 600.0  # a bound for starting a Java on a busy machine
 FETCH_S = 600.0
 _FOLDER = Path(__file__).parents[2] / "build" / "hdfs"
 _JARS = Path(pyspark.__file__).parent / "jars"
-_JUNIT = ("org.junit.jupiter", "junit-jupiter-api", "5.13.4")  # which the cluster needs although it runs no test
+_JUNIT = ("org.junit.jupiter", "junit-jupiter-api", "5.13.4")  # the cluster needs it, although it runs no test
 
 
 def _wanted() -> list[tuple[str, str, str]]:

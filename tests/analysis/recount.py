@@ -166,8 +166,8 @@ def _count(found: Recount, packets: dict[int, Packet], order: list[Packet]) -> N
 
 
 def _trips(packets: dict[int, Packet], order: list[Packet]) -> list[int]:
-    """The round trip of each packet with which an acknowledgement ends, if it and all other packets that this
-    acknowledgement newly covers were sent once."""
+    """For each acknowledgement, the round trip of the last packet that it covers, if this packet and all others that it
+    newly covers were sent only once."""
     trips, newly, clean = [], 0, True
     for packet in order:
         newly += 1

@@ -28,7 +28,7 @@ CORE_SITE = """<configuration>
 
 def run(uri: str, directory: Path, **environment: str) -> Found:
     command = [sys.executable, "-m", "tests.analysis.hadoop_job", uri, str(directory)]
-    # executors need no Python: a job that starts one fails here
+    # executors need no Python: a job in which one starts Python fails
     changed = {**os.environ, "PYSPARK_PYTHON": "/nonexistent", **environment}
     done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_S, env=changed)
     assert done.returncode == 0, done.stderr[-4000:]

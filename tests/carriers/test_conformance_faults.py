@@ -35,7 +35,7 @@ async def test_streams_survive_a_restart_of_the_relay(relay: TestRelay) -> None:
 
 
 def every(count: int, fault: Fault) -> Callable[[Message], Fault | None]:
-    """Cause the fault for every `count`-th exchange."""
+    """Return a function that causes the fault for every `count`-th exchange."""
     seen = 0
 
     def judge(message: Message) -> Fault | None:

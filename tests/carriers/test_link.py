@@ -159,7 +159,7 @@ def test_an_attachment_that_ends_while_its_link_opens_ends_the_link_and_causes_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The relay has accepted the link and has not greeted yet. An error that only the loop reports would count, too."""
-    monkeypatch.setattr("tunnel.carriers.link.SECOND", 1)  # so that the client's patience does not end the link
+    monkeypatch.setattr("tunnel.carriers.link.SECOND", 1)  # the client then waits for the greeting for days
     accepted: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
     told: list[str] = []
 

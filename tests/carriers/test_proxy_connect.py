@@ -92,7 +92,7 @@ async def test_the_reason_of_a_proxy_does_not_reach_a_terminal_as_escape_codes()
 
 
 @in_loop
-async def test_a_user_may_have_any_letters() -> None:
+async def test_a_user_name_may_have_letters_beyond_ascii() -> None:
     dialogue = ProxyConnection()
     transport = MemoryTransport(dialogue)
     dialogue.connection_made(transport)

@@ -165,7 +165,7 @@ def test_reading_without_data_does_not_block_beyond_the_timeout(ends: Pair) -> N
 def test_a_writer_waits_for_a_reader_that_does_not_read(ends: Pair) -> None:
     a, b = ends
     written = fill(a)
-    assert 0 < written < 64 << 20  # and does not fill all memory
+    assert 0 < written < 64 << 20  # the writer does not fill all memory
     a.settimeout(0.3)
 
     def write_on() -> None:

@@ -172,7 +172,7 @@ class Encrypted:
             party.step()
 
     def _act_at_once(self, side: Side) -> None:
-        """Let the parties act on what has come before the endpoint answers it, as the driver does."""
+        """As the driver does, let the parties act on each event before the endpoint sends its answer."""
         receive = side.endpoint.receive_packets
 
         def received(packets: list[Packet], now: int) -> None:

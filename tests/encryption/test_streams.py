@@ -298,7 +298,7 @@ async def test_unfinished_handshakes_are_limited_by_user_and_given_back() -> Non
         slots = [turns.enter(b"", "bob") for _ in range(HANDSHAKES_PER_USER_MAX)]
         with pytest.raises(RefusedError, match="too many TLS handshakes"):
             await client.open_connection("echo")
-        _, writer = await say_and_hear(other)  # of another user
+        _, writer = await say_and_hear(other)  # the limit of bob does not concern ann
         await end(writer)
         for slot in slots:
             assert slot is not None
@@ -394,7 +394,7 @@ def test_encryption_adds_a_round_trip_only_if_the_target_speaks_first(port: int,
     """When the target speaks first, its greeting waits for the binding."""
 
     async def turns(mode: str) -> int:
-        directions: list[bool] = []  # of each flight, whether it goes to the acceptor
+        directions: list[bool] = []  # one entry for each change of direction: whether packets go to the acceptor
         initiators: list[int] = []
 
         def note(frame: Frame) -> bool:

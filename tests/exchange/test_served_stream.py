@@ -187,7 +187,7 @@ def test_without_a_confirmation_for_a_second_everything_is_taken_back() -> None:
     for name in (1, 2):
         bench.give(name)
         bench.sent(100 * MS)
-    bench.lane.confirm(2, 600 * MS)  # progress
+    bench.lane.confirm(2, 600 * MS)  # the second begins again here
     assert bench.lane.check_stream(1500 * MS) == []
     (end,) = bench.lane.check_stream(1600 * MS)
     assert (end.handle, end.is_cut, bench.lane.stream) == (1, True, None)
@@ -195,7 +195,7 @@ def test_without_a_confirmation_for_a_second_everything_is_taken_back() -> None:
     assert bench.lane.stream_due_us is None
 
 
-def test_a_slow_path_gets_four_times_the_least_time() -> None:
+def test_a_slow_path_gets_four_times_its_least_time_to_confirm() -> None:
     bench = Bench().proven(now=2 * SECOND)
     bench.give(1)
     bench.sent(2 * SECOND)
@@ -240,7 +240,7 @@ def test_the_number_of_unconfirmed_packets_is_limited_however_small_they_are() -
     assert bench.sent(40 * MS) == [[8]]
     bench.lane.confirm(4, 60 * MS)
     assert bench.sent(60 * MS) == [[9]]
-    assert bench.pace.window_bytes == window_bytes  # it was not the limit
+    assert bench.pace.window_bytes == window_bytes  # unchanged, because the window was not the limit
 
 
 def test_a_relay_without_streams_answers_completely() -> None:

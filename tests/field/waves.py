@@ -1,5 +1,5 @@
-"""Measures many rows in waves of runs, each of one row with one carrier: the runs of a wave transfer one after the
-other, and are idle side by side."""
+"""Measures many rows in waves of runs. A run measures one row with one carrier. The runs of a wave transfer one after
+the other, and are idle side by side."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence

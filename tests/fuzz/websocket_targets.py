@@ -130,7 +130,7 @@ def _check_relay(found: list[tuple[int, bytes]], script: Script, kind: int) -> N
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Connects to nothing. The request is answered with 101, and `early` bytes after it."""
+    """Connects to nothing: it answers the request itself, with 101 and the bytes `early` after that."""
 
     def __init__(self, early: bytes) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ async def session_pair(**options: Any) -> AsyncIterator[tuple[MessageSession, Me
 
 @asynccontextmanager
 async def served(handlers: Mapping[int, CallHandler]) -> AsyncIterator[str]:
-    """Answer calls at this address over TCP; the end of the context waits until all clients have disconnected."""
+    """Answer calls over TCP; yield the address. The end of the context waits until all clients have disconnected."""
     serve = serve_calls(handlers)
     tasks: list[asyncio.Future[None]] = []
 

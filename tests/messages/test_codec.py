@@ -49,7 +49,7 @@ def test_a_zstd_frame_need_not_state_its_size() -> None:
         decompress(packed, Codec.ZSTD, len(DATA) - 1)
 
 
-def test_a_compression_bomb_does_not_fill_memory() -> None:
+def test_a_compression_bomb_is_refused() -> None:
     bomb = gzip.compress(bytes(10_000_000))
     with pytest.raises(DecompressError, match="more than 1000 bytes"):
         decompress(bomb, Codec.GZIP, 1000)

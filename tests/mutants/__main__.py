@@ -25,7 +25,8 @@ __all__ = ["main"]
 ROOT = Path(__file__).resolve().parents[2]
 DEFENDED = Path(__file__).with_name("defended.txt")
 BUILD = ROOT / "build" / "mutants"
-# Leaves out plugins that only cost time here; a mutant has its own time limit, which replaces that of the tests.
+# The options leave out plugins that only cost time here. A mutant has its own time limit, which replaces that of the
+# tests.
 PYTEST = (
     "-q --no-header --no-summary --assert=plain --capture=no -o timeout=0 -p tests.mutants.plugin -p no:cacheprovider"
     " -p no:xdist -p no:pytest_cov -p no:hypothesispytest -p no:logging -o faulthandler_timeout=0"

@@ -33,7 +33,7 @@ def mutate(root: Path, tree: Path, modules: Iterable[Module]) -> dict[Module, li
 
 
 def _kept(kept: Path, path: str, source: str) -> str:
-    """Return the source of `mutated`, made once for each source: that takes longer than copying everything else."""
+    """Return what `mutated` makes of the source, from a file if it has been made before: making it takes long."""
     found = kept / f"{hashlib.sha256((path + source).encode()).hexdigest()[:24]}.py"
     if not found.exists():
         kept.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""nats-py on a real server, under a patch."""
+"""nats-py with a real server, under `tunnel_client.patch`."""
 
 import asyncio
 from collections.abc import Iterator

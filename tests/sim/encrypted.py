@@ -1,7 +1,7 @@
 """Applications on encrypted streams, with TLS between application and connection, as `tunnel.transport` has it.
 
-Runs repeat although TLS draws its own random bytes, since no size and no time depends on them: the key is of Ed25519,
-whose signatures all have the same length, and its certificate has a fixed serial number.
+A seed repeats its run although TLS draws its own random bytes, since no size and no time depends on them: the key is of
+Ed25519, whose signatures all have the same length, and its certificate has a fixed serial number.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _report(options: argparse.Namespace) -> int:
         from tunnel.analysis.ingest import compact, read_events
 
         intake = compact(opened.session, opened.traces, opened.ledger, _progress)
-        opened.lock.close()  # what the ledger names now is never changed
+        opened.lock.close()  # no longer needed: no command changes the tables that the ledger names now
         try:
             result = analyse(opened.session, read_events(opened.session, opened.ledger), intake, _progress)
         except Exception as error:  # the classes differ between versions of Spark, and some are of Java

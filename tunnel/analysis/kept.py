@@ -15,8 +15,8 @@ def kept(table: DataFrame) -> Iterator[DataFrame]:
     """Yield a table with the same rows, which Spark computes at their first use and keeps while the context lasts.
 
     `persist` alone leaves in the plan how the table is computed. Spark then analyses and compares all of that again for
-    each table that is built on it, though it is never run again: this took a quarter of the time of a short report. So
-    the table that is yielded has only the kept rows as its plan.
+    each table that is built on this one, though it never runs that part again: this took a quarter of the time of a
+    short report. So the table that is yielded has only the kept rows as its plan.
     """
     table.persist(StorageLevel.MEMORY_AND_DISK)
     try:

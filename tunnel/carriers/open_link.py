@@ -18,7 +18,7 @@ class OpenLink:
         self.waiting_bytes = 0  # size of the batches that have no receipt and were not given up
         self._pace = LinkPace()
         self._unreceipted_bytes = 0
-        self._given_up = 0  # number of batches
+        self._given_up = 0  # number of batches that were given up and have no receipt yet
 
     @property
     def batch_bytes(self) -> int:

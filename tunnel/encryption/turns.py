@@ -10,10 +10,10 @@ from collections.abc import Callable
 __all__ = ["HANDSHAKES_PER_ROUND", "HANDSHAKES_PER_USER_MAX", "HandshakeSlot", "HandshakeTurns"]
 
 HANDSHAKES_PER_USER_MAX = 1024
-"""Unfinished handshakes that one user may have at an acceptor, about 20 KiB each: as many as the CONNECTs that may be
-unanswered at a service (its default backlog)."""
+"""Unfinished handshakes that one user may have at an acceptor, about 20 KiB each. The number equals a service's default
+backlog, which limits its unanswered CONNECTs."""
 HANDSHAKES_PER_ROUND = 4
-"""Handshakes that are answered in one round of the event loop, about 0.5 ms each; other work has its turn then."""
+"""Handshakes answered in one round of the event loop, about 0.5 ms each; after them, other work has its turn."""
 
 
 class HandshakeSlot:
@@ -21,7 +21,7 @@ class HandshakeSlot:
 
     def __init__(self, turns: "HandshakeTurns", client_hello: bytes, user: str) -> None:
         self.client_hello = client_hello
-        self.is_used = False  # a transport has it, and calls `leave`
+        self.is_used = False  # True: a transport has this slot, and will call `leave`
         self._turns = turns
         self._user = user
         self._has_left = False
@@ -42,7 +42,7 @@ class HandshakeTurns:
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}  # unfinished handshakes, by user
-        self._waiting: dict[str, deque[Callable[[], None]]] = {}  # those not yet answered, the next user first
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}  # waiting answers, by user; the next user first
         self._answered = 0  # handshakes answered in this round of the loop
 
     def enter(self, client_hello: bytes, user: str) -> HandshakeSlot | None:

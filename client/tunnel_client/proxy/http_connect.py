@@ -14,7 +14,7 @@ __all__ = ["HttpRequest", "parse_http"]
 
 HEAD_BYTES_MAX = 64 * 1024
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
-_TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")  # without control characters, which would go on to the target
+_TARGET = re.compile(rb"[\x21-\x7e\x80-\xff]+")  # no control characters, because the server would receive them
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _VERSION = re.compile(rb"HTTP/1\.[01]")
 # Fields that do not go on: those between the client and this proxy (RFC 9110, 7.6.1), and Host, which follows the URL.

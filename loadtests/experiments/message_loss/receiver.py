@@ -17,7 +17,9 @@ from tunnel.command_line import configure_log
 __all__ = ["main", "receive"]
 
 _log = structlog.get_logger("receiver")
-_QUIET_S = 1.0  # after the terminate message; the other servers of a cluster deliver their last messages within it
+# After the terminate message, the receiver ends when no message has come for this time. The other servers of a cluster
+# deliver their last messages within it.
+_QUIET_S = 1.0
 
 
 async def receive(port: int, recorder: Recorder) -> int:

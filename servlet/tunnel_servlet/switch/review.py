@@ -123,7 +123,7 @@ def _why_not_open(
     if isinstance(decision, Deny):
         return decision.text or "no rule allows it"
     if route.state not in (RouteState.HANDED, RouteState.BOUND):
-        return ""  # its acceptor is checked when it is chosen
+        return ""  # the relay checks the acceptor when it chooses one
     acceptor = route.acceptor.attachment
     is_kept = acceptor not in doomed and may_accept(acceptor, decision, route, rules.may_listen)
     return "" if is_kept else _NO_ACCEPTOR

@@ -39,7 +39,7 @@ def test_a_hop_that_answers_from_its_cache_is_found(caches: bool) -> None:
 
 def test_a_lost_exchange_is_counted_and_the_steps_go_on() -> None:
     def path(asked: Asked) -> Reply | None:
-        if asked.kind == "exchange" and asked.size and not lost:  # the first of those that look for altered data
+        if asked.kind == "exchange" and asked.size and not lost:  # the first that looks for altered data
             lost.append(asked.size)
             raise cut()
         return None

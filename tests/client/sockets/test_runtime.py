@@ -240,7 +240,8 @@ print(sum(thread.name == "tunnel" for thread in threading.enumerate()))
 def test_an_interpreter_that_never_connected_exits_without_a_message(
     relay: RelayThread, arguments: tuple[str, ...], said: str
 ) -> None:
-    """Runtimes that never connect start no loop thread. After a failed connect, it does not delay the exit or print."""
+    """Runtimes that never connect start no loop thread. After a failed connect, this thread neither delays
+    the exit nor prints."""
     done = run_python(relay, NEVER_CONNECTED, *arguments)
     assert (done.stdout, done.stderr) == (said, "")
 
@@ -355,7 +356,7 @@ def test_eventlet_is_refused_because_it_leaves_no_thread_to_the_loop(relay: Rela
     assert done.stdout == 4 * refusal + f"{errno.EOPNOTSUPP}\n"
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")  # by the connect that never began
+@pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")  # of connects that never began
 def test_a_connect_ends_at_its_timeout_even_if_the_loop_is_stuck(
     relay: RelayThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ PING, PONG, PROBE = PacketType.PING, PacketType.PONG, PacketType.PROBE
 
 def test_control_packets_leave_together_with_a_waiting_ack() -> None:
     solo = Solo().opened()
-    solo.wait(10 * MS)  # the spacing of delayed ACKs
+    solo.wait(10 * MS)  # as long as the spacing of ACKs (4.3)
     solo.data(0)
     assert not solo.endpoint.wants_batch()
     solo.say(PING, b"a")

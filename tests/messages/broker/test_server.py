@@ -167,7 +167,7 @@ async def test_the_number_of_topics_and_partitions_is_limited(tmp_path: Path) ->
             await producer.send(f"t{number}", b"a")
         with pytest.raises(RemoteCallError, match="this connection has created too many"):
             await producer.send("t3", b"a")
-        async with ChannelTable() as other:  # another client still can
+        async with ChannelTable() as other:  # another client can still create topics
             await BrokerProducer(other, client.address).send("t4", b"a")
             with pytest.raises(RemoteCallError) as caught:
                 await type(client)(other, client.address).create_topic("t5", TopicSpec(partitions=3))

@@ -261,7 +261,7 @@ def test_6_4_a_late_attach_of_a_dead_endpoint_takes_no_name() -> None:
     relay = Relay()
     client, exit_ = client_and_exit(relay, name="exit")
     ghost = Peer(relay, "exits", 9, "exit", is_exit=True)
-    assert isinstance(ghost.attach(), Attached)  # but it never sends anything else
+    assert isinstance(ghost.attach(), Attached)  # it never sends anything else
     client.push(connect(11))
     assert kinds(exit_.push()) == ["CONNECT"]
     assert relay.counters.attachments_replaced == 0

@@ -12,17 +12,17 @@ from tunnel.messages.errors import RemoteCallError
 
 __all__ = ["DiskRoom", "free_bytes"]
 
-_LOOK_S = 0.5  # other programs fill the disk, too
+_LOOK_S = 0.5  # look at the disk again after this time, because other programs fill it, too
 
 
 def free_bytes(directory: Path) -> int:
-    """Return the number of bytes that this process may still write below a directory."""
+    """Return the number of bytes that this process can still write below a directory."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
 
 class DiskRoom:
-    """Counts down the room on a disk as messages are appended; looks it up again when that is old or too little."""
+    """Counts down the room on a disk as messages are appended; looks it up again when the count is old or too small."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class DiskRoom:
         self._looked = float("-inf")
 
     def take(self, size: int) -> None:
-        """Note that `size` bytes will be written. RemoteCallError STORAGE if there is no room for them."""
+        """Note that `size` bytes will be written. Raise RemoteCallError STORAGE if there is no room for them."""
         if size > self._left or self._clock() - self._looked > _LOOK_S:
             self._looked = self._clock()
             self._left = self._free(self._directory) - self._reserve

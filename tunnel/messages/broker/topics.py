@@ -34,7 +34,7 @@ class Topic:
         self._turn = 0
 
     def choose(self) -> int:
-        """Return the partition for messages without one: each in turn, failed ones only if all have failed."""
+        """Return the partition for messages that name none: each in turn, a failed one only if all have failed."""
         count = len(self.partitions)
         for step in range(count):
             number = (self._turn + step) % count
@@ -45,7 +45,7 @@ class Topic:
         return self._turn % count
 
     def partition(self, number: int) -> Partition:
-        """Return a partition. RemoteCallError UNKNOWN if there is none of this number."""
+        """Return a partition. Raise RemoteCallError UNKNOWN if there is none of this number."""
         if not 0 <= number < len(self.partitions):
             raise RemoteCallError(
                 UNKNOWN, f"the topic {self.name} has {len(self.partitions)} partitions, and no partition {number}"
@@ -67,12 +67,12 @@ class Topics:
         self._creating = asyncio.Lock()
 
     def load(self) -> None:
-        """Find the topics on disk. Blocks. LogError if one cannot be understood."""
+        """Find the topics on disk. Blocks. Raise LogError if one cannot be understood."""
         make_directory(self._directory)
         for place in sorted(self._directory.iterdir()):
             file = place / _FILE
             if place.name.startswith("."):
-                shutil.rmtree(place, ignore_errors=True)  # a crash interrupted its creation: nothing is in it
+                shutil.rmtree(place, ignore_errors=True)  # a crash interrupted its creation: it has no messages
                 continue
             try:
                 spec = msgspec.json.decode(file.read_bytes(), type=TopicSpec)
@@ -81,7 +81,7 @@ class Topics:
             self.found[place.name] = self._make(place.name, spec)
 
     def get(self, name: str) -> Topic:
-        """Return a topic. RemoteCallError UNKNOWN if there is none of this name."""
+        """Return a topic. Raise RemoteCallError UNKNOWN if there is none of this name."""
         topic = self.found.get(name)
         if topic is None:
             check_name("topic", name)
@@ -91,7 +91,8 @@ class Topics:
     async def create(self, name: str, spec: TopicSpec) -> Topic:
         """Return the topic of this name, and create it if there is none.
 
-        RemoteCallError if a limit is reached, or if the topic exists with other partitions or storage.
+        Raise RemoteCallError if a limit is reached, if the topic exists with another number of partitions or another
+        storage, or if it cannot be written to the disk.
         """
         check_name("topic", name)
         topic = await unbroken(self._create(name, spec))

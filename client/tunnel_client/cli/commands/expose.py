@@ -206,7 +206,7 @@ class Exposing:
         self._traffic = traffic
         self._backlog = backlog
         self._public = public
-        self._tasks: dict[Side, asyncio.Task[None]] = {}  # the dial of each tunnel side that is open
+        self._tasks: dict[Side, asyncio.Task[None]] = {}  # by open tunnel side, the task that dials the service
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Exposing":

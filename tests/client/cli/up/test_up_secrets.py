@@ -1,5 +1,5 @@
-"""New tokens, headers and passwords of `tunnel up` are used from the next request on. They reset no connection, except
-that the token of another user does."""
+"""New tokens, headers and passwords of `tunnel up` are used from the next request on. Of these, only the token of
+another user resets connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Gateway:
     def __init__(self, key: str) -> None:
         self.key = key
         self.relay = ""  # the relay's address; while this is empty, the gateway answers 503
-        self.keys: list[str] = []  # that the requests carried, in order
+        self.keys: list[str] = []  # the keys that the requests carried, in order
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=1 << 24)
