@@ -1,4 +1,4 @@
-"""The four measures of a backlog, each in a phase of a few seconds."""
+"""The four measures of a backlog, in phases of a few seconds."""
 
 import json
 import os
