@@ -31,7 +31,7 @@ def test_a_refusal_says_what_to_do(reason: RejectReason) -> None:
 
 
 @pytest.mark.parametrize("reason", [RejectReason.DENIED, RejectReason.NO_SUCH_SERVICE])
-def test_a_refused_target_without_a_port_raises_the_question_of_a_port(reason: RejectReason) -> None:
+def test_the_refusal_of_a_target_without_a_port_asks_about_a_port(reason: RejectReason) -> None:
     doubt = "without a port, db is the name of a service: did you mean db:PORT?"
     assert str(refused_error(Refused(1, reason, ""), "db")).endswith(f"; {doubt}")
     assert "did you mean" not in str(refused_error(Refused(1, reason, ""), "db:5432"))
@@ -55,7 +55,7 @@ def test_a_loss_states_its_cause(reason: LostReason) -> None:
     assert type(error) is kinds.get(reason, ResetError)
 
 
-def test_each_kind_has_the_exit_code_of_the_contract() -> None:
+def test_each_kind_of_error_has_its_exit_code() -> None:
     codes = {
         UnreachableError: 3,
         NotAuthenticatedError: 4,

@@ -11,7 +11,7 @@ from tunnel.rates import RATE_LEAST, Flow, Pace, parse_rate, show_rate
 
 MIB = 1 << 20
 SECOND = 1_000_000
-BURST_S = 0.06  # what an idle stream saved, and what a small one may take early
+BURST_S = 0.06  # 30 ms of bytes that were not sent before, and 30 ms that a small stream takes early
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ sizes = st.lists(st.integers(24, 64 << 10), min_size=1, max_size=12)
     st.integers(RATE_LEAST, 200 * MIB),
     st.lists(st.tuples(st.sampled_from("abc"), sizes, st.integers(0, 300_000)), min_size=1, max_size=8),
 )
-def test_no_interval_has_a_burst_and_nothing_is_lost(rate: int, steps: list[tuple[str, list[int], int]]) -> None:
+def test_bursts_are_limited_and_nothing_is_lost(rate: int, steps: list[tuple[str, list[int], int]]) -> None:
     line = Line(rate)
     for name, packets, pause_us in steps:
         line.put(name, *packets)

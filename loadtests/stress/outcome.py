@@ -1,4 +1,4 @@
-"""Combines the rows of a run for gates and page: one row per second over all processes, and goodput by step."""
+"""Combines the rows of a run for `gates` and `page`: one row per second over all processes, and goodput by step."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ _LARGEST = ("rto_ms", "rto_ms_max", "srtt_ms", "backoff_max")
 class Outcome:
     """The combined measures of a run.
 
-    `rows` has one row per second, `summary` the totals and leftovers at the end, `objects` the rows with an object
-    population, and `steps` one (loss, seconds, goodput in bytes per second) for each stretch of equal loss.
+    `rows` has one row per second, `summary` the totals and leftovers at the end, `objects` the rows that also count
+    objects by type, and `steps` one (loss, seconds, goodput in bytes per second) for each stretch of equal loss.
     """
 
     def __init__(self, rows: list[Row], summary: Row, objects: list[Row]) -> None:

@@ -16,7 +16,7 @@ FRAME_RECORDS = 4096
 
 
 def damaged_directory(directory: Path) -> dict[str, str]:
-    """Write one whole file, and others with every kind of damage; return the problem of each of these by name."""
+    """Write one whole file, and others with every kind of damage; return the problem of each damaged file by name."""
     for name in ("whole", "truncated", "corrupt", "newer"):
         _write(directory, name)
     names = {path.name.split("-")[0]: path for path in directory.iterdir()}
@@ -75,7 +75,7 @@ def _corrupt(path: Path) -> None:
 
 
 def _make_newer(path: Path) -> None:
-    """Add a frame with a line of a version that does not exist yet, and one that is not JSON."""
+    """Add a frame with a line of a version that does not exist yet, and a line that is not JSON."""
     line = {"version": 99, "time_us": 1, "node": "future", "event": "beamed", "writer": "w", "number": 1}
     with path.open("ab") as file:
         file.write(zstandard.ZstdCompressor().compress(msgspec.json.encode(line) + b"\nno json\n"))

@@ -48,7 +48,7 @@ class Found(msgspec.Struct):
     """Packets whose first attempt was lost, according to Spark."""
     streams: list[dict[str, Any]]
     stalls: list[tuple[int, str]]
-    """Stream and cause of each stall in the trace of silences."""
+    """Stream and cause of each stall in the trace that `write_silences` wrote."""
     damaged: Analysis
     expected: dict[str, str]
     rows_first: int
@@ -67,12 +67,12 @@ class Found(msgspec.Struct):
     """The streams of ends.ENDS, and those of a run over a path of 300 ms, there and back."""
     ends_stalls: list[tuple[int, str]]
     queries: list[Query]
-    """The queries of `truth`."""
+    """The queries with which Spark computed `truth`."""
     drawn: Drawn
     alone: Analysis
-    """The trace of a sender without the other end."""
+    """The analysis of a sender's trace, without the trace of the other end."""
     diagnosed: Diagnosed
-    """Transfers between real processes, each with one trouble."""
+    """The analyses of transfers between real processes, each with one trouble."""
 
 
 def stalls_in(events: DataFrame) -> list[tuple[int, str]]:

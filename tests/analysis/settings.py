@@ -2,8 +2,8 @@
 
 __all__ = ["SETTINGS", "SHORT_LIVED"]
 
-# These Javas spend most of their time loading Spark's classes, once: so no second compiler, and no check of bytecode
-# that pip installed.
+# A Java process of the tests spends most of its time on loading Spark's classes. So it does without the second
+# compiler, and without the check of the classes' bytecode, which pip installed.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 SETTINGS = {
     "spark.driver.extraJavaOptions": SHORT_LIVED,

@@ -105,7 +105,8 @@ async def attack(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["clear", "encrypted"])
 def test_a_man_in_the_middle_rewrites_only_what_is_in_clear(is_encrypted: bool) -> None:
-    """It knows the protocol, so that in clear nothing notices. Encrypted, it finds nothing to rewrite."""
+    """The attacker knows the protocol, so that neither side notices what it rewrites in a clear stream. In an encrypted
+    stream, it finds nothing to rewrite."""
 
     async def scenario() -> None:
         attacker, bank = Attacker("rewrite", Random(1)), Witness()
@@ -129,6 +130,6 @@ def test_a_man_in_the_middle_rewrites_only_what_is_in_clear(is_encrypted: bool) 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_attack_is_an_error_for_both_applications(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = KINDS[seed % len(KINDS)]
-    if kind not in ("swap", "cross", *REPLAYS):  # some attacks leave each side waiting for the other's handshake
+    if kind not in ("swap", "cross", *REPLAYS):  # some other kinds leave both sides waiting for a handshake
         monkeypatch.setattr("tunnel.encryption.transport.HANDSHAKE_S", 1.0)
     run(attack(kind, seed))

@@ -226,7 +226,7 @@ def test_repeats_are_the_same_message_with_a_mask_from_the_second_failure_on() -
         now = sender.flight.next_us
     bodies = sender.bodies()
     assert bodies[0] == bodies[1]
-    assert len({*bodies}) == 3  # two masks
+    assert len({*bodies}) == 3  # the plain body, and one for each of two masks
     assert [body[6] & 1 for body in bodies] == [0, 0, 1, 1]
     messages = [decode_envelope(body) for body in bodies]
     assert all(message == messages[0] for message in messages)
@@ -358,7 +358,8 @@ def test_of_two_attempts_the_older_stays_while_it_is_young() -> None:  # 7.8
 
 
 def test_intervals_from_before_a_body_of_the_same_size_passed_do_not_count() -> None:  # 7.16
-    """Otherwise one interval would suffice where two are required, and a push would be given up too early."""
+    """A push is given up if a smaller body passed in two of the intervals between its failures. If an earlier interval
+    counted, one more would be enough."""
     push = Exchange(
         bytes(16), 1, 1, lane=0, number=1, serial_received=0, hold_ms=0, answer_bytes_max=65536, payload=bytes(40_000)
     )

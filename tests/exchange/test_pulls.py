@@ -149,7 +149,7 @@ def test_configuring_resets_the_policy() -> None:
     assert pulls.due_us(0, 2) == 0
 
 
-def test_a_repeated_pull_leaves_the_hold() -> None:
+def test_the_answer_to_a_repeated_pull_does_not_change_the_hold() -> None:
     pulls = policy()
     pulls.answered(pulled(hold_us=SECOND, took_us=SECOND, repeated=True), 100)
     assert pulls.started(HOLD_US, 100) == SECOND

@@ -25,7 +25,7 @@ from tunnel.wire import (
 
 __all__ = ["settle"]
 
-IDLE_ROUNDS_MAX = 150  # each takes at most a second; all of them last longer than the longest pause between repeats
+IDLE_ROUNDS_MAX = 150  # each takes at most a second; together they last longer than the longest pause between repeats
 WINDOW = 1 << 20
 SEGMENTS_PER_ROUND = 16
 BATCH_BYTES = 1 << 18
@@ -74,7 +74,8 @@ def _waiting(world: World) -> list[Session]:
 
 
 def _complete(session: Session) -> bool:
-    """Return whether all data was read in both directions, or need not be: after a lie, a refusal or the end."""
+    """Return whether all data was read in both directions, or need not be, because the peer lied or refused, or the
+    connection has ended."""
     peer, connection = session.peer, session.connection
     if peer.lied or peer.lied_acks or peer.rejected or session.ended is not None:
         return True

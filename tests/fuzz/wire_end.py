@@ -32,7 +32,7 @@ class MemoryTransport(asyncio.Transport):
         self.is_read = True
         self._peer = peer
         self._protocol = protocol
-        self._waiting = bytearray()  # arrived while reading was paused
+        self._waiting = bytearray()  # bytes that arrived while reading was paused
         self._is_eof = False
         self._closing = False
 

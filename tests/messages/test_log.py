@@ -290,7 +290,8 @@ async def fill(log: Log) -> None:
 async def test_the_writer_may_make_room_just_when_a_caller_begins_to_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer wakes waiting callers when it takes what is pending. A caller that came later would never wake."""
+    """The writer wakes waiting callers when it takes what is pending. It would never wake a caller that then began to
+    wait."""
     gate = threading.Event()
     real, get_loop = os.writev, asyncio.get_running_loop
 
@@ -419,7 +420,7 @@ def test_nothing_is_flushed_and_no_segment_begins_before_it_is_due(
     assert len(list(tmp_path.glob("*.log"))) == 1
 
 
-def test_there_is_room_until_more_bytes_wait_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_room_until_waiting_bytes_exceed_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
     with Log.open(tmp_path, config(pending_bytes_max=22)) as log:
         log.append([b"a"])

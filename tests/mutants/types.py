@@ -14,8 +14,8 @@ from tests.mutants.areas import Module
 __all__ = ["refused"]
 
 ERROR = re.compile(r"^(.+\.py):(\d+): error: (.*)$")
-# The copies of a constructor all declare the same attributes, each copy but the first a second time. That is not due to
-# the mutant.
+# Each mutant of a constructor is a copy of it in the same class, and declares the same attributes again. mypy reports
+# this as an error, which is not due to the mutant.
 _OF_COPIES = "[no-redef]"
 
 

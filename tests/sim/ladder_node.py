@@ -67,13 +67,14 @@ class _Host:
 
 
 class LadderNode(Node):
-    """A node whose batches the real `LinkCarrier` moves. It remembers across its lives which road carried."""
+    """A node whose batches the real `LinkCarrier` moves. Each life remembers the last road that an earlier life
+    reported."""
 
     def __init__(self, *arguments: Any, roads: RoadPath) -> None:
         super().__init__(*arguments)
         assert self.spec.ladder is not None
         self.roads = roads
-        self.accounts: list[RoadAccounts] = []  # of each life
+        self.accounts: list[RoadAccounts] = []  # one for each life
         self._remembered = self.spec.ladder.remembered
         self._loop = VirtualLoop.of(lambda: self.now_us, self.later)
 

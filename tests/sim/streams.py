@@ -121,7 +121,7 @@ def draw_busy_exit(random: Random, dialled: list[tuple[int, int]], first: int) -
 
 
 def _small(random: Random, number: int, pair: tuple[int, int], phase_us: int) -> StreamSpec:
-    """One of many: a request and a response, at any time of the phase."""
+    """One of many small streams: a request and, unless it ends with CLOSE, a response."""
     up = Flow(size=between(random, 1, 700))
     down = Flow(size=between(random, 0, 2000), start_after=up.size)
     ending = pick(random, (Ending.FINISH, Ending.FINISH, Ending.SIMULTANEOUS, Ending.CLOSE))

@@ -35,7 +35,7 @@ def noted(act: Callable[[HostileUser], None], done: set[str]) -> Callable[[Hosti
     return act_and_note
 
 
-def test_every_act_is_done_in_some_seed_and_the_relay_refuses() -> None:
+def test_every_act_is_done_in_some_seed_and_the_relay_refuses_in_four_ways() -> None:
     done: set[str] = set()
     codes: set[int] = set()
     for seed in range(10):

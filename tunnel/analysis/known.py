@@ -1,9 +1,9 @@
 """The content that the tables have: content that is already there is recognised, whatever file brings it.
 
-A part is known by digests. So content is recognised in a compressed copy of plain lines, in an unpacked copy of a
-compressed file, in several files joined into one, and in a file that has grown: all these begin with known parts. If a
-copy was cut within a part, what it has of this part is compared with the file that brought the part, while that file
-exists.
+A part is lines that came together, known by their digests. So content is recognised in a compressed copy of plain
+lines, in an unpacked copy of a compressed file, in several files joined into one, and in a file that has grown: all
+these begin with known parts. If a copy was cut within a part, what it has of this part is compared with the file that
+brought the part, while that file exists.
 """
 
 from collections import defaultdict
@@ -38,7 +38,7 @@ def _first_line(content: bytes, begin: int = 0) -> str:
 
 
 class Known:
-    """The parts in the tables. `contains` returns whether a file, by its name, contains some lines at present."""
+    """The parts in the tables. `contains(name, lines)` returns whether the file of this name contains the lines now."""
 
     def __init__(self, entries: list[Entry], contains: Callable[[str, bytes], bool]) -> None:
         self._owners: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Known:
             self._beginnings[part.first].append(part)
 
     def pieces(self, content: bytes, whole: Part) -> Iterator[Piece]:
-        """Divide lines into those that are known, from the beginning on, and the rest. `whole` are their digests."""
+        """Divide lines into those that are known, from the beginning on, and the rest. `whole`: the digests of all."""
         if whole.digest in self._owners:
             yield Piece(whole, self._owners[whole.digest], b"")
             return

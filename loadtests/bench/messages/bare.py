@@ -14,7 +14,7 @@ _LATE_S = 0.2  # the last messages come within this time, or do not count
 
 
 def shares(times: list[float], skipped: int) -> tuple[float, float]:
-    """Return median and 99th percentile in ms. Of `skipped` equal parts, the first one, the start, does not count."""
+    """Return median and 99th percentile in ms. The first of `skipped` equal parts of the times does not count."""
     counted = sorted(times[len(times) // skipped :])
     return counted[len(counted) // 2] * 1e3, counted[int(len(counted) * 0.99)] * 1e3
 

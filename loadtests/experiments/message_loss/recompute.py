@@ -16,7 +16,8 @@ from loadtests.experiments.message_loss.report import Gap, Report
 
 __all__ = ["main", "recompute", "records_of"]
 
-# The columns of the trace record that the experiment fills. A column that a line lacks is null and has its default.
+# The columns of the trace record that the experiment fills. A line omits a field that has its default; the column is
+# null then.
 SCHEMA = StructType(
     [
         StructField("time_us", LongType()),

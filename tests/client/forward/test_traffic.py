@@ -104,7 +104,7 @@ def attached(carrier: str = "link http://relay through proxy", *, is_attached: b
 
 
 def connection(factor: int) -> TunnelSide:
-    """A connection whose every count is its own multiple of the factor."""
+    """A connection; each of its counts is a different multiple of the factor."""
     return cast(
         TunnelSide,
         Played(

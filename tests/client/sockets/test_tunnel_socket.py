@@ -273,7 +273,7 @@ def test_a_runtime_closes_when_a_socket_was_reset_a_moment_before(relay: RelayTh
     home, thread = connecting(runtime).use()
 
     async def reset_and_close() -> None:
-        """Reset and close in one step of the loop, so that it has not yet noticed the reset."""
+        """Reset a socket, and close `home` in the same step of the loop, before the loop notices the reset."""
         reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         reset.close()
         await home.close()

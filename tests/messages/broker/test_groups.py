@@ -35,7 +35,7 @@ async def test_members_share_the_partitions_in_the_order_of_joining() -> None:
         with pytest.raises(RemoteCallError, match="no longer belongs"):
             groups.check_owner("g", "t", member, partition, 3)
     assert groups.members == 2
-    groups.leave("g", "t", "a", two)  # not the connection of `a`: no effect
+    groups.leave("g", "t", "a", two)  # it has no effect: `two` is not the connection of `a`
     assert groups.members == 2
     now[0] = 5.0
     groups.join("g", "t", "b", two)

@@ -50,7 +50,7 @@ def test_the_default_key_is_made_only_when_it_is_asked_for(
     assert key == KeyFile(file).fingerprint
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.chmod(0o644)
-    for arguments in (["--show-key"], ["--relay", "http://127.0.0.1:1"]):  # no exit runs without encryption instead
+    for arguments in (["--show-key"], ["--relay", "http://127.0.0.1:1"]):  # the exit does not run unencrypted instead
         assert main(["exit", *arguments]) == 2
         assert f"chmod 600 {file}" in capsys.readouterr().err
     file.unlink()

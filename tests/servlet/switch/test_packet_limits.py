@@ -27,7 +27,7 @@ def test_4_13_the_largest_number_of_packets_in_a_body_is_announced() -> None:
     assert answer.packets_max == MOST
 
 
-def test_4_13_a_large_body_of_few_packets_and_damaged_bytes_are_not_counted() -> None:
+def test_4_13_large_payloads_and_damaged_bytes_do_not_count_as_packets() -> None:
     relay = Relay(packets_per_body_max=MOST)
     client, exit_ = bound(relay)
     client.push(*(data(11, 22, 101 + number, bytes(5_000)) for number in range(20)))

@@ -34,8 +34,8 @@ class Outbound:
     def take_control(self, now: int) -> list[Packet]:
         """Return the control packets that are due, and a pending ACK if it may leave.
 
-        None is due afterwards. But while the route is lost, or the application has not accepted the connection, only
-        CONNECT and ACCEPTED leave, and the others stay due.
+        No control packet is due afterwards. But while the route is lost, or the application has not accepted the
+        connection, only CONNECT and ACCEPTED leave, and the others stay due.
         """
         connection, handshake = self._connection, self._handshake
         if connection.state is State.CLOSED:

@@ -276,7 +276,7 @@ def test_a_connection_that_bypasses_the_tunnel_is_noticed_once(relay: RelayThrea
     """The program waits on its first connection until the notice has come. Then it opens a second one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
-        program = [sys.executable, *words, port, PLAIN + STAY]  # the last word is for a child
+        program = [sys.executable, *words, port, PLAIN + STAY]  # the last word is the program of a child
         command = [sys.executable, "-m", "tunnel_client", "run", "--hosts", "127.0.0.1", "--", *program]
         environment = {**relay.environment, "PYTHONPATH": ""}
         with subprocess.Popen(command, env=environment, cwd=ROOT.parent, stderr=subprocess.PIPE, text=True) as running:
