@@ -56,7 +56,7 @@ def test_unused_memory_can_be_given_back() -> None:
     assert given_back > 20 << 20
 
 
-def test_a_second_call_of_either_is_no_error() -> None:
+def test_a_second_call_of_either_function_is_no_error() -> None:
     for _ in range(2):
         keep_freed_memory()
         give_back_freed_memory()

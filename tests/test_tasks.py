@@ -46,7 +46,7 @@ async def test_done_waits_for_cancelled_tasks() -> None:
 
 
 @in_loop
-async def test_tasks_that_start_while_it_stops_are_cancelled_too() -> None:
+async def test_tasks_that_start_while_others_are_stopped_are_cancelled_too() -> None:
     tasks, ended = KeptTasks(), []
 
     async def stands_still(name: str) -> None:

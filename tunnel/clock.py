@@ -1,4 +1,4 @@
-"""The clock of the process, and a timer for a pump that runs on an event loop."""
+"""The clock of the process, and a one-shot timer of an event loop that is cheap to postpone."""
 
 import asyncio
 import time

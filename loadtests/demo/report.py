@@ -14,7 +14,7 @@ class Kill(msgspec.Struct, frozen=True):
     """
 
     way: str
-    share: float  # share of this direction that had arrived
+    share: float  # part of the bytes of this direction that had arrived
     in_flight_bytes: int
     startup_s: float
     recovery_s: float

@@ -41,8 +41,8 @@ class Exchange:
         self._responder = Responder(context, client, request.method, plan)
 
     async def run(self) -> None:
-        """Handle the request. Return if the client's connection may carry another one, or if a fault keeps it open
-        but silent.
+        """Handle the request. Return if the client's connection may carry another request, or if a fault keeps the
+        connection open but silent.
 
         Raise ConnectionOver or ClientError if the connection must be closed.
         """

@@ -14,7 +14,7 @@ class Counts:
     """The counters of a proxy since its start."""
 
     connections: int = 0  # from clients
-    exchanges: int = 0  # requests, with CONNECT and Upgrade
+    exchanges: int = 0  # requests, including those with CONNECT or Upgrade
     tunnels: int = 0  # by CONNECT and Upgrade
     request_bytes: int = 0  # in bodies and tunnels, as clients sent them
     response_bytes: int = 0  # in bodies and tunnels, as upstream sent them

@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = ["die_at", "survives"]
 
-# CPython reports each of these before it happens
+# audit events: CPython reports each of these actions before it happens
 _TOUCHES = frozenset({"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir", "os.symlink"})
 
 

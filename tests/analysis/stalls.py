@@ -37,9 +37,9 @@ class Silence:
     meanwhile: tuple[Fields, ...] = ()
     """Other records: of the sender's node, unless they name another."""
     received: tuple[int, ...] = (0,)
-    """Attempts of the packet that arrived."""
+    """Which attempts of the packet arrived."""
     earlier: tuple[int, ...] = (0,)
-    """Attempts of the packet that were sent before the silence."""
+    """Which attempts of the packet were sent before the silence."""
     asks: bool = False
     """The packet before the silence is CONNECT."""
     lasts_us: int = SILENCE_US

@@ -1,4 +1,5 @@
-"""Executors need no Python: no code of the analysis makes Spark start it. The job of these tests has none for them."""
+"""Executors need no Python, because no code of the analysis makes Spark start it. The job of these tests gives its
+executors none."""
 
 import ast
 from pathlib import Path

@@ -196,7 +196,7 @@ def test_fewer_rows_than_a_file_has_are_an_error_and_nothing_is_added(tmp_path: 
     assert len(take_in(tmp_path, work)[1]) == 5
 
 
-def test_a_row_too_many_of_one_file_does_not_make_up_for_one_that_another_lacks(tmp_path: Path, work: Path) -> None:
+def test_a_surplus_row_of_one_file_does_not_make_up_for_a_missing_row_of_another(tmp_path: Path, work: Path) -> None:
     plain(tmp_path, "a.jsonl")
     plain(tmp_path, "b.jsonl", 2)
     append = append_to(work)
@@ -357,7 +357,7 @@ def test_a_record_of_the_ledger_has_the_rows_and_the_sources_of_what_was_added(t
     assert [file.frames for file in intake.files] == [0, 1]
 
 
-def test_the_beginning_of_a_known_file_is_a_duplicate_while_that_file_shows_it(tmp_path: Path, work: Path) -> None:
+def test_the_beginning_of_a_known_file_is_a_duplicate_while_that_file_contains_it(tmp_path: Path, work: Path) -> None:
     path = plain(tmp_path, "b.jsonl", 5)
     content = path.read_bytes()
     begin = b"".join(content.splitlines(keepends=True)[:2])
@@ -371,7 +371,7 @@ def test_the_beginning_of_a_known_file_is_a_duplicate_while_that_file_shows_it(t
     path.write_bytes(b'{"a":1}\n')  # it is another file now
     (tmp_path / "d.jsonl").write_bytes(begin.replace(b'"time_us":1', b'"time_us":9'))
     assert take_in(tmp_path, work)[0].files[2].problem == ""
-    path.unlink()  # nothing shows now what followed these lines
+    path.unlink()  # now no file shows that more lines followed these
     (tmp_path / "e.jsonl").write_bytes(b"".join(content.splitlines(keepends=True)[:3]))
     assert take_in(tmp_path, work)[0].files[3].problem == ""
 
@@ -418,7 +418,7 @@ def test_a_copy_that_spark_reads_has_checksums(tmp_path: Path, work: Path) -> No
     assert flags == [4]
 
 
-def test_every_file_that_has_changed_once_is_read_from_a_copy(tmp_path: Path, work: Path) -> None:
+def test_each_file_that_has_changed_is_read_from_a_copy_from_then_on(tmp_path: Path, work: Path) -> None:
     paths = [plain(tmp_path, name) for name in ("a.jsonl", "b.jsonl", "c.jsonl")]
     append, seen = append_to(work), []
 
@@ -434,7 +434,7 @@ def test_every_file_that_has_changed_once_is_read_from_a_copy(tmp_path: Path, wo
     assert seen == [[True, True, True], [False, True, True], [False, False, True]]
 
 
-def test_what_was_counted_of_an_unfinished_file_is_named_when_it_is_gone(tmp_path: Path, work: Path) -> None:
+def test_an_unfinished_file_whose_rows_were_added_is_named_even_when_it_is_gone(tmp_path: Path, work: Path) -> None:
     path = tmp_path / f"_w-1-1-1{SUFFIX}"
     path.write_bytes(zstandard.ZstdCompressor().compress(b'{"a":1}\n') + b"x")
     take_in(tmp_path, work)
@@ -469,7 +469,7 @@ def test_lines_that_may_be_new_are_added_rather_than_lost(tmp_path: Path, work: 
     assert len(rows) == 7
 
 
-def test_an_unfinished_file_in_a_folder_below_is_one(tmp_path: Path, work: Path) -> None:
+def test_an_unfinished_file_in_a_subfolder_is_recognised(tmp_path: Path, work: Path) -> None:
     (tmp_path / "x").mkdir()
     path = tmp_path / "x" / f"_w-1-1-1{SUFFIX}"
     path.write_bytes(zstandard.ZstdCompressor().compress(b'{"a":1}\n'))

@@ -44,7 +44,7 @@ def test_a_token_goes_over_tls_or_within_this_machine(relay: str, proxy: str | N
     assert "Authorization" in Dialing(relay, token="tnl_x", proxy=proxy).headers
 
 
-def test_two_users_a_proxy_of_the_environment_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_users_no_token_reaches_a_proxy_of_the_environment_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "")
     with pytest.raises(ValueError, match=r"through the proxy http://proxy\.example:3128"):

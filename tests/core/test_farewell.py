@@ -26,7 +26,7 @@ def test_shutdown_is_repeated_until_the_peer_sends_it(lost: int) -> None:  # 5.7
     assert Lost not in kinds(pair.a) + kinds(pair.b)
 
 
-def test_endpoints_that_closed_at_once_send_shutdown_without_an_ack() -> None:  # 5.6, 5.7
+def test_endpoints_that_closed_at_the_same_time_send_shutdown_without_an_ack() -> None:  # 5.6, 5.7
     """Neither repeats its CLOSE once it has the peer's, so both would wait for an ACK that is lost."""
     pair = Pair()
     one, other = pair.open()
@@ -41,7 +41,7 @@ def test_endpoints_that_closed_at_once_send_shutdown_without_an_ack() -> None:  
     assert Lost not in kinds(pair.a) + kinds(pair.b)
 
 
-def test_an_endpoint_that_has_forgotten_answers_a_repeated_shutdown() -> None:  # 5.7
+def test_an_endpoint_that_has_forgotten_the_connection_answers_a_repeated_shutdown() -> None:  # 5.7
     pair = Pair()
     one, _ = pair.open()
     pair.lose_first(SHUTDOWN, sender=pair.b)
@@ -56,7 +56,7 @@ def test_an_endpoint_that_has_forgotten_answers_a_repeated_shutdown() -> None:  
 
 
 def test_a_shutdown_that_answers_another_is_not_answered() -> None:  # 5.7
-    """Two endpoints that have both forgotten would otherwise send SHUTDOWN to each other forever."""
+    """Two endpoints that have both forgotten the connection would otherwise send SHUTDOWN to each other forever."""
     pair = Pair()
     one, other = pair.open()
     one.close(pair.now)

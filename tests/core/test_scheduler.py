@@ -47,7 +47,7 @@ def test_a_batch_is_no_larger_than_asked_for_and_nothing_is_left_behind(size_max
     while solo.endpoint.wants_batch():
         batch = solo.endpoint.next_batch(size_max, solo.now)
         if batch is None:
-            assert not solo.endpoint.wants_batch()  # it may be True once although nothing is left
+            assert not solo.endpoint.wants_batch()  # it may return True once more, although nothing is left
             break
         assert batch.size == sum(packet.size for packet in batch.packets)
         assert batch.size <= size_max

@@ -55,7 +55,7 @@ def test_no_plaintext_is_on_the_way() -> None:
     assert b"password" not in seen
 
 
-def test_a_client_that_speaks_first_waits_for_one_flight_only() -> None:
+def test_a_client_that_speaks_first_waits_for_the_acceptor_only_once() -> None:
     both = Encrypted()
     turns: list[str] = []
 
@@ -68,7 +68,7 @@ def test_a_client_that_speaks_first_waits_for_one_flight_only() -> None:
     both.a.pair.after_step = lambda: (both.step(), both.a.write(b""))  # type: ignore[assignment,func-returns-value]
     both.settle()
     assert both.b.received == b"question"
-    assert turns == ["b", "a", "b"]  # the acceptor's flight; end of the handshake, binding and question; verdict
+    assert turns == ["b", "a", "b"]  # the acceptor's part of the handshake; the rest, binding and question; the verdict
 
 
 def test_nothing_passes_before_the_binding_is_confirmed() -> None:
@@ -107,7 +107,7 @@ def test_a_wrong_verdict_is_an_integrity_error() -> None:
     assert isinstance(both.b.last, Lost)
 
 
-def test_a_key_that_is_not_accepted_ends_the_connection_before_a_byte() -> None:
+def test_a_key_that_is_not_accepted_ends_the_connection_before_it_opens() -> None:
     asked: list[str] = []
 
     def judge(found: str) -> TunnelError | None:
@@ -233,7 +233,7 @@ def test_bytes_that_a_closing_peer_never_reads_are_an_error() -> None:
         both.b.stream.write(b"more", both.pair.now)
 
 
-def test_both_may_close_at_once() -> None:
+def test_both_may_close_at_the_same_time() -> None:
     both = opened()
     for party in both.parties:
         party.stream.close(both.pair.now)
@@ -252,8 +252,8 @@ def test_an_acceptor_may_end_before_the_handshake_is_done() -> None:
     assert isinstance(both.a.last, Closed)
 
 
-def test_an_acceptor_that_closes_within_the_handshake_learns_of_its_end() -> None:
-    """Data that comes with the initiator's binding has no reader any more: it must not hold the end back."""
+def test_an_acceptor_that_closes_within_the_handshake_learns_of_the_end_of_the_connection() -> None:
+    """Data that comes with the initiator's binding has no reader any more: such data must not delay that end."""
     both = Encrypted()
     both.b.stream.close(both.pair.now)
     both.a.write(b"early", finish=True)

@@ -72,7 +72,8 @@ def healed_after(length_us: int, config: LaneConfig, *, upload: bool) -> int:
 @pytest.mark.parametrize("config", [LaneConfig(), LaneConfig(lanes_start=4), LaneConfig(one_connection=True)])
 @pytest.mark.parametrize("upload", [True, False])
 def test_a_healed_path_is_used_within_a_second_and_a_half(config: LaneConfig, upload: bool) -> None:
-    # The first deadline of a pull includes its hold, 1 s while packets flow, and decides after a short outage.
+    # A pull's first deadline includes its hold, which is 1 s while packets flow. After a short outage, this
+    # deadline decides when the path is used again.
     assert healed_after(SECOND // 2, config, upload=upload) <= 1_500_000
     for length_us in (2 * SECOND, 10 * SECOND, 60 * SECOND):
         assert healed_after(length_us, config, upload=upload) <= SECOND + 3 * 80_000

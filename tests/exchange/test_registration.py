@@ -68,7 +68,7 @@ def test_relays_that_answer_by_turns_are_recognised() -> None:
     assert met(*((number % 3, 10 * number) for number in range(13)))
 
 
-def test_one_relay_that_is_asked_again_and_again_while_others_answer_is_recognised() -> None:
+def test_several_relays_are_recognised_even_if_the_same_one_answers_each_attach() -> None:
     """A proxy that sends every second request elsewhere may send each ATTACH to the same relay."""
     assert met(*((5, number) for number in range(11)))
 

@@ -33,7 +33,7 @@ def test_a_window_that_was_not_the_limit_stays() -> None:
     assert pace.window_bytes == 64 * KIB
 
 
-def test_the_time_between_confirmations_is_no_queue_up_to_300_ms() -> None:
+def test_up_to_300_ms_between_confirmations_do_not_count_as_a_queue() -> None:
     pace = make_pace()
     full(pace)
     pace.confirmed(SECOND, SECOND + 20 * MS + 100 * MS + 320 * MS)
@@ -55,7 +55,7 @@ def test_a_queue_of_half_a_second_halves_the_window_but_not_below_the_least() ->
     assert pace.window_bytes == 64 * KIB
 
 
-def test_envelopes_from_before_a_change_say_nothing() -> None:
+def test_envelopes_sent_before_the_window_changed_do_not_change_it_again() -> None:
     pace = make_pace()
     full(pace)
     pace.confirmed(SECOND, SECOND + 30 * MS)

@@ -1,4 +1,4 @@
-"""Programs are found outside of the PATH, end with the stack, and say why they did not start."""
+"""Programs are found outside of the PATH, end with their ExitStack, and say why they did not start."""
 
 from contextlib import ExitStack
 from pathlib import Path

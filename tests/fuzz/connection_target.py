@@ -1,7 +1,8 @@
 """The target `connection`: an endpoint with up to six connections; the input plays peers, a relay and a carrier.
 
-The first four bytes choose the configuration, a seed, the starting state, and whether parties lie, bodies are large
-and the endpoint traces. After them each byte chooses an operation, which takes its parameters from the bytes after it.
+The first four bytes choose the configuration, a seed, the starting state, and whether peers and relay lie, whether
+bodies are large, and whether the endpoint writes a trace. After them each byte chooses an operation, which takes its
+parameters from the bytes after it.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Words on the command line select modules and tests."""
+"""Words on the command line of `tests.mutants` select modules and their tests."""
 
 from pathlib import Path
 

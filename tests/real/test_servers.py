@@ -1,4 +1,4 @@
-"""The rig that starts real programs: they answer in the block, are gone after it, and errors say what did not start."""
+"""The rig that starts real programs: they run in a `with` block, end with it, and errors say what did not start."""
 
 import os
 import socket
@@ -73,7 +73,7 @@ def test_waiting_for_a_server_has_a_limit() -> None:
     assert not server.is_running
 
 
-def test_open_directory_belongs_to_the_user_of_as_nobody() -> None:
+def test_open_directory_makes_a_directory_of_the_user_that_as_nobody_chooses() -> None:
     with open_directory() as directory, start_server(lambda port: as_nobody(program(SERVES, port, "reuse"))) as server:
         assert int(hear(server.port)) == directory.stat().st_uid != 0
     assert not directory.exists()

@@ -52,7 +52,7 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Step:
-    """One line: its time and its phrases. Several phrases are packets of one batch, or packets or events in order."""
+    """One line: its time and its phrases. Several phrases are a batch that arrives, or packets or events in order."""
 
     line: int
     text: str

@@ -62,7 +62,7 @@ class Front:
         self._places.pop(place, None)
 
     def wait_us(self, user: str, now_us: int) -> int:
-        """For how long nothing is read from this user."""
+        """Return for how long the relay reads nothing from this user."""
         return max(0, self._free_at_us.get(user, 0) - now_us)
 
     def charge(self, user: str, packets: int, size: int, now_us: int) -> None:

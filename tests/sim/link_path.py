@@ -133,7 +133,7 @@ class LinkPath(Line):
         self._write(self.up, self._near.handle_timeout(self._node.now_us))
 
     def _wake_node_later(self) -> None:
-        """When the backlog has drained, the node may send again."""
+        """Wake the node when the backlog has drained, because it may then send again."""
         if self.up.backlog_bytes() >= NOTSENT_BYTES:
             rest_us = (self.up.backlog_bytes() - NOTSENT_BYTES) * SECOND // self._shape.bytes_per_second
             self._node.later(rest_us + 1, lambda: None)

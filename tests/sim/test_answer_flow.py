@@ -1,4 +1,4 @@
-"""The way of one streamed answer: a path that joins pieces makes one of those that come soon after each other."""
+"""The way of one streamed answer: a path may join pieces that come soon after each other, so that they become one."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from tests.sim.faults import FaultKind
 
 
 class Heard:
-    """The pieces that arrive at the endpoint; those of the same time count as one, since any may be split."""
+    """The pieces that arrive at the endpoint. Those of the same time count as one, since the path may split a piece."""
 
     def __init__(self, shape: FlowShape, *faults: FaultKind) -> None:
         self.clock = Clock()
@@ -64,4 +64,4 @@ def test_nothing_that_was_joined_arrives_after_a_cut() -> None:
     heard._flow._strikes_at = 2
     heard.send((10, b"abc"), (12, b"def"), (50, b"ghi"))
     assert heard.pieces == {30: b"ab"}
-    assert len(heard.ended_ms) <= 1  # the end may also look like a failure
+    assert len(heard.ended_ms) <= 1  # a cut looks like an end or like a failure

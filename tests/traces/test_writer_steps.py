@@ -40,7 +40,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name.rpartition("-")[2].removesuffix(SUFFIX) for path in directory.iterdir())
 
 
-def test_each_flush_is_a_frame_that_shows_its_damage_and_its_size(still: Still, tmp_path: Path) -> None:
+def test_each_flush_is_a_frame_with_a_checksum_and_its_size(still: Still, tmp_path: Path) -> None:
     writer = still(tmp_path)
     for number in (1, 2):
         writer(record(number))
@@ -60,7 +60,7 @@ def test_a_new_writer_has_written_and_lost_nothing(still: Still, tmp_path: Path)
     assert (writer.written, writer.dropped, writer.failure, writer.removed_files) == (0, 0, "", 0)
 
 
-def test_a_writer_without_a_name_has_names_that_the_folder_counts(still: Still, tmp_path: Path) -> None:
+def test_the_folder_counts_the_files_of_a_writer_without_a_name(still: Still, tmp_path: Path) -> None:
     writer = still(tmp_path)
     assert re.fullmatch(rf"trace-{os.getpid()}-[0-9a-f]{{8}}", writer.writer)
     writer(record(1))

@@ -13,7 +13,7 @@ __all__ = ["VERDICT_SAME", "binding_of"]
 _VERSION = 1
 _HEAD = struct.Struct("!BBHB")  # version, target kind, port, size of the host
 VERDICT_SAME = b"\x01"
-"""The byte with which the acceptor confirms the binding. It sends no other one."""
+"""The byte with which the acceptor confirms the binding. It sends no other verdict."""
 
 
 def binding_of(target: Target, route_key: bytes) -> bytes:

@@ -10,7 +10,7 @@ from tunnel.traces.record import TraceEvent, TraceSink, TraceSource
 __all__ = ["DriverWatch", "LoopWatch", "tcp_info"]
 
 SAMPLE_S = 0.1
-SOCKETS_EVERY = 10  # samples
+SOCKETS_EVERY = 10  # in samples of the loop
 LAG_MIN_US = 5_000  # a smaller lag may come from the resolution of timers
 _TCP_INFO_BYTES = 208
 _IP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -33,7 +33,7 @@ class LoopWatch:
             self._timer.cancel()
 
     def sampled(self, now: int) -> None:
-        """Take further samples. Called with each sample of the event loop."""
+        """Do nothing. It is called with each sample of the event loop, so that a subclass can take further samples."""
 
     def _arm(self) -> None:
         loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ class DriverWatch(LoopWatch):
         self._samples = 0
 
     def attached(self, relay: str, *, fresh: bool, now: int) -> None:
-        """Record that the relay knows this endpoint. `fresh`: the relay did not know it before (`count` is then 1)."""
+        """Record that the relay knows this endpoint; `count` is 1 if the relay did not know it before (`fresh`)."""
         self._source.tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
 
     def detached(self, why: str, now: int) -> None:

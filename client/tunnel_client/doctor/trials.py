@@ -42,7 +42,7 @@ class Trials:
     async def once(
         self, work: Coroutine[object, object, Reply], seconds: float = ANSWER_S, *, is_test: bool = False
     ) -> Reply:
-        """Return the reply, which may be of the kind lost. `is_test`: a failure does not count against the path."""
+        """Return the reply, of kind `lost` if none came. `is_test`: a failure does not count against the path."""
         began = time.monotonic()
         if self.pause_s:
             await asyncio.sleep(self.pause_s)

@@ -157,7 +157,7 @@ def test_a_relay_that_understands_the_form_that_passes_is_used() -> None:
     assert found.text.endswith("multipart/form-data passes, and the tunnel uses it")
 
 
-def test_a_firewall_that_passes_another_form_only_is_reported_with_that_form() -> None:
+def test_a_firewall_that_passes_only_another_form_is_reported_with_that_form() -> None:
     def path(asked: Asked) -> Reply | None:
         return foreign(406) if asked.form == MULTIPART else None
 

@@ -162,5 +162,5 @@ def test_each_error_has_its_reason(error: Exception, reason: Why) -> None:
     assert why(error) is reason
 
 
-def test_a_malformed_request_gets_no_answer_unless_its_protocol_has_one() -> None:
+def test_a_malformed_request_of_no_known_protocol_gets_no_answer() -> None:
     assert MalformedError("neither SOCKS nor HTTP").answer == b""

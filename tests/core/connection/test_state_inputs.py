@@ -1,4 +1,4 @@
-"""Every state against every input, on real connections: an input without a row changes nothing."""
+"""Every state against every input, on real connections: an input without a row in TRANSITIONS changes nothing."""
 
 from collections.abc import Callable
 
@@ -123,7 +123,7 @@ def succeeds(command: Callable[..., object], *arguments: object) -> bool:
 
 
 @pytest.mark.parametrize("state", State, ids=[state.name for state in State])
-def test_commands_in_every_state_succeed_or_raise_and_change_nothing(state: State) -> None:
+def test_a_command_that_raises_leaves_the_state_as_it_was(state: State) -> None:
     for command in ("write", "read", "finish", "close", "abort"):
         solo = Solo()
         REACH[state](solo)

@@ -89,7 +89,7 @@ def test_a_later_receipt_postpones_the_tail_probe() -> None:
     bench.send(1)
     bench.now += 100 * MS
     bench.send(1)
-    assert bench.timers.get(Timer.TAIL_PROBE) == bench.now + 125 * MS  # not moved for every receipt
+    assert bench.timers.get(Timer.TAIL_PROBE) == bench.now + 125 * MS  # the second receipt has not moved it
     assert bench.fire() == 125 * MS
     assert bench.sender.take(BIG, bench.now) is None  # the timer only moved
     assert bench.fire() == 100 * MS

@@ -1,4 +1,5 @@
-"""Produce requests: everything is checked before anything is stored, and one client cannot take what all may create."""
+"""Produce requests: everything is checked before anything is stored, and one client cannot use up the topics and
+partitions that all clients together may create."""
 
 from __future__ import annotations
 
@@ -155,7 +156,7 @@ async def test_topics_are_created_only_where_clients_may(tmp_path: Path) -> None
 
 
 @in_loop_within(HANGING_S)
-async def test_a_connection_creates_as_many_partitions_as_it_may(tmp_path: Path) -> None:
+async def test_a_connection_creates_no_more_partitions_than_it_may(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.allowance.partitions = 4
     with capture_logs() as lines:

@@ -146,7 +146,7 @@ def test_setting_timers_again_does_not_inflate_the_count_of_stale_entries() -> N
     assert len(deadlines) == 0
 
 
-def test_stale_entries_that_came_up_no_longer_count() -> None:
+def test_stale_entries_that_were_removed_no_longer_count() -> None:
     deadlines, many, _ = timers(400)
     for round_ in range(3):  # the timers are cleared; their stale entries reach the top of the heap and are removed
         for timer in many[:60]:

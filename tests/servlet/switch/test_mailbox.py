@@ -267,7 +267,7 @@ def test_2_2_a_returned_accepted_finds_its_route_by_its_source() -> None:
     assert kinds(box.take()) == ["ACCEPTED"]
 
 
-def test_9_3_a_queue_does_not_wait_for_its_turn_because_of_a_dropped_packet() -> None:
+def test_9_3_a_queue_whose_packets_were_dropped_does_not_wait_for_a_turn() -> None:
     box = Box(bytes_max=64 * KIB)
     queue = box.queue(101)
     back = box.queue(1)

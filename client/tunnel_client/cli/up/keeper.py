@@ -1,4 +1,4 @@
-"""Keeps one entry of the file served on the present attachment. An entry that fails is tried again; others go on."""
+"""Serves one entry of the file of `tunnel up` on the present attachment. A failed entry is retried; others go on."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Keeper:
             await self._opened.listening.stop_listening()
 
     def change_rate(self, entry: Entry) -> None:
-        """Go on as this entry, which differs at most in its rate. Open connections share the new rate."""
+        """Replace the entry by this one, which differs at most in its rate. Open connections share the new rate."""
         is_other = self.entry.part.rate != entry.part.rate
         self.entry = entry
         if is_other and self._traffic is not None and self._attachment is not None:
