@@ -24,7 +24,7 @@ async def test_a_thousand_connections_at_once_are_all_served(relay: TestRelay) -
         await asyncio.gather(*(talk(client, number) for number in range(1000)))
 
 
-@on_carriers("poll", "link on uvloop")  # the relay's queues are the same for all
+@on_carriers("poll", "link on uvloop")  # the relay's queues are the same for all carriers
 async def test_bursts_of_two_users_are_accepted_whole(relay: TestRelay) -> None:
     """Together they are more than the service lets wait."""
     async with relay.attach("exit") as service, relay.attach("bob") as bob, relay.attach("ann") as ann:

@@ -35,8 +35,8 @@ def start_peer(stack: ExitStack, command: Sequence[str], port: int) -> Process:
 def wait_listening(process: Process, port: int) -> None:
     """Wait until a process listens at `port`, according to the kernel's tables.
 
-    Most programs do not announce that they listen. A test connection would not do, because hts serves only one.
-    Raise MissingPeerError if the process ends or does not listen in time.
+    Most programs do not announce that they listen. A test connection would not do, because hts (the server of
+    GNU httptunnel) serves only one. Raise MissingPeerError if the process ends or does not listen in time.
     """
     wanted = f":{port:04X}"
     until = time.monotonic() + _LISTENS_S

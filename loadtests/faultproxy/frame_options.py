@@ -14,7 +14,7 @@ _GOING_AWAY = 1001
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FrameCut:
-    """Break both connections inside a frame."""
+    """Break the connections to the client and to the upstream server inside a frame."""
 
     probability: float
     side: str = ""  # request, response or, if empty, both

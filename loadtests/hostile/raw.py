@@ -1,4 +1,4 @@
-"""An endpoint that follows no more rules of the protocol than it needs for the relay to let it in."""
+"""An endpoint that follows only those rules of the protocol without which the relay would not let it in."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Kills an intake at every single step, and completes it: run in a process of its own, because it forks."""
+"""Kills an intake at every single step, then completes it. The test runs this in another process, because it forks."""
 
 from __future__ import annotations
 

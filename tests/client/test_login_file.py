@@ -130,7 +130,7 @@ def test_a_login_is_for_one_relay_with_or_without_a_slash_at_its_end(home: Path)
     assert login_for("https://relay.example", has_token=False) == Login("")
 
 
-def test_a_given_token_leaves_the_other_stored_settings_of_the_same_relay(
+def test_with_a_given_token_the_other_stored_settings_of_the_same_relay_are_used(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_login(Login("https://relay.example", "stored", proxy="http://proxy.example:3128", ca="/etc/company.pem"))

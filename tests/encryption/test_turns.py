@@ -27,7 +27,7 @@ async def test_two_users_a_burst_of_one_delays_the_other_by_one_round() -> None:
     while len(answered) < 101:  # noqa: ASYNC110 - counts the turns of the event loop
         await asyncio.sleep(0)
     await asyncio.sleep(0)
-    turns.ask("ann", lambda: answered.append("ann"))  # alone again, and without a delay
+    turns.ask("ann", lambda: answered.append("ann"))  # no other user waits, so there is no delay
     assert Counter(answered) == {"bob": 100, "ann": 2}
 
 

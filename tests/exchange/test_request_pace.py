@@ -88,7 +88,7 @@ def test_refusals_at_random_do_not_hold_up_a_user_who_types() -> None:
         assert pace.gap_us <= 300 * MS
 
 
-def test_a_limit_that_counts_refused_requests_is_found_if_the_refusals_say_so() -> None:
+def test_a_limit_that_counts_refused_requests_is_found_if_it_surely_caused_the_refusals() -> None:
     traffic = Traffic(Bucket(50 * MS, 20, counts_all=True), surely=True)
     traffic.run(20)
     traffic.run(60)
@@ -97,7 +97,7 @@ def test_a_limit_that_counts_refused_requests_is_found_if_the_refusals_say_so() 
 
 
 @pytest.mark.parametrize("most", [10, 20, 50])
-def test_a_limit_of_the_last_second_is_used_almost_whole(most: int) -> None:
+def test_a_limit_of_the_requests_in_the_last_second_is_used_almost_whole(most: int) -> None:
     """When a trial of a smaller gap has failed, the last second is full of requests; that must not enlarge the gap."""
     traffic = Traffic(Window(most), surely=True)
     traffic.run(20)

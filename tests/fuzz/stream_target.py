@@ -1,8 +1,9 @@
 """The target `streams`: streamed answers between a relay that keeps its promises and an endpoint, over paths that hold,
 cut, stall, repeat and falsify them (7.20).
 
-Promises: the endpoint never raises, whatever comes in whatever pieces; it keeps no more than an envelope; every packet
-that arrives was sent, unchanged; and once the path is whole, every packet has arrived.
+Promises: the endpoint never raises, whatever comes in whatever pieces; it keeps no more than an envelope and a piece.
+Unless something false has come, every packet that arrives was sent, unchanged, and once the path is whole, every
+packet has arrived.
 """
 
 from collections.abc import Callable, Iterator

@@ -156,9 +156,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_the_names_of_new_directories_are_synced_and_that_of_one_that_was_there(
-    tmp_path: Path, synced: list[str]
-) -> None:
+def test_the_names_of_new_directories_and_of_an_existing_one_are_synced(tmp_path: Path, synced: list[str]) -> None:
     """The process that created the directory may have died before the name was on disk."""
     deep = tmp_path / "a" / "b" / "c"
     make_directory(deep)
@@ -201,7 +199,7 @@ def test_a_file_is_replaced_when_its_content_is_on_disk_and_the_name_is_synced_t
 def test_a_file_is_replaced_as_a_whole_after_short_writes_and_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file.new").write_bytes(bytes(100))  # what a process left that was killed
+    (tmp_path / "file.new").write_bytes(bytes(100))  # left by a process that was killed
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:2]))
     write_atomically(tmp_path / "file", b"12345")

@@ -36,7 +36,7 @@ Replacements = dict[str, str]
 
 @pytest.fixture
 def way(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    """The good path, named in the environment: sockets without a runtime of their own use it."""
+    """The path through nginx without faults. Sockets without their own runtime use it: the environment names it."""
     found = world.ways["nginx"]
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)

@@ -69,7 +69,7 @@ class AnswerFlow:
             piece, self._kept = self._kept, b""
         if self._shape.joins_us:
             piece = self._join(piece, arrive_us, is_last=is_last)
-            if self._is_over:  # a fault has struck the pieces before
+            if self._is_over:  # a fault has struck earlier pieces
                 return
         self._pass_on(piece, arrive_us)
         if is_last and not self._is_over:

@@ -1,4 +1,4 @@
-"""Clauses 2.5 to 2.10: the payloads of the remaining packet types."""
+"""Clauses 2.5 to 2.10: the payloads of CLOSE, FINISH, ABORT, OPTION, LISTEN_STATE, DROPPED and EDGE."""
 
 from collections.abc import Callable
 from typing import Any

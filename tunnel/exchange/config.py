@@ -45,8 +45,8 @@ class LaneConfig:
     stream_us: int = 55 * SECOND_US
     """Longest age of a streamed answer, also of the first one: empty envelopes keep proxies from cutting it as idle."""
     stream_after_us: int = 2 * SECOND_US
-    """Age of an attachment at which streamed answers are tried. One that has moved 256 KiB tries at once; one that ends
-    before never pays for the try."""
+    """Age of an attachment at which it tries streamed answers. An attachment that has moved 256 KiB tries at once; one
+    that ends sooner never pays for the try."""
     pull_interval_us: int = 0
     """Send a pull at this interval, without a hold. With 0, pulls are sent continuously."""
     await_login: bool | None = None

@@ -22,7 +22,7 @@ class ServedStream:
         self.opened_us = now
         self.is_proven = False
         self.is_over = False
-        self.left_bytes = limit_bytes  # of HTTP body
+        self.left_bytes = limit_bytes  # of the HTTP body that may still be sent
         self.ends_us = ends_us
         self.progress_us = now  # the time since when packets have waited for a confirmation
         self._empty = 0  # empty envelopes since the last one with packets; the first one of the stream does not count

@@ -85,7 +85,7 @@ class AnswerStream:
                 turns.spent_since(user, began)
                 if not found.goes_on:
                     self._last = b""
-                await asyncio.sleep(0)  # others have their turn, even if the connection takes everything at once
+                await asyncio.sleep(0)  # other users have their turn, even if the connection takes everything at once
                 return data
             await self._woken.wait()
 

@@ -147,7 +147,8 @@ def tls_relay(server: str = "server.pem") -> RelayConfig:
 
 
 # The doctor looks at the certificate on a TLS connection, and may end while the connection still waits for the
-# server's close_notify: asyncio then warns when it is collected. For a user, the process ends with the doctor.
+# server's close_notify: asyncio then warns when the connection is garbage-collected. For a user, the process ends with
+# the doctor.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_issuer_of_a_certificate_is_named_and_judged(
     home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch
@@ -173,7 +174,9 @@ def test_the_issuer_of_a_certificate_is_named_and_judged(
         assert "answers, but not in TLS): write http:// instead of https://" in found["relay"][1]
 
 
-def test_an_unknown_name_is_told_from_a_silent_relay(home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_is_distinguished_from_a_silent_relay(
+    home: Path, doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, found, _ = doctor("http://relay.invalid", "--insecure-http")
     assert (code, found["relay"][2]["kind"]) == (3, "name")
     monkeypatch.setattr("tunnel_client.doctor.relay_steps.ANSWER_S", 0.2)
@@ -182,7 +185,7 @@ def test_an_unknown_name_is_told_from_a_silent_relay(home: Path, doctor: Any, mo
     assert (code, found["relay"][2]["kind"]) == (3, "timeout")
 
 
-def test_a_page_without_a_title_is_quoted_and_without_a_date_no_clock_is_judged(home: Path, doctor: Any) -> None:
+def test_a_page_without_a_title_is_quoted_and_no_clock_is_judged_without_a_date(home: Path, doctor: Any) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\nConnection: close\r\n\r\nno\x1bthing  x")

@@ -350,7 +350,7 @@ def test_dropped_packets_are_sent_again() -> None:  # 2.9
     solo.connection.write(b"abc", solo.now)
     (packet,) = solo.out()
     solo.relay(PacketType.DROPPED, dropped(DropReason.FULL, packet.sequence, packet.sequence, 0))
-    assert not solo.out()  # the pause
+    assert not solo.out()  # the pause has not ended
     solo.relay(PacketType.EDGE, encode_edge(Edge(packet.sequence, 5000)))
     (again,) = solo.out()
     assert (again.sequence, again.attempt, again.payload) == (packet.sequence, 1, packet.payload)

@@ -65,7 +65,7 @@ def test_a_missing_compiled_build_is_an_error(
     assert "make compiled" in capsys.readouterr().err
 
 
-def test_every_path_that_another_one_is_compared_with_is_measured() -> None:
+def test_paths_are_compared_only_with_paths_that_are_measured() -> None:
     names = {road.name for road in ROADS}
     assert {road.bare for road in ROADS} | {road.beside for road in ROADS if road.beside} <= names
 

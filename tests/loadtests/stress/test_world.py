@@ -1,4 +1,4 @@
-"""The processes of the stress suite: the target, the losses, and a small run under Locust with gates."""
+"""The processes of the stress suite: the target, the losses, and a small run of Locust with limits on its measures."""
 
 import asyncio
 import json

@@ -150,7 +150,7 @@ async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) ->
                 await attachment.start_server(broker.serve, service)
                 _announce(service)
                 is_first = False
-                while attachment.refusal is None:  # noqa: ASYNC110 - nothing else waits for it
+                while attachment.refusal is None:  # noqa: ASYNC110 - only this loop waits for it
                     await asyncio.sleep(_LOOK_S)
                 raise attachment.refusal
         except TunnelError as error:

@@ -37,7 +37,7 @@ def test_a_broken_path_loses_messages(broker: str, tmp_path: Path) -> None:
     assert report.counts["before"]["published"][0] > 0
     check_signs_and_bytes(report)
     counts = report.counts["before"]
-    assert counts["buffered"][0] - counts["written"][0] <= 64 * 1024 // SMALL.size_bytes  # one byte buffer at most
+    assert counts["buffered"][0] - counts["written"][0] <= 64 * 1024 // SMALL.size_bytes  # at most one buffer of 64 KiB
 
 
 def check_signs_and_bytes(report: Report) -> None:
@@ -64,7 +64,7 @@ def test_through_the_tunnel_no_message_is_lost(carrier: str, tmp_path: Path) -> 
     assert sorted(ids) == list(range(1, report.published + 1))
 
 
-def test_the_command_returns_1_only_for_a_loss_through_the_tunnel(
+def test_the_command_returns_1_only_if_the_tunnel_doubled_a_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     lost = 0
