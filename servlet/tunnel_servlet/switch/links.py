@@ -23,7 +23,7 @@ class ServedLink:
     def __init__(self, link: int) -> None:
         self.link = link
         self.is_signalled = False  # it was queued for `poll_link_ready`, and the host has not called `poll_link` since
-        self.is_distrusted = False  # a batch stalled (`link_stalled_us`): not signalled until something comes on it
+        self.is_distrusted = False  # a batch stalled (`link_stalled_us`): no packets leave here until something comes
         self.unreceipted_bytes = 0
         self.unreceipted_packets = 0
         self._batches: deque[tuple[int, list[Frame], int]] = deque()  # time sent, packets, bytes

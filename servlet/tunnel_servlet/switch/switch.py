@@ -307,7 +307,7 @@ class Switch:
         attachment, served = found
         served.is_signalled = False
         room = served.room(self.config.unreceipted_bytes_max, self.config.unreceipted_packets_max)
-        if not attachment.mailbox.waiting or not room:
+        if served.is_distrusted or not attachment.mailbox.waiting or not room:
             return []
         frames = attachment.mailbox.take(limit_bytes, room)
         served.sent(frames, now)

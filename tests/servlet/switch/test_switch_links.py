@@ -211,6 +211,24 @@ def test_8_a_silent_link_gives_its_packets_back_when_the_endpoint_uses_another()
     assert poll(relay, 1) == [501]
 
 
+def test_8_a_silent_link_gets_no_packets_when_it_can_take_more_bytes() -> None:
+    """Bytes that leave the relay's own buffer do not show that the link is alive."""
+    relay = Relay()
+    client, exit_ = bound(relay)
+    for link in (1, 2):
+        assert open_link(relay, client, link)
+    exit_.push(data(22, 11, 501))
+    assert poll(relay, 2) == [501]
+    relay.now += relay.switch.config.link_stalled_us + 1
+    relay.switch.link_packets(1, frames_of(data(11, 22, 101)), relay.now)
+    assert poll(relay, 2) == []
+    relay.settle()
+    assert poll(relay, 1) == [501]
+    relay.switch.link_packets(2, frames_of(data(11, 22, 102)), relay.now)
+    exit_.push(data(22, 11, 502))
+    assert poll(relay, 2) == [502]  # it is alive again
+
+
 def test_8_a_single_link_keeps_its_packets_when_traffic_comes_on_it() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
