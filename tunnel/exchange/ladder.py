@@ -248,7 +248,7 @@ class Ladder:
     # time
 
     def next_timeout(self) -> int | None:
-        """Return when to call `handle_timeout`, or None."""
+        """Return when to call `handle_timeout`, or None. This is called for each batch, so it must be quick."""
         due_us: int | None = None
         rung = self._used
         if rung is not None:
@@ -258,8 +258,10 @@ class Ladder:
                 due_us = self._progress_us + self._doubt_us(rung)
             else:
                 due_us = self._probe_us
-            if self._may_renew and self._renew_us is not None and (due_us is None or self._renew_us < due_us):
+            if self._renew_us is not None and (due_us is None or self._renew_us < due_us) and self._may_renew:
                 due_us = self._renew_us
+            if rung is self._rungs[0]:
+                return due_us  # no road is better
         candidate = self._candidate()
         if candidate is not None and (due_us is None or candidate[0] < due_us):
             due_us = candidate[0]

@@ -80,6 +80,7 @@ class GrantTable:
         self._resolvable = tuple(resolvable)
         self._allows_all = allows_all
         self._is_open = is_open
+        self._exits = {EXIT_USER, *(user for user, grant in self._users.items() if grant.exit)}
         self._owners: dict[str, list[str]] = {}  # by service name: the users whose own grants list it
         for user, grant in self._users.items():
             for name in grant.listen:
@@ -237,7 +238,7 @@ class GrantTable:
 
     def is_exit(self, user: str) -> bool:
         """Whether endpoints of this user may be exits, which dial for every user."""
-        return user == EXIT_USER or any(grant.exit for grant in self._grants(user))
+        return self._everyone.exit or user in self._exits
 
     def _allows(self, user: str, what: str, name: str) -> bool:
         return self._allows_all or any(

@@ -18,6 +18,7 @@ from tunnel.carriers.websocket_transport import GOING_AWAY, STATUS_CLOSE, WebSoc
 from tunnel.clock import LoopTimer, now_us
 from tunnel.exchange import LinkInput, LinkPace
 from tunnel.wire import (
+    HEADER_SIZE,
     Answer,
     Buffer,
     Exchange,
@@ -125,8 +126,7 @@ class RelayLink(LinkProtocol):
 
     def resume_input(self) -> None:
         """Handle the batches that have arrived, then read on."""
-        self._handle_arrived()
-        self._account()
+        self._handle_arrived(self._turns.clock())
 
     # --- HostedLink
 
@@ -164,18 +164,12 @@ class RelayLink(LinkProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         began = self._turns.clock()
         super().buffer_updated(nbytes)
-        self._turns.spent_since(self.identity.user, began)
-        if self._number:
-            self._handle_arrived()
-            self._account()
+        self._handle_arrived(began)
 
     def message_received(self, data: Buffer) -> None:
         began = self._turns.clock()
         super().message_received(data)
-        self._turns.spent_since(self.identity.user, began)
-        if self._number:
-            self._handle_arrived()
-            self._account()
+        self._handle_arrived(began)
 
     def opened_by(self, message: object) -> bool:
         if not isinstance(message, Exchange) or message.lane != LINK_LANE or message.number:
@@ -210,7 +204,6 @@ class RelayLink(LinkProtocol):
             self._batch_timer = None
         if not self.state.closed:
             self._send_receipt()
-        self._host.pump()
 
     def writable(self) -> None:
         self.fill()
@@ -251,14 +244,29 @@ class RelayLink(LinkProtocol):
 
     # --- batches
 
-    def _handle_arrived(self) -> None:
-        """Handle the batches that have arrived, in parts, until it is the turn of other users."""
-        user = self.identity.user
-        while self._arrived and not self.is_over and not self._turns.is_stopped(user):
-            began = self._turns.clock()
+    def _handle_arrived(self, began: float) -> None:
+        """Handle what has arrived: the receipts, and the batches in parts, until it is the turn of other users.
+
+        The user pays for the time since `began`, a reading of the turns' clock, with the first part, since most
+        inputs have only one.
+        """
+        user, turns = self.identity.user, self._turns
+        has_handled = False
+        while self._number and self._arrived and not self.is_over and not turns.is_stopped(user):
+            if has_handled:
+                began = turns.clock()
+            has_handled = True
             self._handle_part()
             self._host.pump()
-            self._turns.spent_since(user, began)
+            turns.spent_since(user, began)
+        if not has_handled:
+            self._host.pump()
+            turns.spent_since(user, began)
+        self._read_on(user)
+        self._account()
+
+    def _read_on(self, user: str) -> None:
+        """Read from the connection, unless batches or other users must be handled first."""
         if self.is_over:
             return
         if not self._arrived and self.state.closed:
@@ -287,7 +295,9 @@ class RelayLink(LinkProtocol):
     def _handle_part(self) -> None:
         """Handle a part of the first batch."""
         batch = memoryview(self._arrived[0])
-        end = batch_end(batch, self._handled, _PART_PACKETS)
+        end = len(batch)
+        if end - self._handled > _PART_PACKETS * HEADER_SIZE:  # else it has no more packets than a part
+            end = batch_end(batch, self._handled, _PART_PACKETS)
         frames, _ = parse_frames(batch[self._handled : end])
         self._host.switch.link_packets(self._number, frames, now_us())
         self._handled = end

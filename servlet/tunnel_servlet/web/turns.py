@@ -142,14 +142,16 @@ class Turns:
         """Charge the user for this time, and stop the user's input if the user must wait."""
         if self._is_closed or self._is_exempt(user):
             return
-        loop = asyncio.get_running_loop()
         if not self._in_turn:
-            loop.call_soon(self._end_turn)
+            asyncio.get_running_loop().call_soon(self._end_turn)
         in_turn = self._in_turn[user] = self._in_turn.get(user, 0) + spent_us
-        self.peak_us = max(self.peak_us, in_turn - self._moved.get(user, 0))
+        peak_us = in_turn - self._moved.get(user, 0)
+        if peak_us > self.peak_us:
+            self.peak_us = peak_us
         wait_us = self._shares.charge(user, spent_us, now_us())
-        if self.is_stopped(user) or (not wait_us and in_turn <= self._shares.turn_us):
+        if (not wait_us and in_turn <= self._shares.turn_us) or self.is_stopped(user):
             return
+        loop = asyncio.get_running_loop()
         queue = self._queues.setdefault(user, _Queue())
         queue.is_stopped = True
         running, queue.running = queue.running, {}
