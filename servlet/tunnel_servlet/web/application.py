@@ -5,9 +5,9 @@ Run the application with `tunnel_servlet.web.server`, because plain aiohttp has 
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
+from types import TracebackType
 
 import structlog
 from aiohttp import web
@@ -134,13 +134,17 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
     if request.content_type not in (_CONTENT_TYPE, FORM_TYPE):
         text = f"the Content-Type of a body must be {_CONTENT_TYPE} or {FORM_TYPE}"
         raise _Refusal(415, StatusCode.MALFORMED, text)
-    async with _while_live(relay, identity):
+    async with _WhileLive(relay, identity):
         is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
-        with _held(request, relay.config):
+        path = request.protocol if isinstance(request.protocol, RelayHandler) else None
+        held_bytes = _hold(request, relay.config)
+        try:
             await relay.host.turns.admitted(identity.user)
             body = _content(request, await _read_body(request, relay, identity.user))
             await relay.host.turns.admitted(identity.user)
-        path = request.protocol if isinstance(request.protocol, RelayHandler) else None
+        finally:
+            if path is not None:
+                path.place.free(held_bytes)
         response = await relay.host.exchange(identity.user, body, is_exit=is_exit, path=path)
     if response.goes_on:
         return await _stream(request, relay, AnswerStream(relay.host, identity, response), response.handle)
@@ -157,38 +161,38 @@ async def _stream(request: web.Request, relay: Relay, stream: AnswerStream, numb
         relay.unwatch(stream)
 
 
-class _Request:
-    """A request whose handling ends when its token is revoked."""
+class _WhileLive:
+    """Runs a block while the token is valid. Raises _Refusal as soon as it is revoked."""
 
-    def __init__(self, identity: Identity, deadline: asyncio.Timeout) -> None:
+    def __init__(self, relay: Relay, identity: Identity) -> None:
         self.identity = identity
-        self._deadline = deadline
-        self._loop = asyncio.get_running_loop()
-        self.is_ended = False
+        self._relay = relay
+        self._deadline = asyncio.timeout(None)
+        self._is_ended = False
 
     def end(self, text: str) -> None:
-        """Cancel the handling."""
-        if not self.is_ended:
-            self.is_ended = True
-            self._deadline.reschedule(self._loop.time())
+        """Cancel the block."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._deadline.reschedule(asyncio.get_running_loop().time())
 
+    async def __aenter__(self) -> None:
+        self._relay.watch(self)
+        await self._deadline.__aenter__()
 
-@contextlib.asynccontextmanager
-async def _while_live(relay: Relay, identity: Identity) -> AsyncIterator[None]:
-    """Run the block while the token is valid. Raise _Refusal as soon as it is revoked."""
-    deadline = asyncio.timeout(None)
-    request = _Request(identity, deadline)
-    relay.watch(request)
-    try:
-        async with deadline:
-            yield
-    except TimeoutError:
-        if not request.is_ended:
-            raise
-    finally:
-        relay.unwatch(request)
-    if request.is_ended:
-        raise _Refusal(401, StatusCode.NOT_AUTHORISED, REVOKED)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._relay.unwatch(self)
+        is_revoked = self._is_ended and error is None
+        try:
+            await self._deadline.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            if not self._is_ended:
+                raise
+            is_revoked = True
+        if is_revoked:
+            raise _Refusal(401, StatusCode.NOT_AUTHORISED, REVOKED) from None
 
 
 def _content(request: web.Request, body: bytes) -> Buffer:
@@ -222,24 +226,19 @@ def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
     return is_exit and role == "exit"
 
 
-@contextlib.contextmanager
-def _held(request: web.Request, config: RelayConfig) -> Iterator[None]:
-    """Charge the body to its user before it is read. Raise _Refusal if the relay holds too many bytes of the user."""
+def _hold(request: web.Request, config: RelayConfig) -> int:
+    """Charge the body to its user before it is read. Return the bytes to give back when it has been read. Raise
+    _Refusal if the relay holds too many bytes of the user."""
+    protocol = request.protocol
+    if not isinstance(protocol, RelayHandler):
+        return 0
     limit = config.switch.body_bytes_max
     length = request.content_length
     size = min(length if length is not None else limit if request.body_exists else 0, limit)
-    place = request.protocol.place if isinstance(request.protocol, RelayHandler) else None
-    if place is None:
-        yield
-        return
-    if not place.hold(size):
-        if isinstance(request.protocol, RelayHandler):
-            request.protocol.close_unread()
+    if not protocol.place.hold(size):
+        protocol.close_unread()
         raise _Refusal(503, StatusCode.BUSY, "too many bodies of this user are still coming", _BUSY_RETRY_S)
-    try:
-        yield
-    finally:
-        place.free(size)
+    return size
 
 
 async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:

@@ -15,6 +15,7 @@ __all__ = ["REQUEST_US", "UNAUTHENTICATED", "Turns", "UserInput"]
 # packets is measured each time.
 REQUEST_US = 300
 UNAUTHENTICATED = "@unauthenticated"  # pays for connections on which no valid token came yet; no user has this name
+_SMALL_US = 200  # charges of a user are added up to this much before they take effect: most inputs cost less
 _RESUMED = 8  # the most requests, and the most inputs, of one user that go on in one turn of the event loop
 
 
@@ -71,6 +72,7 @@ class Turns:
         self._is_exempt = is_exempt
         self._shares = ProcessorShares()
         self._queues: dict[str, _Queue] = {}
+        self._small: dict[str, int] = {}  # microseconds that have no effect yet
         self._in_turn: dict[str, int] = {}  # microseconds charged in this turn of the event loop
         self._moved: dict[str, int] = {}  # of these, what another payer was charged before, perhaps in earlier turns
         self._is_closed = False
@@ -140,6 +142,10 @@ class Turns:
 
     def spend(self, user: str, spent_us: int) -> None:
         """Charge the user for this time, and stop the user's input if the user must wait."""
+        spent_us += self._small.pop(user, 0)
+        if spent_us < _SMALL_US:
+            self._small[user] = spent_us
+            return
         if self._is_closed or self._is_exempt(user):
             return
         if not self._in_turn:
