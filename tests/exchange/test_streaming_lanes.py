@@ -33,7 +33,7 @@ def requests_between(loop: Loop, from_us: int) -> list[Request]:
 
 def test_a_stream_is_proven_within_four_round_trips_and_replaces_pulls() -> None:
     loop = started(make_loop())
-    assert loop.now <= 80 * MS  # ATTACH, the stream and its confirmation
+    assert loop.now <= 80 * MS  # for ATTACH, the stream, its confirmation, and one to spare
     assert streaming(loop).road is RoadState.USED
     loop.run(loop.now + 50 * MS)
     assert loop.in_flight(pull=True) == 0, "the held pull was answered, and none follows"
@@ -139,7 +139,7 @@ def test_a_stream_that_is_cut_at_any_byte_loses_nothing(size: int) -> None:
     assert sorted(set(loop.delivered)) == list(range(60))
 
 
-def test_a_lost_first_envelope_is_repeated_after_the_deadline_of_a_push() -> None:
+def test_a_pull_whose_first_envelope_is_lost_is_repeated_after_the_deadline_of_a_push() -> None:
     loop = make_loop(fate=lambda request, now: Fate(response_lost=request.stream and not request.repeat))
     loop.run(3 * SECOND_US)
     first = next(request for _, request in loop.requests if request.stream)

@@ -124,7 +124,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError, where: str) -> Failure:
         return Failure(
             "unknown-issuer",
             f"this machine does not trust the issuer of the certificate of {where} ({error.verify_message})",
-            "if your company inspects TLS and issued it, or if it is the relay's own, name the issuer's certificate "
+            "if your company, which inspects TLS, or the relay's operator issued it, name the issuer's certificate "
             "with --ca FILE; otherwise do not go on",
         )
     reason = error.verify_message or str(error)
@@ -132,7 +132,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError, where: str) -> Failure:
 
 
 def _speaker(error: BaseException, base: URL) -> str:
-    """Return with whom TLS was spoken: over plain HTTP only a proxy can speak it."""
+    """Return with whom TLS was spoken: if the relay is addressed by http://, that can only be the proxy."""
     if base.scheme == "http":
         return "the proxy"
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError):

@@ -16,7 +16,7 @@ _UNAVAILABLE = 503  # nginx also answers this, by default, to too many requests
 _TOO_MANY_US = SECOND_US  # wait after a 429 of the relay without Retry-After
 _AWAY_US_MAX = 2 * SECOND_US  # 7.9: an intermediary's answer makes us wait no longer than this, unless it is a 429
 _QUOTE_BYTES = 120  # longest quotation, in an error text, of a body that is not the relay's
-_ADVICE_BYTES = 500  # the same for a 407, whose body is the carrier's advice about proxy authentication
+_ADVICE_BYTES = 500  # the same for a 407: in place of its body, the carrier gives its advice about proxies
 
 
 class Verdict(enum.Enum):
@@ -97,8 +97,9 @@ class Outcome(msgspec.Struct):
     text: str = ""
     retry_after_us: int = 0
     may_be_form: bool = False  # an intermediary refused, perhaps because of the format of the body (7.19)
-    too_many: bool | None = None  # an intermediary refused because of the number of requests: surely (True), or perhaps
-    is_page: bool = False  # a redirect or an HTML page of an intermediary, such as a login page
+    too_many: bool | None = None
+    """An intermediary refused because of the number of requests: surely (True) or perhaps (False); None: it did not."""
+    is_page: bool = False  # a redirect of an intermediary, or its HTML page in place of an answer, such as a login page
 
     def refusal(self, status: int) -> AttachRefused:
         """Return the event for a response, with this status, that refuses the attachment for good."""

@@ -59,4 +59,15 @@ def encode_packets(packets: Iterable[Packet]) -> list[Buffer]:
 
 def whole_packet(packet: Packet) -> bytes:
     """Encode a packet into one contiguous buffer."""
-    return b"".join(encode_packets((packet,)))
+    payload = packet.payload
+    length = len(payload)
+    if length >= _COPY_BYTES:
+        return b"".join(encode_packets((packet,)))
+    # The relay answers up to 1,024 packets at once, each with such a packet.
+    version, attempt, type_, size = packet.version, packet.attempt, packet.type, length + 24
+    source, destination, sequence = packet.source, packet.destination, packet.sequence
+    try:
+        value = crc32c(_pack_unsigned_header(version, attempt, type_, size, source, destination, sequence) + payload)
+        return _pack_header(version, attempt, type_, size, source, destination, sequence, value) + payload
+    except struct.error as error:
+        raise ValueError(f"a packet field does not fit its place in the header: {error}") from error

@@ -38,6 +38,7 @@ __all__ = ["RelayLink", "serve_link"]
 
 # Packets of a batch that are handled before the clock is read. A refused CONNECT costs 30 us, on a busy machine 150.
 _PART_PACKETS = 64
+_SMALL_BYTES = _PART_PACKETS * HEADER_SIZE  # a batch of at most this size has no more packets than a part
 _OPENING_BYTES_MAX = 4096  # largest first message; a valid one has fewer than 100 bytes
 # KEEPIDLE and KEEPINTVL in seconds, KEEPCNT in probes, USER_TIMEOUT (time without an acknowledgement) in ms.
 _TCP_OPTIONS = {
@@ -247,10 +248,12 @@ class RelayLink(LinkProtocol):
     def _handle_arrived(self, began: float) -> None:
         """Handle what has arrived: the receipts, and the batches in parts, until it is the turn of other users.
 
-        The user pays for the time since `began`, a reading of the turns' clock, with the first part, since most
-        inputs have only one.
+        The user pays for the time since `began`, a reading of the turns' clock: with the first part, if that is all.
         """
         user, turns = self.identity.user, self._turns
+        if self._arrived and (len(self._arrived) > 1 or len(self._arrived[0]) > _SMALL_BYTES):
+            turns.spent_since(user, began)
+            began = turns.clock()
         has_handled = False
         while self._number and self._arrived and not self.is_over and not turns.is_stopped(user):
             if has_handled:
@@ -296,7 +299,7 @@ class RelayLink(LinkProtocol):
         """Handle a part of the first batch."""
         batch = memoryview(self._arrived[0])
         end = len(batch)
-        if end - self._handled > _PART_PACKETS * HEADER_SIZE:  # else it has no more packets than a part
+        if end - self._handled > _SMALL_BYTES:
             end = batch_end(batch, self._handled, _PART_PACKETS)
         frames, _ = parse_frames(batch[self._handled : end])
         self._host.switch.link_packets(self._number, frames, now_us())

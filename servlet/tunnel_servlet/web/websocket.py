@@ -26,7 +26,7 @@ async def serve_websocket(request: web.Request, relay: Relay, identity: Identity
     websocket: web.WebSocketResponse[bool] = web.WebSocketResponse(
         compress=False,
         autoping=False,
-        max_msg_size=message_bytes_max + 1,  # aiohttp refuses a message of just this size
+        max_msg_size=message_bytes_max + 1,  # aiohttp refuses a message of exactly this size
         timeout=CLOSE_S,
     )
     if not websocket.can_prepare(request):

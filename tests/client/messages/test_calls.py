@@ -124,7 +124,7 @@ def test_a_cancelled_call_that_waits_for_a_thread_of_the_peer_is_never_handled(e
         assert dropped.cancel()
         with pytest.raises(CancelledError):
             dropped.result(DEADLINE_S)
-        for _ in range(2):  # the first call may overtake the cancellation; the second is answered after it
+        for _ in range(2):  # the cancellation leaves at the latest after the first call, and before the second
             with pytest.raises(RemoteCallError, match="no handler"):
                 channel.call(9, timeout=DEADLINE_S)
         gate.open.set()
@@ -219,7 +219,7 @@ def test_an_ssl_socket_is_refused_with_advice() -> None:
 
 
 @in_loop
-async def test_a_channel_of_asyncio_names_the_blocking_one_to_threads_that_call_it() -> None:
+async def test_a_call_from_a_foreign_thread_fails_and_its_error_names_the_blocking_channel() -> None:
     near, far = socket.socketpair()
     with far:
         async with CallChannel(*await asyncio.open_connection(sock=near)) as channel:

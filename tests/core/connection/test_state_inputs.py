@@ -10,7 +10,7 @@ from tunnel.core.errors import TunnelError
 from tunnel.core.timers import Timer
 from tunnel.wire import PacketType
 
-TIMERS = [timer for timer in Timer if timer is not Timer.FAREWELL]  # SHUTDOWN is repeated whatever arrives
+TIMERS = [timer for timer in Timer if timer is not Timer.FAREWELL]  # FAREWELL repeats SHUTDOWN, whatever arrives
 
 
 def connecting(solo: Solo) -> None:
@@ -103,7 +103,7 @@ def test_only_inputs_with_a_row_have_an_effect(state: State, event: Input) -> No
 
 
 @pytest.mark.parametrize("state", [state for state in State if state in LIVE])
-def test_every_live_connection_can_be_lost(state: State) -> None:
+def test_every_live_connection_can_be_aborted(state: State) -> None:
     solo = Solo()
     REACH[state](solo)
     solo.connection.abort(solo.now)
