@@ -133,8 +133,8 @@ def compiled_run() -> list[Path]:
     ]
 
 
-def test_tests_that_inherit_from_compiled_classes_are_marked() -> None:
-    """They fail on the compiled build."""
+def test_files_whose_tests_inherit_from_compiled_classes_have_a_mark() -> None:
+    """Such tests fail on the compiled build."""
     heirs = {str(path): [*heirs_of_compiled_classes((ROOT / path).read_text())] for path in compiled_run()}
     marked = {path for path in heirs if "pytest.mark.interpreted" in (ROOT / path).read_text()}
     assert {path: found for path, found in heirs.items() if found and path not in marked} == {}

@@ -2,7 +2,7 @@
 
 A victim sends small messages through the relay to an echo server: alone, beside an honest neighbour that sends all it
 can or beside an attack, and afterwards. The report shows the round trips, and the relay's memory and processor time.
-The exit code is 1 if an attack delays the victim for too long, or if the relay uses much more memory afterwards.
+The exit code is 1 if the figures of an attack are not good: docs/LOADTESTS.md says when.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from tunnel.event_loops import new_event_loop
 __all__ = ["Figures", "main", "measure"]
 
 _PAUSE_S = 0.01
-_SETTLE_S = 0.5
+_SETTLE_PAUSE_S = 0.5
 _LOST_S = 30.0
-_SETTLED_S = 10.0
-# After an attack, the relay may use more memory than before the attack: this much (DESIGN, section 14), a tenth of what
-# it used before, and the packets that wait.
+_SETTLE_S_MAX = 10.0
+# After an attack, the relay may use more memory than before the attack: this much, a tenth of what it used before, and
+# the packets that wait.
 _KEPT_BYTES = 16 << 20
 _MIB = 1 << 20
 
@@ -93,7 +93,7 @@ async def measure(attack: str, seconds: float) -> Figures:
                 before = await _pings(reader, writer, seconds)
                 cost_before = await ask_cost(control)
                 await attacker.start().ready()
-                await asyncio.sleep(_SETTLE_S)
+                await asyncio.sleep(_SETTLE_PAUSE_S)
                 await ask_cost(control)
                 times = await _pings(reader, writer, seconds)
                 during = await ask_cost(control)
@@ -127,15 +127,15 @@ async def measure(attack: str, seconds: float) -> Figures:
 
 
 async def _settled(control: int, before: Cost) -> float:
-    """Wait until no bytes and connections of the attacker are left, but for `_SETTLED_S` at the longest. Return the
+    """Wait until no bytes and connections of the attacker are left, but for `_SETTLE_S_MAX` at the longest. Return the
     longest turn meanwhile, in ms: what an attacker has left can cost more than the attack itself."""
-    ends, longest_ms = time.monotonic() + _SETTLED_S, 0.0
+    ends, longest_ms = time.monotonic() + _SETTLE_S_MAX, 0.0
     while time.monotonic() < ends:
         cost = await ask_cost(control)
         longest_ms = max(longest_ms, cost.turn_ms)
         if not cost.waiting_bytes and cost.connections <= before.connections:
             break
-        await asyncio.sleep(_SETTLE_S)
+        await asyncio.sleep(_SETTLE_PAUSE_S)
     return longest_ms
 
 
@@ -165,7 +165,12 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="example: python -m loadtests.hostile --only tiny-packets --seconds 5",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", action="append", choices=ATTACKS, help="this attack alone; repeatable (default: all)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=ATTACKS,
+        help="this attack, after the neighbour; repeatable",
+    )
     parser.add_argument(
         "--seconds", type=float, default=5.0, metavar="S", help="duration of each measurement (default: 5)"
     )

@@ -36,8 +36,8 @@ class Cost(msgspec.Struct, frozen=True):
     used_bytes: int  # `rss_bytes` less what malloc has returned, and less what is free in Python's own allocator
     users: int
     connections: int
-    waiting_bytes: int
-    held_bytes: int
+    waiting_bytes: int  # of unfinished bodies and batches, and of unread answers
+    held_bytes: int  # of packets in mailboxes
 
 
 async def ask_cost(port: int) -> Cost:

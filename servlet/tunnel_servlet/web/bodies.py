@@ -11,7 +11,9 @@ from tunnel_servlet.web.turns import Turns
 
 __all__ = ["ChunkedBody", "TooManyChunksError", "discard"]
 
-_PART_S = 0.002  # processor time for the chunks that are read in one turn
+_PART_S = 0.002  # processor time after which a read ends, is charged, and lets others have their turn
+_DISCARD_US = 20_000  # processor time for the rest of one refused body
+_DISCARD_BYTES = 512  # that are taken at once from such a body, at worst in this number of chunks
 # Each chunk costs 5 to 10 µs, however small it is. A body may have `_CHUNKS_FREE` chunks, and one more for every
 # `_CHUNK_BYTES` of its size.
 _CHUNKS_FREE = 1024
@@ -29,7 +31,7 @@ class TooManyChunksError(Exception):
 
 
 class ChunkedBody:
-    """A body that is read chunk by chunk."""
+    """A body that is read chunk by chunk, from its beginning."""
 
     def __init__(self, content: aiohttp.StreamReader, turns: Turns) -> None:
         self._content = content
@@ -66,9 +68,14 @@ class ChunkedBody:
 
 async def discard(content: aiohttp.StreamReader, turns: Turns, payer: Callable[[], str], seconds: float) -> None:
     """Read the rest of a body and forget it: if the connection were closed with unread data, a reset would destroy the
-    answer. Stop after `seconds`, or when the body is damaged or comes in too many chunks."""
-    body = ChunkedBody(content, turns)
-    with suppress(TimeoutError, TooManyChunksError, web.RequestPayloadError, ConnectionError):
+    answer. Stop after `seconds`, when the body is damaged, or when it costs too much; the answer may then be lost."""
+    spent_us = 0
+    with suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
         async with asyncio.timeout(seconds):
-            while await body.read(payer()):
-                pass
+            while spent_us <= _DISCARD_US and not content.at_eof():
+                await turns.admitted(payer())
+                await content.read(1)
+                began = turns.clock()
+                while content.read_nowait(_DISCARD_BYTES) and turns.clock() - began < _PART_S:
+                    pass
+                spent_us += turns.spent_since(payer(), began)

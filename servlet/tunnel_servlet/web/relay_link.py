@@ -246,9 +246,10 @@ class RelayLink(LinkProtocol):
     # --- batches
 
     def _handle_arrived(self, began: float) -> None:
-        """Handle what has arrived: the receipts, and the batches in parts, until it is the turn of other users.
+        """Handle the batches that have arrived, in parts, until it is the turn of other users, and pump.
 
-        The user pays for the time since `began`, a reading of the turns' clock: with the first part, if that is all.
+        The user pays for the time since `began`, a reading of the turns' clock. If only a small batch has arrived, this
+        time is charged together with that for the batch; otherwise it is charged first.
         """
         user, turns = self.identity.user, self._turns
         if self._arrived and (len(self._arrived) > 1 or len(self._arrived[0]) > _SMALL_BYTES):

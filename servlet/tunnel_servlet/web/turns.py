@@ -15,7 +15,7 @@ __all__ = ["REQUEST_US", "UNAUTHENTICATED", "Turns", "UserInput"]
 # packets is measured each time.
 REQUEST_US = 300
 UNAUTHENTICATED = "@unauthenticated"  # pays for connections on which no valid token came yet; no user has this name
-_SMALL_US = 200  # charges of a user are added up to this much before they take effect: most inputs cost less
+_SMALL_US = 200  # a user's charges take effect when their sum has reached this: most inputs cost less
 _RESUMED = 8  # the most requests, and the most inputs, of one user that go on in one turn of the event loop
 
 
@@ -74,7 +74,7 @@ class Turns:
         self._queues: dict[str, _Queue] = {}
         self._small: dict[str, int] = {}  # microseconds that have no effect yet
         self._in_turn: dict[str, int] = {}  # microseconds charged in this turn of the event loop
-        self._moved: dict[str, int] = {}  # of these, what another payer was charged before, perhaps in earlier turns
+        self._moved: dict[str, int] = {}  # the part of `_in_turn` that another payer was charged before
         self._is_closed = False
         self.peak_us = 0  # the most that one user has spent in one turn; load tests reset it
 
@@ -111,7 +111,7 @@ class Turns:
     async def admitted(self, user: str, cost_us: int = 0) -> None:
         """Wait until the user's input may be handled. Then charge `cost_us`, the part of its cost that is not measured.
 
-        The caller must handle the input without another await.
+        The caller must pass the input on without another await. To await more of the input, it must call this again.
         """
         has_waited = False
         while (queue := self._queues.get(user)) is not None and (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
 
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, until
 from tests.servlet.web.test_gates import TurnCounter
@@ -15,7 +16,9 @@ from tests.servlet.web.test_server import close, connect
 from tests.support.loops import HANGING_S, in_loop_within
 from tunnel.wire import Attached, Status, StatusCode, decode_envelope
 from tunnel_servlet.access.processor import TURN_US
+from tunnel_servlet.web.bodies import discard
 from tunnel_servlet.web.running import RunningRelay
+from tunnel_servlet.web.turns import Turns
 
 MANY = 24
 READ_US = 5  # what reading a chunk costs on the clock of these tests
@@ -63,7 +66,7 @@ def slow(running: RunningRelay, reads: list[Any], counter: TurnCounter) -> None:
 @pytest.mark.parametrize(("path", "user"), [("/exchange", "nobody"), ("/elsewhere", "bob"), ("/elsewhere", "nobody")])
 @in_loop_within(HANGING_S)
 async def test_two_users_the_rest_of_refused_bodies_is_read_in_turns(reads: list[Any], path: str, user: str) -> None:
-    """Their requests are refused in one turn: by the token, or by the path."""
+    """The requests of the flood are refused in one turn, for their token or their path."""
     async with relay() as running, Client(running) as victim:
         counter = TurnCounter()
         slow(running, reads, counter)
@@ -117,3 +120,24 @@ async def test_chunks_of_64_bytes_may_fill_the_largest_body() -> None:
         assert b"small chunks" not in rest  # it was read whole, and is no envelope
         assert answer.startswith(b"HTTP/1.1 400")
         await close(writer)
+
+
+@in_loop_within(HANGING_S)
+async def test_two_users_neither_pays_for_the_wait_for_the_rest_of_a_body() -> None:
+    """Others work while the relay waits. A part of the body was read before its request was refused."""
+    loop, clock, charged = asyncio.get_running_loop(), [0.0], list[int]()
+    turns = Turns(clock=lambda: clock[0])
+    turns.spend = lambda user, spent_us: charged.append(spent_us)  # type: ignore[method-assign]
+    content = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
+    content.feed_data(bytes(100))
+    await content.read(50)
+    discarding = asyncio.ensure_future(discard(content, turns, lambda: "bob", HANGING_S))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    clock[0] += 0.3
+    content.feed_data(b"x")
+    content.feed_eof()
+    await discarding
+    assert content.at_eof()
+    assert len(charged) == 2
+    assert sum(charged) == 0
