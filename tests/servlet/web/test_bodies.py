@@ -128,7 +128,9 @@ async def test_two_users_neither_pays_for_the_wait_for_the_rest_of_a_body() -> N
     loop, clock, charged = asyncio.get_running_loop(), [0.0], list[int]()
     turns = Turns(clock=lambda: clock[0])
     turns.spend = lambda user, spent_us: charged.append(spent_us)  # type: ignore[method-assign]
-    content = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
+    protocol = BaseProtocol(loop)
+    protocol.transport = asyncio.Transport()
+    content = StreamReader(protocol, 1 << 16, loop=loop)
     content.feed_data(bytes(100))
     await content.read(50)
     discarding = asyncio.ensure_future(discard(content, turns, lambda: "bob", HANGING_S))
