@@ -146,6 +146,8 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
             if path is not None:
                 path.place.free(held_bytes)
         response = await relay.host.exchange(identity.user, body, is_exit=is_exit, path=path)
+        if response.goes_on and not relay.is_live(identity):
+            relay.host.stream_gone(response.handle)  # the refusal leaves in its place
     if response.goes_on:
         return await _stream(request, relay, AnswerStream(relay.host, identity, response), response.handle)
     return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)

@@ -48,6 +48,7 @@ class ChunkedBody:
         part = await self._next()
         while not part and not self._content.at_eof():
             part = await self._next()
+        await self._turns.admitted(payer)  # others of this payer may have waited for data, too
         parts = [part]
         began = self._turns.clock()
         try:
@@ -58,9 +59,9 @@ class ChunkedBody:
         return b"".join(parts)
 
     async def _next(self) -> bytes:
-        part, _ = await self._content.readchunk()
+        part, has_ended = await self._content.readchunk()
         self._size_bytes += len(part)
-        self._chunks += 1
+        self._chunks += has_ended
         if self._chunks > _CHUNKS_FREE + self._size_bytes // _CHUNK_BYTES:
             raise TooManyChunksError
         return part
@@ -75,6 +76,7 @@ async def discard(content: aiohttp.StreamReader, turns: Turns, payer: Callable[[
             while spent_us <= _DISCARD_US and not content.at_eof():
                 await turns.admitted(payer())
                 await content.read(1)
+                await turns.admitted(payer())
                 began = turns.clock()
                 while content.read_nowait(_DISCARD_BYTES) and turns.clock() - began < _PART_S:
                     pass

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _log = structlog.get_logger("server")
-_DISCARD_S = 5.0  # time to read the rest of a refused body, so that a reset does not destroy the answer
+_DISCARD_S = 4.0  # time to read the rest of a refused body, so that a reset does not destroy the answer; < _SHUTDOWN_S
 _SHUTDOWN_S = 5.0  # time for running handlers to finish when the server stops
 _CONTINUE = "100-continue"
 _ADMIN_CONNECTIONS_MAX = 16
@@ -222,7 +222,8 @@ class RelayHandler(web.RequestHandler):
         the bodies of 120 requests that were refused together took one turn of 1.4 s."""
         response, is_lost = await super().finish_response(request, resp, start_time)
         content = request.content
-        if self._turns is not None and self._discards_rest and not (is_lost or content.is_eof()):
+        is_over = is_lost or self._close or self._force_close or content.is_eof()
+        if self._turns is not None and self._discards_rest and not is_over:
             await discard(content, self._turns, lambda: self._payer, _DISCARD_S)
         return response, is_lost
 

@@ -15,11 +15,13 @@ from typing import Any
 import aiohttp
 
 from tests.servlet.rig import KEYS, Client, attach_body, exchange_body, relay, settings, until
+from tests.servlet.web.test_gates import request
 from tests.servlet.web.test_server import HEAD, close, connect
 from tests.support.loops import in_loop
 from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.wire import Answer, Message, Packet, PacketType, Status, StatusCode, decode_envelope, frame_of
 from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.switch.switch import Response
 from tunnel_servlet.web.running import RunningRelay
 
 STREAM = {"pull": True, "stream": True, "hold_ms": 20_000, "answer_bytes_max": 1 << 26}
@@ -121,6 +123,24 @@ async def test_a_revoked_token_ends_its_stream_with_a_status() -> None:
             assert isinstance(message, Status)
             assert message.code in (StatusCode.NOT_AUTHORISED, StatusCode.UNKNOWN)
             assert await stream.next() is None
+
+
+@in_loop
+async def test_a_token_that_is_revoked_as_a_stream_begins_leaves_no_stream_behind() -> None:
+    async with relay() as running:
+        gone: list[int] = []
+
+        async def exchange(*_: Any, **__: Any) -> Response:
+            running.relay.reload(settings(tokens=TokenTable({"ann": KEYS["ann"]})))
+            return Response(5, 200, [b""], goes_on=True)
+
+        running.relay.host.exchange = exchange  # type: ignore[method-assign]
+        running.relay.host.stream_gone = gone.append  # type: ignore[method-assign,assignment]
+        reader, writer = await connect(running)
+        writer.write(request(attach_body(7), "bob"))
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401")
+        assert gone == [5]
+        await close(writer)
 
 
 @in_loop

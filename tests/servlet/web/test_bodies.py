@@ -82,6 +82,25 @@ async def test_two_users_the_rest_of_refused_bodies_is_read_in_turns(reads: list
 
 
 @in_loop_within(HANGING_S)
+async def test_two_users_bodies_for_which_the_relay_waits_are_read_in_turns(reads: list[Any]) -> None:
+    """The next chunks of all of them come at once."""
+    async with relay() as running, Client(running) as victim:
+        counter = TurnCounter()
+        slow(running, reads, counter)
+        flood = await asyncio.gather(*(connect(running) for _ in range(MANY)))
+        for _, writer in flood:
+            writer.write(head("/exchange", TOKENS["bob"]) + SMALL)
+        await until(lambda: counter.counts.total() == MANY)
+        for _, writer in flood:
+            writer.write(SMALL * 300)
+        await until(lambda: counter.counts.total() == MANY * 301)
+        assert isinstance(await victim.attach(), Attached)
+        assert counter.stop() <= (TURN_US + PART_US) // READ_US + MANY + 10
+        for _, writer in flood:
+            await close(writer)
+
+
+@in_loop_within(HANGING_S)
 async def test_a_body_in_too_many_small_chunks_is_refused_and_its_connection_closed() -> None:
     async with relay() as running:
         reader, writer = await connect(running)
