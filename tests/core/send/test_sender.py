@@ -99,7 +99,7 @@ def test_a_later_receipt_postpones_the_tail_probe() -> None:
 def test_a_tail_probe_that_finds_no_tail_does_nothing() -> None:
     bench = Bench().measured()
     (segment,) = bench.send(1)
-    bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), bench.now)
+    bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), 5, bench.now)
     bench.timers.set(Timer.TAIL_PROBE, bench.now)
     bench.sender.handle_timers(bench.now)
     assert not bench.sender._tail_probed
@@ -166,15 +166,13 @@ def test_a_batch_that_was_given_up_is_resent_at_once() -> None:  # 4.10
 def test_packets_dropped_by_the_relay_are_resent() -> None:  # 4.10, 2.9
     bench = Bench()
     segments = bench.send(1, 1, 1)
-    bench.sender.dropped(wrap(FIRST - 5), wrap(FIRST + 1), bench.now)
-    bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST), bench.now)
-    bench.sender.edge(wrap(FIRST - 1), 1000, bench.now)  # ends the pause
+    bench.sender.dropped(wrap(FIRST - 5), wrap(FIRST + 1), 1000, bench.now)
+    bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST), 1000, bench.now)
     assert [bench.carry(), bench.carry()] == segments[:2]
     assert bench.sender.take(BIG, bench.now) is None
     assert bench.timers.get(Timer.RETRANSMIT) == NEVER_US  # the oldest packet has no receipt yet
     bench.ack(0, attempt=1)
-    bench.sender.dropped(wrap(FIRST), wrap(FIRST + 9), bench.now)
-    bench.sender.edge(wrap(FIRST), 1000, bench.now)
+    bench.sender.dropped(wrap(FIRST), wrap(FIRST + 9), 1000, bench.now)
     assert [bench.carry(), bench.carry()] == segments[1:]
 
 
@@ -182,7 +180,7 @@ def test_packets_dropped_by_the_relay_are_resent() -> None:  # 4.10, 2.9
 def test_with_no_room_at_the_relay_the_sender_waits_but_not_forever(ends: str) -> None:  # 4.10
     bench = Bench()
     first, second = bench.send(1, 1)
-    bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST + 1), bench.now)
+    bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST + 1), 0, bench.now)
     assert not bench.sender.sendable()
     assert bench.sender.take(BIG, bench.now) is None
     bench.receipt(first)
@@ -205,7 +203,7 @@ def test_an_edge_that_the_sender_must_ignore_does_not_end_the_pause(ignored: int
     bench = Bench()
     _, second = bench.send(1, 1)
     bench.sender.edge(wrap(FIRST), 1000, bench.now)
-    bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST + 1), bench.now)
+    bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST + 1), 0, bench.now)
     bench.sender.edge(wrap(ignored), 2000, bench.now)
     assert bench.window.edge_bytes == 1000
     assert not bench.sender.sendable()
@@ -217,7 +215,7 @@ def test_a_packet_dropped_for_lack_of_room_does_not_stop_a_sender_with_nothing_i
     bench = Bench()
     (segment,) = bench.send(1)
     bench.ack(0)
-    bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), bench.now)
+    bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), 0, bench.now)
     assert bench.timers.next() == NEVER_US
     bench.sender.write(b"x", bench.now)
     assert bench.sender.sendable()
@@ -232,7 +230,7 @@ def test_a_suspended_sender_is_silent_and_without_timers() -> None:  # 6.5
     assert bench.sender.take(BIG, bench.now) is None
     bench.now += RTT_US
     bench.ack(1, (3, 3), echo=3)
-    bench.sender.dropped(wrap(segments[1].sequence), wrap(segments[1].sequence), bench.now)
+    bench.sender.dropped(wrap(segments[1].sequence), wrap(segments[1].sequence), 0, bench.now)
     bench.sender.edge(wrap(FIRST), 1000, bench.now)
     assert bench.timers.next() == NEVER_US
     bench.sender.resume(2, bench.now)
@@ -267,7 +265,7 @@ def test_a_stopped_sender_ignores_receipts_losses_and_drops() -> None:  # 5.3
     bench.sender.receipted(segment, 0, bench.now)
     bench.sender.given_up(segment, 0)
     assert bench.window.edge_used == 0
-    bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), bench.now)
+    bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), 0, bench.now)
     assert bench.timers.next() == NEVER_US
     assert not bench.sender.sendable()
 
@@ -383,8 +381,8 @@ def test_an_echo_for_a_packet_already_acknowledged_proves_nothing() -> None:
 def test_rto_is_ignored_while_its_packet_is_being_carried_again() -> None:
     bench = Bench()
     (segment,) = bench.send(1)
-    bench.sender.dropped(wrap(FIRST), wrap(FIRST), bench.now)
-    bench.sender.dropped(wrap(FIRST), wrap(FIRST), bench.now)
+    bench.sender.dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)
+    bench.sender.dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)
     bench.sender.arm(bench.now)
     assert bench.timers.get(Timer.RETRANSMIT) == bench.now + SECOND_US
     bench.fire()

@@ -48,8 +48,7 @@ def test_only_an_echo_of_the_latest_attempt_proves_others_overtaken(attempt: int
     bench = Bench().measured()
     start = bench.number
     bench.send(1, 1, 1)
-    bench.sender.dropped(FIRST + start + 2 - 2**32, FIRST + start + 2 - 2**32, bench.now)
-    bench.sender.edge(FIRST + start - 1 - 2**32, 1000, bench.now)  # ends the pause
+    bench.sender.dropped(FIRST + start + 2 - 2**32, FIRST + start + 2 - 2**32, 1, bench.now)
     bench.now += MS
     bench.receipt(bench.carry())
     bench.now += MS

@@ -150,7 +150,7 @@ def _on_dropped(connection: Connection, packet: Packet, now: int) -> None:
     elif dropped.reason == DropReason.TOO_LARGE:
         connection.fail(LostReason.PROTOCOL, AbortReason.PROTOCOL, now, "a packet was too large for the relay")
     else:
-        connection.sender.dropped(dropped.first, dropped.last, now)
+        connection.sender.dropped(dropped.first, dropped.last, dropped.limit, now)
 
 
 def _on_edge(connection: Connection, packet: Packet, now: int) -> None:

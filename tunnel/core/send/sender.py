@@ -169,15 +169,18 @@ class Sender:
             self._lose(first, TraceCause.HANDSHAKE_TIMEOUT)
         return True
 
-    def dropped(self, first: int, last: int, now: int) -> None:
-        """Declare packets lost, because the relay had no room for them. They are resent after the pause of 4.10."""
+    def dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
+        """Declare packets lost, because the relay had no room for them. They are resent after the pause of 4.10.
+
+        A relay that names room for packets in DROPPED, which PROTOCOL 2.9 does not provide for, gets them at once.
+        """
         window = self.window
         first, last = unwrap(first, window.oldest), unwrap(last, window.oldest)
         for sequence in range(max(first, window.oldest), min(last, window.next_sequence - 1) + 1):
             segment = window.outstanding[sequence]
             if segment.state < SegmentState.LOST:
                 self._lose(segment, TraceCause.DROPPED_BY_RELAY)
-        if window.outstanding and not self.suspended:
+        if room_bytes == 0 and window.outstanding and not self.suspended:
             self._held_back = True
             self._timers.set(Timer.RETRANSMIT, now + self.rtt.rto_us())
         else:
