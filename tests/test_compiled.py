@@ -144,7 +144,9 @@ def test_files_whose_tests_inherit_from_compiled_classes_have_a_mark() -> None:
 def methods_in(paths: Iterable[Path]) -> set[str]:
     trees = (ast.parse((ROOT / path).read_text()) for path in paths)
     classes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    return {part.name for each in classes for part in each.body if isinstance(part, ast.FunctionDef)}
+    return {
+        part.name for each in classes for part in each.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def unmarked_replacements(source: str, methods: set[str]) -> Iterator[str]:
@@ -166,7 +168,7 @@ def _replaced_methods(
     for node in ast.walk(function):
         match node:
             case ast.Assign(targets=[ast.Attribute(attr=name)]) if name in methods:
-                if any("# type: ignore[method-assign]" in line for line in lines[node.lineno - 1 : node.end_lineno]):
+                if any("# type: ignore[method-assign" in line for line in lines[node.lineno - 1 : node.end_lineno]):
                     yield name
             case ast.Call(
                 func=ast.Attribute(attr="setattr"), args=[ast.Name(id=owner), ast.Constant(value=str(name)), _]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.servlet.rig import KEYS, Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.web.test_gates import request
@@ -125,6 +126,7 @@ async def test_a_revoked_token_ends_its_stream_with_a_status() -> None:
             assert await stream.next() is None
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_a_token_that_is_revoked_as_a_stream_begins_leaves_no_stream_behind() -> None:
     async with relay() as running:
