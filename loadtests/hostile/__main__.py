@@ -49,9 +49,7 @@ class Figures(msgspec.Struct, frozen=True):
     collector_ms: float  # of the longest run of Python's collector, at the relay
     used_before_bytes: int  # as `used_after_bytes`, before the attack
     rss_bytes: int
-    used_after_bytes: (
-        int  # memory that the relay uses after the attacker has ended, without what its allocators hold free
-    )
+    used_after_bytes: int  # used by the relay after the attacker has ended, without what its allocators hold free
     held_after_bytes: int  # packets that wait for an attachment, which may come back after an interruption
     waiting_after_bytes: int  # of unfinished bodies and batches, and of unread answers
     connections_after: int  # the number beyond those that there were before the attack
@@ -169,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--only",
         action="append",
         choices=ATTACKS,
-        help="this attack, after the neighbour; repeatable",
+        help="this attack, after the neighbour; repeatable (default: all)",
     )
     parser.add_argument(
         "--seconds", type=float, default=5.0, metavar="S", help="duration of each measurement (default: 5)"
