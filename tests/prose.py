@@ -1,7 +1,8 @@
 """`python -m tests.prose`: the check of our English, in documents, docstrings and comments. Part of `make lint`.
 
 The table below lists words and beginnings of sentences that made readers stop, each with what to write instead.
-CONTRIBUTING.md has the rules behind it. Documents must also stay within 100 columns outside tables and code.
+CONTRIBUTING.md has the rules behind it. Documents must also stay within 100 columns outside tables and code, and lists
+and blocks of code must not have been wrapped into paragraphs.
 """
 
 import ast
@@ -40,6 +41,10 @@ _TELLTALES = [
 ]
 
 
+_WRAPPED_ITEM = re.compile(r"[.:;]\s-(?:\s[A-Z]|$)")
+_WRAPPED_CODE = re.compile(r"^\s*```\s*\S+\s+\S")  # a block of code begins with at most the name of a language
+
+
 class Finding(NamedTuple):
     """One place to mend."""
 
@@ -70,12 +75,17 @@ def check_document(path: str, text: str) -> list[Finding]:
 
     def end_paragraph(line: int) -> None:
         findings.extend(_find(path, line - len(paragraph), "\n".join(paragraph)))
+        for at, wrapped in enumerate(paragraph, line - len(paragraph)):
+            for match in _WRAPPED_ITEM.finditer(re.sub(r"`[^`]*`", "", wrapped)):
+                findings.append(Finding(path, at, match.group(), "begin each item of a list on a line of its own"))
         paragraph.clear()
 
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         is_fence = line.lstrip().startswith("```")
         is_code ^= is_fence
+        if _WRAPPED_CODE.match(line):
+            findings.append(Finding(path, number, line[:40], "a block of code begins on the line after its ```"))
         if is_code or is_fence or not line.strip() or line.startswith("|"):
             end_paragraph(number)
             if line.startswith("|") and not is_code:

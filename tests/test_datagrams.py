@@ -64,7 +64,7 @@ async def test_datagrams_wait_for_the_other_side_and_while_it_is_full() -> None:
     splice(side, stream)
     side.offer(b"now")
     assert stream.datagrams == [b"early", b"now"]
-    stream.pause_writing()  # a transport without room calls it
+    stream.pause_writing()  # as a transport does whose buffer is full
     side.offer(b"late")
     assert stream.datagrams == [b"early", b"now"]
     stream.resume_writing()

@@ -73,3 +73,12 @@ def test_findings_are_printed_and_fail(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(prose, "check_document", lambda path, text: [])
     assert prose.main() == 0
     assert capsys.readouterr().out == "prose: 1 files, 0 findings\n"
+
+
+def test_lists_and_code_that_were_wrapped_into_a_paragraph_are_found() -> None:
+    text = "There are two cases:\n- The first, with `a: - B` in it.\n- The second - or none.\n"
+    assert check_document("a.md", text) == []
+    assert [finding.line for finding in check_document("a.md", text.replace("\n- The s", " - The s"))] == [2]
+    block = "Run this:\n\n```text\npython -m pytest -q\n```\n"
+    assert check_document("a.md", block) == []
+    assert [finding.line for finding in check_document("a.md", block.replace("text\npython", " python"))] == [3]

@@ -24,9 +24,9 @@ class ConnectionListener(Protocol):
 
 
 class ErrorListener(Protocol):
-    """Is notified of each HTTP connection to the relay that failed; `text` says how."""
+    """Is notified when an HTTP connection to the relay has failed, and with it an exchange or a link."""
 
-    def read_closed(self, text: str) -> None: ...
+    def read_closed(self, text: str) -> None: ...  # called for each such failure; `text` says how
 
 
 class StatisticsCollector(Protocol):

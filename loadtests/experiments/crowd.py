@@ -23,7 +23,7 @@ from tunnel.event_loops import new_event_loop
 
 __all__ = ["Report", "main", "measure", "summary"]
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 START_GOAL_S = 1.0
 SLOWER_GOAL = 1.5  # p99 next to a stalled connection, as a multiple of p99 alone
 STARTS = 3
@@ -85,7 +85,7 @@ class Crowd:
         return time.monotonic() - began
 
     async def _echoed(self, payload: memoryview) -> bytes:
-        reader, writer = await asyncio.open_connection(HERE, self._port)
+        reader, writer = await asyncio.open_connection(LOOPBACK, self._port)
         try:
             writer.write(payload)
             writer.write_eof()
@@ -101,7 +101,7 @@ class Crowd:
 @asynccontextmanager
 async def standing_still(port: int) -> AsyncIterator[None]:
     """Hold a connection that sends as much as it can and never reads."""
-    _, writer = await asyncio.open_connection(HERE, port)
+    _, writer = await asyncio.open_connection(LOOPBACK, port)
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # transports of sockets have it
     writer.write(bytes(_STILL_BYTES))
     try:
@@ -118,7 +118,7 @@ async def measure(report: Report) -> None:
         )
         relay = stack.enter_context(RelayProcess())
         stack.enter_context(exit_process(relay))
-        target = f"{HERE}:{echo.ready_line.split()[1]}"
+        target = f"{LOOPBACK}:{echo.ready_line.split()[1]}"
         port = stack.enter_context(hold_port())
         command = python_command(
             *(
@@ -147,7 +147,7 @@ async def _first_byte(port: int) -> float:
     ends = time.monotonic() + LIMIT_S
     while time.monotonic() < ends:
         try:
-            reader, writer = await asyncio.open_connection(HERE, port)
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
         except ConnectionRefusedError:
             await asyncio.sleep(0.005)
             continue

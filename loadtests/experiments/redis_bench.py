@@ -21,7 +21,7 @@ from loadtests.harness.relays import RelayProcess, exit_process
 
 __all__ = ["Figures", "Report", "main", "measure", "parse_figures", "summary"]
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 LIMIT_S = 1200.0  # for one run of redis-benchmark with all of its tests
 _HEADINGS = f"{'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8}"
 _PROGRAMS = ("redis-server", "redis-benchmark", "nginx")
@@ -51,14 +51,14 @@ def measure(report: Report) -> None:
     """Fill in the report, first directly, then through the tunnel. Raise NotReadyError if a process did not start."""
     with ExitStack() as stack:
         redis_port = stack.enter_context(hold_port())
-        server = ["redis-server", "--bind", HERE, "--port", str(redis_port), "--save", ""]
+        server = ["redis-server", "--bind", LOOPBACK, "--port", str(redis_port), "--save", ""]
         stack.enter_context(Process(server, ready=lambda line: "Ready to accept connections" in line))
         relay = stack.enter_context(RelayProcess())
         stack.enter_context(exit_process(relay))
         proxy = stack.enter_context(Nginx(relay.url))
         port = stack.enter_context(hold_port())
         options = ("--relay", proxy.url, "--proxy", "none", "--carrier", report.carrier)
-        forward = python_command("tunnel_client", "forward", *options, f"{port}:{HERE}:{redis_port}")
+        forward = python_command("tunnel_client", "forward", *options, f"{port}:{LOOPBACK}:{redis_port}")
         token = {"TUNNEL_TOKEN": relay.tokens["client"]}
         stack.enter_context(Process(forward, ready=says_event("listening"), environment=token))
         report.direct = _run(redis_port, report)
@@ -68,7 +68,8 @@ def measure(report: Report) -> None:
 def _run(port: int, report: Report) -> dict[str, Figures]:
     if report.failure:
         return {}
-    command = ["redis-benchmark", "-h", HERE, "-p", str(port), "-n", str(report.requests), "-c", str(report.clients)]
+    command = ["redis-benchmark", "-h", LOOPBACK, "-p", str(port)]
+    command += ["-n", str(report.requests), "-c", str(report.clients)]
     command += ["--csv", *(("-t", report.tests) if report.tests else ())]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)

@@ -111,8 +111,8 @@ async def test_other_forms_of_body_reach_a_relay() -> None:
         RunningRelay(settings()) as relay,
         Prober(Dialing(f"http://{relay.addresses[0]}", token=TOKENS["ann"], proxy=None)) as prober,
     ):
-        for form in (MULTIPART, "text/plain"):
-            assert (await prober.attach_as(form)).kind in ("status", "attached")
+        for body_type in (MULTIPART, "text/plain"):
+            assert (await prober.attach_as(body_type)).kind in ("status", "attached")
 
 
 @in_loop

@@ -301,7 +301,7 @@ class Loop:
         self._handles = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
-        self._up_free_us = self._down_free_us = 0
+        self._up_free_us = self._down_free_us = 0  # when all requests, or all responses, will have been sent
 
     # observations
 

@@ -23,9 +23,9 @@ from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess, exit_process
 from tests.real.servers import start_nginx, start_server
 
-__all__ = ["HERE", "PATHS", "WAIT_S", "NodeWorld", "installed_node_example"]
+__all__ = ["LOOPBACK", "PATHS", "WAIT_S", "NodeWorld", "installed_node_example"]
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 WAIT_S = 60.0  # only a hang takes that long
 # Carrier and path. The fault proxy loses single exchanges, so it is combined with poll alone.
 # The carrier "auto" finds a link on the way through nginx, and none on the way through the fault proxy.
@@ -130,7 +130,7 @@ class NodeWorld:
     @contextlib.contextmanager
     def expose(self, name: str) -> Iterator[None]:
         """Offer the echo server as the service `name`, by `tunnel expose`."""
-        command = python_command("tunnel_client", "expose", name, f"{HERE}:{self.echo_port}", "--proxy", "none")
+        command = python_command("tunnel_client", "expose", name, f"{LOOPBACK}:{self.echo_port}", "--proxy", "none")
         environment = {"TUNNEL_RELAY": self.relay.url, "TUNNEL_TOKEN": self.relay.tokens["client"]}
         with Process(command, ready=says_event("listening"), environment=environment):
             yield
@@ -160,4 +160,4 @@ class NodeWorld:
 
 
 def _faults(port: int, upstream: str) -> list[str]:
-    return python_command("loadtests.faultproxy", "--listen", f"{HERE}:{port}", "--upstream", upstream, *_LOST)
+    return python_command("loadtests.faultproxy", "--listen", f"{LOOPBACK}:{port}", "--upstream", upstream, *_LOST)

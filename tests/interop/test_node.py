@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 import tunnel_client
-from tests.interop.node_rig import HERE, PATHS, WAIT_S, NodeWorld, installed_node_example
+from tests.interop.node_rig import LOOPBACK, PATHS, WAIT_S, NodeWorld, installed_node_example
 
 pytestmark = [pytest.mark.real("node", "npm", "nginx"), pytest.mark.timeout(240)]
 
@@ -61,7 +61,7 @@ def write(pipe: IO[bytes], payload: bytes, *, end: bool) -> None:
 
 @on_every_path
 def test_node_reaches_a_target_through_an_exit(world: NodeWorld, carrier: str, path: str) -> None:
-    done = world.connect(carrier, path, f"{HERE}:{world.echo_port}", PAYLOAD)
+    done = world.connect(carrier, path, f"{LOOPBACK}:{world.echo_port}", PAYLOAD)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == PAYLOAD
 
@@ -112,14 +112,14 @@ def test_several_connections_share_one_endpoint(world: NodeWorld, carrier: str) 
 
 
 def test_node_pulls_at_an_interval(world: NodeWorld) -> None:
-    done = world.connect("poll", "direct", f"{HERE}:{world.echo_port}", PAYLOAD[:HALF], "--pull-interval", "0.3")
+    done = world.connect("poll", "direct", f"{LOOPBACK}:{world.echo_port}", PAYLOAD[:HALF], "--pull-interval", "0.3")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == PAYLOAD[:HALF]
 
 
 @pytest.mark.parametrize("carrier", ["poll", "auto"])
 def test_node_asks_for_held_pulls_while_a_connection_lasts(world: NodeWorld, carrier: str) -> None:
-    command = world.command("connect", carrier, "direct", "--pull-interval", "0.5", f"{HERE}:{world.echo_port}")
+    command = world.command("connect", carrier, "direct", "--pull-interval", "0.5", f"{LOOPBACK}:{world.echo_port}")
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as node, ended(node):
         assert node.stdin is not None
@@ -199,7 +199,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 @on_every_carrier
 def test_a_refusal_is_one_line_and_exit_code_1(world: NodeWorld, carrier: str) -> None:
     with world.closed_port() as port:
-        done = world.connect(carrier, "direct", f"{HERE}:{port}", b"")
+        done = world.connect(carrier, "direct", f"{LOOPBACK}:{port}", b"")
     assert done.returncode == 1
     assert re.fullmatch(rb"[^\n]*refused[^\n]*\n", done.stderr)
     done = world.connect(carrier, "direct", "service:absent", b"")

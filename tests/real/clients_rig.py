@@ -31,9 +31,9 @@ from tests.real.servers import Server, start_nginx, start_server
 from tests.real.transfers import access_log
 from tunnel.encryption.keys import KeyFile
 
-__all__ = ["HERE", "PROXY_VARIABLES", "WAIT_S", "WAYS", "Way", "World", "environment", "run_command", "wait_until"]
+__all__ = ["LOOPBACK", "PROXY_VARIABLES", "WAIT_S", "WAYS", "Way", "World", "environment", "run_command", "wait_until"]
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 WAIT_S = 50.0  # only a hanging test reaches it
 WAYS = ("nginx", "faults", "encrypted")
 _LOOK_S = 0.02
@@ -75,7 +75,7 @@ class World:
 
 
 def _faults(port: int, nginx: Server) -> list[str]:
-    return python_command("loadtests.faultproxy", "--listen", f"{HERE}:{port}", "--upstream", nginx.url, *_LOST)
+    return python_command("loadtests.faultproxy", "--listen", f"{LOOPBACK}:{port}", "--upstream", nginx.url, *_LOST)
 
 
 class Way:
@@ -119,11 +119,11 @@ class Way:
 
     def patch(self) -> tunnel_client.patch:
         """Return a patch that leads Python clients, which know nothing of the tunnel, through it to servers here."""
-        return tunnel_client.patch(hosts=[HERE], runtime=self.runtime)
+        return tunnel_client.patch(hosts=[LOOPBACK], runtime=self.runtime)
 
     def forward(self, port: int) -> int:
         """Start `tunnel forward` to this port; return the local port."""
-        return self._serve("forward", "{port}:" + f"{HERE}:{port}")
+        return self._serve("forward", "{port}:" + f"{LOOPBACK}:{port}")
 
     def proxy(self) -> int:
         """Start `tunnel proxy`; return its port."""
@@ -131,7 +131,7 @@ class Way:
 
     def expose(self, name: str, port: int) -> str:
         """Publish the server at this port; return the name of the service."""
-        return self._expose(f"{name}-{self.name}-{port}", f"{HERE}:{port}")
+        return self._expose(f"{name}-{self.name}-{port}", f"{LOOPBACK}:{port}")
 
     def expose_unix(self, name: str, path: Path) -> str:
         """Publish the server at this Unix socket; return the name of the service."""
@@ -140,7 +140,7 @@ class Way:
     def expose_datagrams(self, name: str, port: int) -> str:
         """Publish the UDP server at this port; return the name of the service, without the prefix for UDP."""
         name = f"{name}-{self.name}-{port}"
-        self._expose(f"udp/{name}", f"{HERE}:{port}")
+        self._expose(f"udp/{name}", f"{LOOPBACK}:{port}")
         return name
 
     def _expose(self, name: str, address: str) -> str:
@@ -157,7 +157,7 @@ class Way:
     def forward_datagrams(self, name: str) -> int:
         """Start `tunnel forward` to a service of datagrams; return the local UDP port."""
         with socket.socket(type=socket.SOCK_DGRAM) as free:
-            free.bind((HERE, 0))
+            free.bind((LOOPBACK, 0))
             port: int = free.getsockname()[1]
         self._start("forward", f"udp/{port}:{name}")
         return port

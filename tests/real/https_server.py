@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.real.clients_rig import HERE, WAIT_S
+from tests.real.clients_rig import LOOPBACK, WAIT_S
 from tests.real.transfers import CA, MIB, noise
 
 __all__ = ["LARGE", "HttpsServer", "https_server"]
@@ -26,7 +26,7 @@ class HttpsServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, projects: Path) -> None:
-        super().__init__((HERE, 0), _Handler)
+        super().__init__((LOOPBACK, 0), _Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(_CERTIFICATE)
         self.projects = projects
@@ -39,7 +39,7 @@ class HttpsServer(http.server.ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """The URL of its root."""
-        return f"https://{HERE}:{self.server_port}"
+        return f"https://{LOOPBACK}:{self.server_port}"
 
     def get_request(self) -> tuple[Any, Any]:
         sock, address = super().get_request()

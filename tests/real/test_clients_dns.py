@@ -9,7 +9,7 @@ import dns.query
 import dns.rrset
 import pytest
 
-from tests.real.clients_rig import HERE, WAIT_S, Way
+from tests.real.clients_rig import LOOPBACK, WAIT_S, Way
 
 pytestmark = pytest.mark.real("nginx")
 
@@ -20,7 +20,7 @@ _TRIES = 20  # datagrams get lost on the bad path; a client of DNS then asks aga
 def nameserver() -> Iterator[int]:
     """A name server that gives each name the address 192.0.2.1; yields its UDP port."""
     with socket.socket(type=socket.SOCK_DGRAM) as sock:
-        sock.bind((HERE, 0))
+        sock.bind((LOOPBACK, 0))
 
         def serve() -> None:
             while True:
@@ -36,7 +36,7 @@ def nameserver() -> Iterator[int]:
         thread.start()
         port: int = sock.getsockname()[1]
         yield port
-        sock.sendto(b".", (HERE, port))
+        sock.sendto(b".", (LOOPBACK, port))
         thread.join()
 
 
@@ -45,7 +45,7 @@ def ask(name: str, port: int) -> str:
     question = dns.message.make_query(name, "A")
     for _ in range(_TRIES):
         try:
-            return dns.query.udp(question, HERE, timeout=WAIT_S / _TRIES, port=port).answer[0].to_text()
+            return dns.query.udp(question, LOOPBACK, timeout=WAIT_S / _TRIES, port=port).answer[0].to_text()
         except dns.exception.Timeout:
             continue
     raise AssertionError(f"no answer to {_TRIES} questions")

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.real.clients_rig import HERE, WAIT_S, Way, environment, run_command
+from tests.real.clients_rig import LOOPBACK, WAIT_S, Way, environment, run_command
 from tests.real.https_server import LARGE, HttpsServer, https_server
 from tests.real.transfers import CA, MIB, noise
 from tests.support.loops import run
@@ -48,7 +48,7 @@ def git_environment() -> dict[str, str]:
 
 
 def proxy_url(way: Way, scheme: str = "http") -> str:
-    return f"{scheme}://{HERE}:{way.proxy()}"
+    return f"{scheme}://{LOOPBACK}:{way.proxy()}"
 
 
 def fetch(way: Way, server: HttpsServer, command: list[str], **variables: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from tests.real.clients_rig import HERE, WAIT_S, Way
+from tests.real.clients_rig import LOOPBACK, WAIT_S, Way
 from tests.real.servers import Server, start_server
 from tests.support.loops import run
 
@@ -21,7 +21,7 @@ NUMBERS = list(range(COUNT))
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A single server, not a cluster."""
-    with start_server(lambda port: ["nats-server", "-a", HERE, "-p", str(port)]) as running:
+    with start_server(lambda port: ["nats-server", "-a", LOOPBACK, "-p", str(port)]) as running:
         yield running
 
 
@@ -36,7 +36,7 @@ async def connect(port: int, name: str) -> Client:
         print(f"{name}: disconnected")
 
     return await nats.connect(
-        f"nats://{HERE}:{port}",
+        f"nats://{LOOPBACK}:{port}",
         name=name,
         allow_reconnect=False,
         connect_timeout=WAIT_S,

@@ -11,7 +11,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from tests.real.clients_rig import HERE, WAIT_S, Way, wait_until
+from tests.real.clients_rig import LOOPBACK, WAIT_S, Way, wait_until
 from tests.real.servers import Server, as_nobody, open_directory, start_server
 from tests.support.loops import run
 from tests.support.programs import find_program
@@ -40,7 +40,8 @@ def postgres() -> Iterator[Server]:
         subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=WAIT_S)
 
         def make_command(port: int) -> list[str]:
-            settings = [f"port={port}", f"listen_addresses={HERE}", f"unix_socket_directories={directory}", "fsync=off"]
+            where = [f"port={port}", f"listen_addresses={LOOPBACK}", f"unix_socket_directories={directory}"]
+            settings = [*where, "fsync=off"]
             return as_nobody([program("postgres"), "-D", data, *(word for text in settings for word in ("-c", text))])
 
         with start_server(make_command, directory=directory, is_up=answers) as server:
@@ -51,7 +52,7 @@ def postgres() -> Iterator[Server]:
 
 
 def conninfo(port: int) -> str:
-    return f"host={HERE} port={port} user=postgres dbname=postgres connect_timeout=50"
+    return f"host={LOOPBACK} port={port} user=postgres dbname=postgres connect_timeout=50"
 
 
 def answers(port: int) -> bool:
@@ -107,7 +108,7 @@ def test_psql_over_unix_sockets_on_both_sides(way: Way, postgres: Server, tmp_pa
 def test_asyncpg(way: Way, postgres: Server) -> None:
     async def main() -> None:
         connection = await asyncpg.connect(
-            host=HERE, port=postgres.port, user="postgres", database="postgres", ssl=False, timeout=WAIT_S
+            host=LOOPBACK, port=postgres.port, user="postgres", database="postgres", ssl=False, timeout=WAIT_S
         )
         before = connection.get_server_pid()
         heard: asyncio.Queue[str] = asyncio.Queue()
@@ -128,7 +129,7 @@ def test_asyncpg(way: Way, postgres: Server) -> None:
 
 def test_pgbench(way: Way, postgres: Server) -> None:
     """Every transaction takes effect once: the server counts as many as pgbench."""
-    there = ["-h", HERE, "-U", "postgres", "-p"]
+    there = ["-h", LOOPBACK, "-U", "postgres", "-p"]
     pgbench = program("pgbench")
     subprocess.run(
         [pgbench, *there, str(postgres.port), "-i", "-q", "postgres"], check=True, capture_output=True, timeout=WAIT_S

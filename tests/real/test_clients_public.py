@@ -16,7 +16,7 @@ import pytest
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess
-from tests.real.clients_rig import HERE, WAIT_S, wait_until
+from tests.real.clients_rig import LOOPBACK, WAIT_S, wait_until
 
 pytestmark = pytest.mark.real("curl")
 
@@ -60,17 +60,17 @@ class World:
         self.http, self.port = (stack.enter_context(hold_port()) for _ in range(2))
         self.relay = stack.enter_context(
             RelayProcess(
-                public=f'public_http = ["{HERE}:{self.http}"]',
-                rules=f'public = ["{HERE}:{self.port}"]\npublic_hosts = ["one.example", "two.example"]',
+                public=f'public_http = ["{LOOPBACK}:{self.http}"]',
+                rules=f'public = ["{LOOPBACK}:{self.port}"]\npublic_hosts = ["one.example", "two.example"]',
             )
         )
         environment = {"TUNNEL_RELAY": self.relay.url, "TUNNEL_TOKEN": self.relay.tokens["client"]}
         self.exposing: dict[str, Process] = {}
         for name, words in (("one", ["--public-host", "one.example"]), ("two", ["--public-host", "Two.example."])):
-            command = python_command("tunnel_client", "expose", name, f"{HERE}:{_serve(stack, name)}", *words)
+            command = python_command("tunnel_client", "expose", name, f"{LOOPBACK}:{_serve(stack, name)}", *words)
             self._start(stack, name, command, environment)
         port = ["--public", str(self.port), "--client-address", "forwarded-for"]
-        command = python_command("tunnel_client", "expose", "three", f"{HERE}:{_serve(stack, 'three')}", *port)
+        command = python_command("tunnel_client", "expose", "three", f"{LOOPBACK}:{_serve(stack, 'three')}", *port)
         self._start(stack, "three", command, environment)
 
     def _start(self, stack: ExitStack, name: str, command: list[str], environment: dict[str, str]) -> None:
@@ -80,7 +80,7 @@ class World:
     def curl(self, host: str, *words: str, port: int = 0) -> str:
         """Return the body of the answer, or curl's error."""
         where = port or self.http
-        command = ["curl", "-sS", "--noproxy", "*", "--resolve", f"{host}:{where}:{HERE}", *words]
+        command = ["curl", "-sS", "--noproxy", "*", "--resolve", f"{host}:{where}:{LOOPBACK}", *words]
         done = subprocess.run(
             [*command, f"http://{host}:{where}/path"], capture_output=True, text=True, timeout=WAIT_S, check=False
         )
@@ -88,7 +88,7 @@ class World:
 
 
 def _serve(stack: ExitStack, name: str) -> int:
-    server = stack.enter_context(ThreadingHTTPServer((HERE, 0), type(f"_{name}", (_Site,), {"name": name})))
+    server = stack.enter_context(ThreadingHTTPServer((LOOPBACK, 0), type(f"_{name}", (_Site,), {"name": name})))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     stack.callback(server.shutdown)
@@ -104,13 +104,13 @@ def world() -> Iterator[World]:
 
 def test_sites_are_told_apart_by_host_name(world: World) -> None:
     for host, name in (("one.example", "one"), ("TWO.example", "two"), ("one.example.", "one")):
-        assert world.curl(host) == f"{name} /path ['{HERE}']"
+        assert world.curl(host) == f"{name} /path ['{LOOPBACK}']"
     assert world.curl("three.example") == "no service is offered under this host name\n"
-    assert world.curl("any.example", port=world.port) == f"three /path ['{HERE}']"
+    assert world.curl("any.example", port=world.port) == f"three /path ['{LOOPBACK}']"
 
 
 def test_forged_addresses_do_not_arrive(world: World) -> None:
-    assert world.curl("one.example", "-H", "X-Forwarded-For: 6.6.6.6") == f"one /path ['{HERE}']"
+    assert world.curl("one.example", "-H", "X-Forwarded-For: 6.6.6.6") == f"one /path ['{LOOPBACK}']"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -127,7 +127,7 @@ def test_the_places_open_again_after_the_relay_was_killed(world: World) -> None:
     assert "Failed to connect" in world.curl("one.example")
     process.start()
     process.wait_ready()
-    wait_until(lambda: world.curl("one.example") == f"one /path ['{HERE}']", "the site is there again")
+    wait_until(lambda: world.curl("one.example") == f"one /path ['{LOOPBACK}']", "the site is there again")
     wait_until(lambda: "three /path" in world.curl("x.example", port=world.port), "the port is open again")
 
 

@@ -17,7 +17,7 @@ from tests.real import test_clients_postgres as of_postgres
 from tests.real import test_clients_redis as of_redis
 from tests.real import test_clients_ssh as of_ssh
 from tests.real import test_clients_tls as of_tls
-from tests.real.clients_rig import HERE, PROXY_VARIABLES, Way, World
+from tests.real.clients_rig import LOOPBACK, PROXY_VARIABLES, Way, World
 from tests.real.https_server import HttpsServer
 from tests.real.servers import Server
 from tests.real.transfers import CA
@@ -55,7 +55,7 @@ def run_page(way: Way, capsys: pytest.CaptureFixture[str]) -> Callable[[str, Rep
         programs = _PROGRAM.findall((RECIPES / page).read_text())
         said = []
         for program in programs:
-            for old, new in {'"*.internal"': f'"{HERE}"', **replacements}.items():
+            for old, new in {'"*.internal"': f'"{LOOPBACK}"', **replacements}.items():
                 program = program.replace(old, new)
             assert ".internal" not in program
             exec(compile(program, page, "exec"), {"__name__": "__main__"})
@@ -70,7 +70,7 @@ Page = Callable[[str, Replacements], list[str]]
 
 @pytest.mark.real("postgres", "initdb")
 def test_postgresql(run_page: Page, way: Way, postgres: Server) -> None:
-    host, port = f'host="{HERE}", port={postgres.port}, ssl=False', way.forward(postgres.port)
+    host, port = f'host="{LOOPBACK}", port={postgres.port}, ssl=False', way.forward(postgres.port)
     ours = {"port=5432 ": f"port={port} ", "user=ann dbname=app": "user=postgres dbname=postgres"}
     others = {'"ann"': '"postgres"', '"app"': '"postgres"', 'host="db.internal", port=5432': host}
     said = run_page("postgresql.md", {**ours, **others})
@@ -79,13 +79,13 @@ def test_postgresql(run_page: Page, way: Way, postgres: Server) -> None:
 
 @pytest.mark.real("redis-server")
 def test_redis(run_page: Page, redis_server: Server) -> None:
-    said = run_page("redis.md", {"cache.internal": HERE, "6379": str(redis_server.port)})
+    said = run_page("redis.md", {"cache.internal": LOOPBACK, "6379": str(redis_server.port)})
     assert said == ["b'hello'", "b'hello'"]
 
 
 @pytest.mark.real("nats-server")
 def test_nats(run_page: Page, nats_server: Server) -> None:
-    said = run_page("nats.md", {"broker.internal:4222": f"{HERE}:{nats_server.port}"})
+    said = run_page("nats.md", {"broker.internal:4222": f"{LOOPBACK}:{nats_server.port}"})
     assert said == ["b'hello'"]
 
 
@@ -94,18 +94,18 @@ def test_ssh(run_page: Page, sshd: of_ssh.Sshd) -> None:
     port, directory = sshd.server.port, sshd.directory
     login = f'port={port}, username="{getpass.getuser()}", key_filename="{directory}/user_key", allow_agent=False'
     known = {"load_system_host_keys()": f'load_host_keys("{directory}/known_hosts")', 'username="ann"': login}
-    said = run_page("ssh.md", {**known, '"build.internal", 22': f'"{HERE}", {port}', "build.internal": HERE})
+    said = run_page("ssh.md", {**known, '"build.internal", 22': f'"{LOOPBACK}", {port}', "build.internal": LOOPBACK})
     assert ["Linux" in words for words in said] == [True]
 
 
 @pytest.mark.real("git")
 def test_http(run_page: Page, way: Way, https: HttpsServer) -> None:
-    said = run_page("http.md", {"127.0.0.1:1080": f"{HERE}:{way.proxy()}", "https://intranet.internal": https.url})
+    said = run_page("http.md", {"127.0.0.1:1080": f"{LOOPBACK}:{way.proxy()}", "https://intranet.internal": https.url})
     assert said == ["200", "200"]
 
 
 def test_websocket(run_page: Page, wss_port: int) -> None:
-    where = {'"feed.internal", 443': f'"{HERE}", {wss_port}', "feed.internal": f"{HERE}:{wss_port}"}
+    where = {'"feed.internal", 443': f'"{LOOPBACK}", {wss_port}', "feed.internal": f"{LOOPBACK}:{wss_port}"}
     assert run_page("websocket.md", where) == ["hello", "hello"]
 
 
@@ -116,12 +116,12 @@ def test_tls(run_page: Page, way: Way) -> None:
         writer.close()
 
     async def start() -> asyncio.Server:
-        return await asyncio.start_server(greet, HERE, 0, ssl=of_tls.server_context())
+        return await asyncio.start_server(greet, LOOPBACK, 0, ssl=of_tls.server_context())
 
     with Background() as background:
         server = background.call(start())
         port = server.sockets[0].getsockname()[1]
-        where = {'"mail.internal", 993': f'"{HERE}", {port}', "mail.internal": HERE}
+        where = {'"mail.internal", 993': f'"{LOOPBACK}", {port}', "mail.internal": LOOPBACK}
         relay = {"https://relay.example": way.environment["TUNNEL_RELAY"], "…": way.environment["TUNNEL_TOKEN"]}
         said = run_page("tls.md", {**where, **relay, 'token="': 'proxy=None, token="'})
         background.loop.call_soon_threadsafe(server.close)

@@ -9,7 +9,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.real.clients_rig import HERE, WAIT_S, Way, wait_until
+from tests.real.clients_rig import LOOPBACK, WAIT_S, Way, wait_until
 from tests.real.servers import Server, start_server
 from tests.support.loops import run
 
@@ -25,13 +25,16 @@ LARGE = bytes(range(256)) * 4096
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A server that stores nothing on disk."""
-    with start_server(lambda port: ["redis-server", "--bind", HERE, "--port", str(port), "--save", ""]) as running:
+    with start_server(lambda port: ["redis-server", "--bind", LOOPBACK, "--port", str(port), "--save", ""]) as running:
         yield running
 
 
 def test_redis(way: Way, server: Server) -> None:
     """A connection survives `way.trouble()` during a pipeline, and then carries a large value."""
-    with way.patch(), redis.Redis(host=HERE, port=server.port, single_connection_client=True, **PATIENT) as database:
+    with (
+        way.patch(),
+        redis.Redis(host=LOOPBACK, port=server.port, single_connection_client=True, **PATIENT) as database,
+    ):
         before = database.client_id()
         with way.trouble(), database.pipeline(transaction=False) as pipeline:
             for key in KEYS:
@@ -47,12 +50,12 @@ def test_redis_pubsub(way: Way, server: Server) -> None:
     """A subscription survives `way.trouble()`, and no message published meanwhile is missing."""
     with (
         way.patch(),
-        redis.Redis(host=HERE, port=server.port, **PATIENT) as database,
+        redis.Redis(host=LOOPBACK, port=server.port, **PATIENT) as database,
         database.pubsub(ignore_subscribe_messages=True) as listener,
     ):
         listener.subscribe("news")
         assert listener.get_message(timeout=WAIT_S) is None  # the confirmation of the subscription
-        with way.trouble(), redis.Redis(host=HERE, port=server.port, **PATIENT) as publisher:
+        with way.trouble(), redis.Redis(host=LOOPBACK, port=server.port, **PATIENT) as publisher:
             assert [publisher.publish("news", str(number)) for number in range(20)] == [1] * 20
             heard: list[Any] = []
             while len(heard) < 20:
@@ -65,7 +68,7 @@ def test_redis_pubsub(way: Way, server: Server) -> None:
 def test_redis_asyncio(way: Way, server: Server) -> None:
     async def main() -> None:
         async with (
-            redis.asyncio.Redis(host=HERE, port=server.port, **PATIENT) as database,
+            redis.asyncio.Redis(host=LOOPBACK, port=server.port, **PATIENT) as database,
             database.pubsub(ignore_subscribe_messages=True) as listener,
         ):
             await listener.subscribe("later")
@@ -86,8 +89,8 @@ def test_redis_asyncio(way: Way, server: Server) -> None:
 def test_redis_benchmark(way: Way, server: Server) -> None:
     """The long form of this test is `python -m loadtests.experiments.redis_bench`."""
     port = str(way.forward(server.port))
-    command = ["redis-benchmark", "-h", HERE, "-p", port, "-q", "-n", "1000", "-c", "20", "-t", "set"]
-    with redis.Redis(host=HERE, port=server.port) as direct:
+    command = ["redis-benchmark", "-h", LOOPBACK, "-p", port, "-q", "-n", "1000", "-c", "20", "-t", "set"]
+    with redis.Redis(host=LOOPBACK, port=server.port) as direct:
         direct.config_resetstat()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as bench:
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.harness.ports import hold_port
-from tests.real.clients_rig import HERE, WAIT_S, Way, environment
+from tests.real.clients_rig import LOOPBACK, WAIT_S, Way, environment
 
 REASON = "refused the connection"
 _BUILD_S = 150.0  # the first build compiles the standard library of Go
@@ -48,11 +48,11 @@ def said(way: Way, *command: str) -> str:
     """Return the output of the client when its target refuses."""
     with hold_port() as closed:
         done = subprocess.run(
-            [*command, f"https://{HERE}:{closed}/"],
+            [*command, f"https://{LOOPBACK}:{closed}/"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env={**environment(way), "https_proxy": f"http://{HERE}:{way.proxy()}"},
+            env={**environment(way), "https_proxy": f"http://{LOOPBACK}:{way.proxy()}"},
             timeout=WAIT_S,
             check=False,
         )

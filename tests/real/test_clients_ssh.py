@@ -13,7 +13,7 @@ import paramiko
 import pytest
 
 import tunnel_client
-from tests.real.clients_rig import HERE, WAIT_S, Way, environment, run_command, wait_until
+from tests.real.clients_rig import LOOPBACK, WAIT_S, Way, environment, run_command, wait_until
 from tests.real.servers import Server, start_server
 from tests.real.transfers import MIB, noise
 from tests.support.programs import find_program
@@ -72,9 +72,9 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         _SEPARATION.mkdir(mode=0o755, exist_ok=True)
 
     def make_command(port: int) -> list[str]:
-        (directory / "config").write_text(_CONFIG.format(host=HERE, port=port, directory=directory))
+        (directory / "config").write_text(_CONFIG.format(host=LOOPBACK, port=port, directory=directory))
         key = (directory / "host_key.pub").read_text()
-        (directory / "known_hosts").write_text(f"[{HERE}]:{port} {key}")
+        (directory / "known_hosts").write_text(f"[{LOOPBACK}]:{port} {key}")
         return [program, "-D", "-e", "-f", str(directory / "config")]
 
     with start_server(make_command) as server:
@@ -83,11 +83,11 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @contextmanager
 def shell(way: Way, sshd: Sshd) -> Iterator[paramiko.SSHClient]:
-    sock = tunnel_client.create_connection((HERE, sshd.server.port), timeout=WAIT_S, runtime=way.runtime)
+    sock = tunnel_client.create_connection((LOOPBACK, sshd.server.port), timeout=WAIT_S, runtime=way.runtime)
     with closing(paramiko.SSHClient()) as ssh:
         ssh.load_host_keys(str(sshd.directory / "known_hosts"))
         ssh.connect(
-            HERE,
+            LOOPBACK,
             sshd.server.port,
             username=getpass.getuser(),
             key_filename=str(sshd.directory / "user_key"),
@@ -117,7 +117,7 @@ def test_paramiko(way: Way, sshd: Sshd, tmp_path: Path) -> None:
 
 def test_ssh(way: Way, sshd: Sshd) -> None:
     """Standard input comes back as output; the exit code is that of the remote command."""
-    command = ["ssh", *sshd.words, HERE, "echo ready; cat; exit 7"]
+    command = ["ssh", *sshd.words, LOOPBACK, "echo ready; cat; exit 7"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(way)
     ) as ssh:
@@ -136,7 +136,7 @@ def test_scp(way: Way, sshd: Sshd, tmp_path: Path) -> None:
     ours, there, back = (tmp_path / name for name in ("ours", "there", "back"))
     ours.write_bytes(PAYLOAD)
     with subprocess.Popen(
-        ["scp", *sshd.words, str(ours), f"{HERE}:{there}"], stderr=subprocess.PIPE, env=environment(way)
+        ["scp", *sshd.words, str(ours), f"{LOOPBACK}:{there}"], stderr=subprocess.PIPE, env=environment(way)
     ) as scp:
         try:
             wait_until(there.exists, "scp begins")
@@ -146,5 +146,5 @@ def test_scp(way: Way, sshd: Sshd, tmp_path: Path) -> None:
             scp.kill()
     assert (scp.returncode, said) == (0, b"")
     assert there.read_bytes() == PAYLOAD
-    run_command(way, ["scp", *sshd.words, f"{HERE}:{there}", str(back)])
+    run_command(way, ["scp", *sshd.words, f"{LOOPBACK}:{there}", str(back)])
     assert back.read_bytes() == PAYLOAD

@@ -15,7 +15,7 @@ import websockets.sync.server
 import tunnel
 import tunnel_client
 from tests.client.rig import Background, echo
-from tests.real.clients_rig import HERE, WAIT_S, Way
+from tests.real.clients_rig import LOOPBACK, WAIT_S, Way
 from tests.real.transfers import CA, MIB, noise
 from tests.support.loops import run
 
@@ -42,7 +42,7 @@ def echo_port() -> Iterator[int]:
     with Background() as background:
 
         async def start() -> asyncio.Server:
-            return await asyncio.start_server(echo, HERE, 0, ssl=server_context())
+            return await asyncio.start_server(echo, LOOPBACK, 0, ssl=server_context())
 
         server = background.call(start())
         yield server.sockets[0].getsockname()[1]
@@ -57,7 +57,7 @@ def wss_port() -> Iterator[int]:
         for message in connection:
             connection.send(message)
 
-    with websockets.sync.server.serve(serve, HERE, 0, ssl=server_context(), max_size=4 * MIB) as server:
+    with websockets.sync.server.serve(serve, LOOPBACK, 0, ssl=server_context(), max_size=4 * MIB) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server.socket.getsockname()[1]
@@ -66,7 +66,7 @@ def wss_port() -> Iterator[int]:
 
 
 def test_wrap_socket(way: Way, echo_port: int) -> None:
-    sock = tunnel_client.create_connection((HERE, echo_port), timeout=WAIT_S, runtime=way.runtime)
+    sock = tunnel_client.create_connection((LOOPBACK, echo_port), timeout=WAIT_S, runtime=way.runtime)
     with client_context().wrap_socket(sock, server_hostname="localhost") as wrapped:
         session = wrapped.version(), wrapped.cipher()
         with way.trouble():
@@ -86,7 +86,7 @@ def test_wrap_socket(way: Way, echo_port: int) -> None:
 def test_a_certificate_for_another_name_is_refused(way: Way, echo_port: int) -> None:
     """TLS through the tunnel still checks the certificate against the name of the target."""
     with (
-        tunnel_client.create_connection((HERE, echo_port), timeout=WAIT_S, runtime=way.runtime) as sock,
+        tunnel_client.create_connection((LOOPBACK, echo_port), timeout=WAIT_S, runtime=way.runtime) as sock,
         pytest.raises(ssl.SSLCertVerificationError, match=r"not valid for 'db\.internal'"),
     ):
         client_context().wrap_socket(sock, server_hostname="db.internal")
@@ -110,7 +110,7 @@ def test_start_tls_of_asyncio(way: Way, echo_port: int) -> None:
     """StreamWriter.start_tls, which calls loop.start_tls, works on a tunnel socket."""
 
     async def main() -> None:
-        reader, writer = await asyncio.open_connection(HERE, echo_port)
+        reader, writer = await asyncio.open_connection(LOOPBACK, echo_port)
         await writer.start_tls(client_context(), server_hostname="localhost")
         await talk(way, reader, writer)
 
@@ -127,7 +127,7 @@ def test_start_tls_on_a_tunnel_transport(way: Way, echo_port: int) -> None:
         async with tunnel.attach(url, token=token, proxy=None, carrier="poll", linger=1.0) as attachment:
             reader = asyncio.StreamReader(limit=4 * MIB)  # never pauses the transport, which start_tls replaces
             protocol = asyncio.StreamReaderProtocol(reader)
-            plain, _ = await attachment.create_connection(lambda: protocol, HERE, echo_port)
+            plain, _ = await attachment.create_connection(lambda: protocol, LOOPBACK, echo_port)
             secured = await loop.start_tls(plain, protocol, client_context(), server_hostname="localhost")
             assert secured is not None
             await talk(way, reader, asyncio.StreamWriter(secured, protocol, reader, loop))
@@ -136,7 +136,7 @@ def test_start_tls_on_a_tunnel_transport(way: Way, echo_port: int) -> None:
 
 
 def test_websocket(way: Way, wss_port: int) -> None:
-    sock = tunnel_client.create_connection((HERE, wss_port), timeout=WAIT_S, runtime=way.runtime)
+    sock = tunnel_client.create_connection((LOOPBACK, wss_port), timeout=WAIT_S, runtime=way.runtime)
     sock.settimeout(None)
     with websockets.sync.client.connect(
         f"wss://localhost:{wss_port}/", sock=sock, ssl=client_context(), open_timeout=WAIT_S, max_size=4 * MIB
@@ -152,7 +152,7 @@ def test_websocket(way: Way, wss_port: int) -> None:
 def test_websocket_asyncio(way: Way, wss_port: int) -> None:
     async def main() -> None:
         async with websockets.asyncio.client.connect(
-            f"wss://{HERE}:{wss_port}/", ssl=client_context(), proxy=None, open_timeout=WAIT_S, max_size=4 * MIB
+            f"wss://{LOOPBACK}:{wss_port}/", ssl=client_context(), proxy=None, open_timeout=WAIT_S, max_size=4 * MIB
         ) as connection:
             with way.trouble():
                 for number in range(20):

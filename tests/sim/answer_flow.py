@@ -1,4 +1,7 @@
-"""The way of one streamed answer from the relay to an endpoint: pieces that are held, joined, cut, changed or lost."""
+"""The way of one streamed answer from the relay to an endpoint: pieces are held, joined, cut, changed or lost.
+
+Here, a *piece* is a part of the HTTP body, not a part of a packet.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,11 @@ class FlowSink:
 
 
 class AnswerFlow:
-    """Pieces arrive in order, split anywhere. At most one fault strikes: after a number of bytes, or at the end."""
+    """Pieces arrive in order, split anywhere. At most one fault strikes.
+
+    STREAM_HELD keeps the whole answer back until its end. Every other fault strikes after a number of bytes, if the
+    answer is that long.
+    """
 
     def __init__(
         self,
@@ -53,7 +60,7 @@ class AnswerFlow:
         self._kept = b""
         self._joined = b""  # pieces that arrive together
         self._joined_until_us = 0  # the time at which they arrive
-        self._free_us = 0
+        self._latest_us = 0  # the latest arrival so far: no piece arrives before an earlier one
         self._is_over = False
 
     def send(self, piece: bytes, arrive_us: int, *, is_last: bool) -> None:
@@ -79,17 +86,17 @@ class AnswerFlow:
     def _join(self, piece: bytes, arrive_us: int, *, is_last: bool) -> bytes:
         """Keep the piece until those that come soon after it have arrived, too. At the last one, return all of them."""
         if arrive_us > self._joined_until_us:
-            self._part()
+            self._release_joined()
         if is_last:
             piece, self._joined = self._joined + piece, b""
             return piece
         if piece and not self._joined:
             self._joined_until_us = until_us = arrive_us + self._shape.joins_us
-            self._clock.at(until_us, lambda: self._part() if self._joined_until_us == until_us else None)
+            self._clock.at(until_us, lambda: self._release_joined() if self._joined_until_us == until_us else None)
         self._joined += piece
         return b""
 
-    def _part(self) -> None:
+    def _release_joined(self) -> None:
         """Let the joined pieces arrive."""
         joined, self._joined = self._joined, b""
         if joined and not self._is_over:
@@ -132,5 +139,5 @@ class AnswerFlow:
         return piece[:at] + self._random.randbytes(between(self._random, 1, 200)) + piece[at:]
 
     def _at(self, time_us: int, act: Callable[[], None]) -> None:
-        self._free_us = max(self._free_us, time_us)
-        self._clock.at(self._free_us, act)
+        self._latest_us = max(self._latest_us, time_us)
+        self._clock.at(self._latest_us, act)

@@ -151,7 +151,7 @@ def _tables(world: World) -> Iterable[str]:
     for party in world.streams[0].parties:
         stats = party.connection.snapshot()
         causes = ", ".join(f"{cause} {count}" for cause, count in sorted(stats.resent_by_cause.items())) or "none"
-        side = "client " if party.initiator else "service"
+        side = "client " if party.is_initiator else "service"
         yield (
             f"{side}: {stats.packets_sent} packets sent, resent {stats.packets_resent} ({causes}), "
             f"spurious {stats.packets_spurious}; RTT {stats.srtt_us / 1000:.0f} ms, RTO {stats.rto_us / 1000:.0f} ms"

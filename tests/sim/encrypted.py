@@ -28,15 +28,15 @@ __all__ = ["EncryptedParty", "offer", "take_up"]
 class EncryptedParty(Party):
     """A party whose bytes pass through TLS. Its connection carries ciphertext."""
 
-    def __init__(self, host: Host, stream: Stream, initiator: bool, connection: Connection, tls: TlsSession) -> None:
-        super().__init__(host, stream, initiator, connection)
-        judge = (lambda key: None) if initiator else None
+    def __init__(self, host: Host, stream: Stream, is_initiator: bool, connection: Connection, tls: TlsSession) -> None:
+        super().__init__(host, stream, is_initiator, connection)
+        judge = (lambda key: None) if is_initiator else None
         self.encrypted = EncryptedConnection(connection, tls, judge)
         self.channel = self.encrypted
 
     def handle(self, event: Event) -> None:
         """Handle an event of the endpoint about this connection."""
-        if isinstance(event, Connected) and self.initiator and not self.connection.handshake.is_encrypted:
+        if isinstance(event, Connected) and self.is_initiator and not self.connection.handshake.is_encrypted:
             raise Violation(f"{self}: its peer has accepted it in clear")
         for shown in self.encrypted.translate(event, self.host.now_us):
             super().handle(shown)

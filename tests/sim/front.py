@@ -51,7 +51,7 @@ class Front:
         if place is None:
             return None
         self._places[place] = None
-        if not place.belongs_to(user) or not place.hold(size):
+        if not place.charge_to(user) or not place.hold(size):
             self.leave(place)
             return None
         return place

@@ -101,7 +101,7 @@ def _demand_clean(party: Party) -> None:
 
 
 def _demand_all(party: Party) -> None:
-    expected = party.stream.down if party.initiator else party.stream.up
+    expected = party.stream.down if party.is_initiator else party.stream.up
     if party.read != len(expected):
         raise Violation(f"{party}: ended after {party.read} of {len(expected)} bytes")
 

@@ -85,8 +85,8 @@ class HttpPath:
         self._flows: dict[int, AnswerFlow] = {}  # by exchange id: streamed answers
         self._next_id = 0
         self._kept = 0
-        self._up_free_us = 0
-        self._down_free_us = 0
+        self._up_free_us = 0  # when all requests will have been sent, so that the path has room for another one
+        self._down_free_us = 0  # the same for responses
         concerned = not plan.nodes or node in plan.nodes
         self._rates = [(kind, plan.rates[kind]) for kind in EXCHANGE_KINDS if concerned and kind in plan.rates]
         self._stream_rates = [(kind, plan.rates[kind]) for kind in STREAM_KINDS if concerned and kind in plan.rates]

@@ -26,7 +26,7 @@ class Pipe:
         self._bytes_per_second = bytes_per_second
         self._deliver = deliver
         self._stalled_until = stalled_until
-        self._free_us = 0
+        self._free_us = 0  # when everything that was written will have been sent
         self._under_way: deque[tuple[int, bytes]] = deque()
         self._alarm: Alarm | None = None
 

@@ -80,7 +80,7 @@ class Stream:
         self.initiator: Party | None = None
         self.acceptor: Party | None = None
         self.dead_acceptors: list[Party] = []
-        """Earlier acceptors, which have died; the initiator may know only one of them."""
+        """Earlier acceptors, which have died. The initiator may still take one of them for its peer."""
         self.refusals = 0
         """Refusals by a relay that did not know the service (yet); the initiator tried again."""
 
@@ -102,12 +102,12 @@ class Stream:
 class Party:
     """One end of one stream. Each call does all that its flows allow at this moment, and never more."""
 
-    def __init__(self, host: Host, stream: Stream, initiator: bool, connection: Connection) -> None:
+    def __init__(self, host: Host, stream: Stream, is_initiator: bool, connection: Connection) -> None:
         spec = stream.spec
         self.host = host
         self.stream = stream
         self.spec = spec
-        self.initiator = initiator
+        self.is_initiator = is_initiator
         self.connection = connection
         self.channel: Channel = connection  # what the application reads and writes
         self.outcome: Outcome | None = None
@@ -115,7 +115,7 @@ class Party:
         self.refusal: RejectReason | int | None = None
         self.text = ""
         self.ended_us = -1  # virtual time
-        self.connected = not initiator
+        self.connected = not is_initiator
         self.written = 0
         self.read = 0
         self.ended_writing = False  # finish() or close() was called, or the peer closed
@@ -123,10 +123,10 @@ class Party:
         self.at_end = False
         self.closed = False  # close() was called
         self.aborted = False
-        self._out = stream.up if initiator else stream.down
-        self._expected = stream.down if initiator else stream.up
-        self._writes: Flow = spec.up if initiator else spec.down
-        self._reads: Flow = spec.down if initiator else spec.up
+        self._out = stream.up if is_initiator else stream.down
+        self._expected = stream.down if is_initiator else stream.up
+        self._writes: Flow = spec.up if is_initiator else spec.down
+        self._reads: Flow = spec.down if is_initiator else spec.up
         self._write_at_us = 0
         self._read_at_us = 0
         self._stop_at = self._reads.stop_at
@@ -145,14 +145,14 @@ class Party:
             case PeerFinished():
                 self._check_end()
             case Closed():
-                self._finish(Outcome.CLEAN, None, "")
+                self._record_outcome(Outcome.CLEAN, None, "")
                 return
             case Lost(reason=reason, text=text):
-                self._finish(Outcome.LOST, reason, text)
+                self._record_outcome(Outcome.LOST, reason, text)
                 return
             case Refused(reason=refusal, text=text):
                 self.refusal = refusal
-                self._finish(Outcome.REFUSED, None, f"{getattr(refusal, 'name', refusal)}: {text}")
+                self._record_outcome(Outcome.REFUSED, None, f"{getattr(refusal, 'name', refusal)}: {text}")
                 return
             case PeerClosed():
                 self.ended_writing = True  # writing is over; received data can still be read
@@ -184,16 +184,19 @@ class Party:
             self.outcome = Outcome.DIED
 
     def peer(self) -> Party | None:
-        """The other end of this connection, if its application has it. A successor of a dead acceptor may have
-        accepted a repeated CONNECT while the initiator still talks to the dead one."""
-        if not self.initiator:
+        """Return the party at the other end of this connection, or None if no application there has got it yet.
+
+        A successor of a dead acceptor may have accepted a repeated CONNECT while the initiator still talks to the dead
+        one.
+        """
+        if not self.is_initiator:
             return self.stream.initiator
         peer_id = self.connection.identity.peer_id
         dead = (each for each in self.stream.dead_acceptors if each.connection.id == peer_id)
         return next(dead, self.stream.acceptor)
 
     def __str__(self) -> str:
-        side = "initiator" if self.initiator else "acceptor"
+        side = "initiator" if self.is_initiator else "acceptor"
         return f"{self.stream}, {side} at node {self.host.index}"
 
     # reading, writing and ending
@@ -240,7 +243,7 @@ class Party:
             if self.read < flow.start_after:
                 return None
             end = min(self.written + flow.write_bytes, limit)
-            if self.spec.echo and not self.initiator:
+            if self.spec.echo and not self.is_initiator:
                 end = min(end, self.read)
             wanted = end - self.written
             if not wanted:
@@ -263,7 +266,7 @@ class Party:
         if ending is Ending.SIMULTANEOUS:
             if all_written and self.read == len(self._expected):
                 self._close()
-        elif ending in (Ending.CLOSE, Ending.EARLY) and self.initiator:
+        elif ending in (Ending.CLOSE, Ending.EARLY) and self.is_initiator:
             if all_written:
                 self._close()
         elif all_written and not self.ended_writing:
@@ -280,15 +283,19 @@ class Party:
             raise Violation(f"{self}: a second end of stream")
         self.at_end = True
         writer = self.peer()
-        if writer is None or not writer.finished or self.read != writer.written:
-            written = writer.written if writer else "nobody"
-            raise Violation(f"{self}: end of stream after {self.read} bytes, written: {written}")
+        found = f"{self}: end of stream after {self.read} bytes"
+        if writer is None:
+            raise Violation(f"{found}, although no application writes")
+        if self.read != writer.written:
+            raise Violation(f"{found}, but {writer.written} were written")
+        if not writer.finished:
+            raise Violation(f"{found}, but the writer has not ended its direction")
 
     def _close(self) -> None:
         self.closed = self.ended_writing = self.finished = True
         self.channel.close(self.host.now_us)
 
-    def _finish(self, outcome: Outcome, reason: LostReason | None, text: str) -> None:
+    def _record_outcome(self, outcome: Outcome, reason: LostReason | None, text: str) -> None:
         self.outcome, self.reason, self.text = outcome, reason, text
         self.ended_us = self.host.clock.now_us
         self.host.ended(self)

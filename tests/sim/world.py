@@ -250,7 +250,7 @@ class World:
         """Both sides close now, or one aborts now, whatever is in flight."""
         for party in each.parties:
             node = self.nodes[party.host.index]
-            if each.spec.ending is Ending.MIDWAY or party.initiator == bool(each.spec.number % 2):
+            if each.spec.ending is Ending.MIDWAY or party.is_initiator == bool(each.spec.number % 2):
                 node.later(0, party.strike_midway)
 
     # reports of nodes (Application)
@@ -323,7 +323,7 @@ class World:
     def moved(self, party: Party, size: int) -> None:
         self.delivered_bytes += size
         if self.moves is not None:
-            self.moves.append((self.clock.now_us, not party.initiator, size))
+            self.moves.append((self.clock.now_us, not party.is_initiator, size))
 
     def ended(self, party: Party) -> None:
         """One side has ended. The stream has ended when both sides have."""

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager, suppress
 
 __all__ = ["Serve", "target", "unix_target"]
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
 async def target(serve: Serve) -> AsyncIterator[int]:
     """Run a TCP server; yields its port. Leaving the context waits for its connections to end."""
-    async with _serving(serve, lambda run: asyncio.start_server(run, HERE, 0)) as server:
+    async with _serving(serve, lambda run: asyncio.start_server(run, LOOPBACK, 0)) as server:
         yield server.sockets[0].getsockname()[1]
 
 

@@ -84,7 +84,7 @@ _encrypted = Accepted(_KEY, False, 65_536, Options(versions=(1, 1), endpoint_id=
 _rejected = Rejected(_KEY, RejectReason.VERSION, "versions 1 to 1", Options(versions=(1, 1)))
 _denied = Rejected(_KEY, RejectReason.DENIED, "")
 _close = End(0, _DIGEST)
-_close_received = End(0, _DIGEST, _TOP)
+_close_with_received = End(0, _DIGEST, _TOP)
 _finish = End(2**40 + 5, bytes(range(240, 256)))
 _ack = Ack(7, 262_144, 0, 7, 0)
 _gaps = Ack(_TOP - 1, 0, 25_000, 6, 3, [(6, 6), (0, 3)])
@@ -97,7 +97,7 @@ _public = ListenState(
 _refused = ListenState(2, ListenStatus.REFUSED, 0, "reports")
 _taken = ListenState(4, ListenStatus.REFUSED, 0, "reports", "another user has this name")
 _ended = Abort(AbortReason.DENIED, "no rule allows db.internal:5432")
-_full = Dropped(DropReason.FULL, _TOP, 1, 65_536)
+_full = Dropped(DropReason.FULL, _TOP, 1, 65_536)  # a relay sends the limit 0 with FULL; 65_536 shows how it is encoded
 _no_route = Dropped(DropReason.NO_ROUTE, 0, 0, 0)
 _edge = Edge(_TOP, 16_384)
 
@@ -130,7 +130,12 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
     ("data_before_accepted", _opening(PacketType.DATA, 0x80000001, b"early"), None, "3.6"),
     ("data_large", _packet(PacketType.DATA, 2, bytes(range(256)) * 16), None, "1.1"),
     ("close", _packet(PacketType.CLOSE, 3, encode_end(_close)), _close, "2.5"),
-    ("close_received", _packet(PacketType.CLOSE, 3, encode_end(_close_received)), _close_received, "2.5, 5.4"),
+    (
+        "close_received",
+        _packet(PacketType.CLOSE, 3, encode_end(_close_with_received)),
+        _close_with_received,
+        "2.5, 5.4",
+    ),
     ("ack", _packet(PacketType.ACK, 0, encode_ack(_ack)), _ack, "2.4"),
     ("ack_ranges_across_the_wrap", _packet(PacketType.ACK, 0, encode_ack(_gaps)), _gaps, "2.4, 4.4"),
     ("shutdown", _packet(PacketType.SHUTDOWN, 0), None, "5.7"),

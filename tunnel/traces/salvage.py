@@ -126,7 +126,7 @@ def salvage_directory(directory: Path) -> list[Path]:
     try:
         if not _lock(descriptor):
             return []
-        left = [path for path in sorted(directory.glob(f"_*{SUFFIX}")) if not _is_written(path.name)]
+        left = [path for path in sorted(directory.glob(f"_*{SUFFIX}")) if not _is_being_written(path.name)]
         return [target for path in left if (target := _salvage(path, descriptor)) is not None]
     finally:
         os.close(descriptor)  # this also ends the lock
@@ -161,15 +161,16 @@ def _salvage(path: Path, directory: int) -> Path | None:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(target)
-    os.fsync(directory)  # or else a crash of the machine could lose both names
+    os.fsync(directory)  # before `path` is removed: otherwise, after a crash of the machine, neither file might exist
     path.unlink()
     return target
 
 
-def _is_written(name: str) -> bool:
+def _is_being_written(name: str) -> bool:
     """Whether the process in the file name (NAME-PID-RANDOM-NUMBER) is alive.
 
-    If another process has taken its PID since, the file is salvaged when a later process begins to trace there.
+    If another process has taken that PID since, the answer is True although no process writes the file. The file is
+    salvaged when the PID is free again and a process begins to trace into this directory.
     """
     parts = name.removesuffix(SUFFIX).rsplit("-", 3)
     if len(parts) != 4 or not parts[1].isdigit():

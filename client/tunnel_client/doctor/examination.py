@@ -167,7 +167,7 @@ def _after_a_problem(report: Report) -> str:
     if (
         report.exit_code != INTEGRITY
         and relay.data.get("status") in (200, 403, 511)
-        and "form" not in relay.data
+        and "body_type" not in relay.data
         and not relay.data.get("products")
     ):
         return f"open {report.relay} in a browser, sign in, and run this again"

@@ -22,7 +22,7 @@ SKEW_S = 60.0
 PAUSE_S = 1.0  # before another attempt, after a 429 or 503 that does not say how long to wait
 PAUSE_S_MAX = 5.0
 _FORWARD_PROXIES = ("Squid", "mitmproxy", "Privoxy", "tinyproxy", "Blue Coat", "Zscaler", "Netskope", "McAfee", "Cisco")
-_FORMS = (MULTIPART, "application/x-www-form-urlencoded", "text/plain")
+_OTHER_TYPES = (MULTIPART, "application/x-www-form-urlencoded", "text/plain")
 
 _PROXY_ANSWERS = "the proxy answers "
 _PROXY_CANNOT = "it cannot reach the relay: check host and port of the URL, and ask whether the relay runs"
@@ -113,7 +113,7 @@ async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
         advice = "sign in there with a browser, or correct the URL"
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, **data)
         return
-    passing = await _passing_form(trials) if reply.status in (400, 403, 406, 415, 500, 501) else ""
+    passing = await _passing_type(trials) if reply.status in (400, 403, 406, 415, 500, 501) else ""
     if not passing:
         text = f"something other than a relay answers ({described(reply)})"
         report.add("relay", Verdict.PROBLEM, text, advice_for(reply), exit_code=UNREACHABLE, **data)
@@ -121,22 +121,22 @@ async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
     text = f"a relay is there, but a hop refuses bodies of the type {OCTETS} ({described(reply)})"
     text += f"; {passing} passes"
     if trials.prober.attached is not None:
-        report.add("relay", Verdict.NOTE, f"{text}, and the tunnel uses it", form=passing, **data)
+        report.add("relay", Verdict.NOTE, f"{text}, and the tunnel uses it", body_type=passing, **data)
         return
     advice = (
         "a web application firewall does that, such as ModSecurity with its core rule set (rule 920420): ask its "
         f"operator to allow {OCTETS} for POST requests to the relay, or use an https:// URL if the firewall stands in "
         "your network"
     )
-    report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, form=passing, **data)
+    report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, body_type=passing, **data)
 
 
-async def _passing_form(trials: Trials) -> str:
+async def _passing_type(trials: Trials) -> str:
     """Return the first other type of body that reaches a relay, or an empty string."""
-    for form in _FORMS:
-        reply = await trials.once(trials.prober.attach_as(form), is_test=True)
+    for body_type in _OTHER_TYPES:
+        reply = await trials.once(trials.prober.attach_as(body_type), is_test=True)
         if reply.kind in ("status", "attached"):
-            return form
+            return body_type
     return ""
 
 

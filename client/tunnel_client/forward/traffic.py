@@ -150,8 +150,8 @@ def _line(report: TrafficReport) -> str:
         f"up {report.bytes_up / _MIB:.1f} MiB",
         f"down {report.bytes_down / _MIB:.1f} MiB",
         f"RTT {report.srtt_us / 1000:.1f} ms",
-        f"repeated {sum(report.exchanges_failed.values())}",
-        f"resent {sum(report.resent.values())}",
+        f"failed exchanges {sum(report.exchanges_failed.values())}",
+        f"resent packets {sum(report.resent.values())}",
     ]
     return " | ".join(parts)
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from loadtests.bench.peers.contenders import CONTENDERS, HERE, Contender, Started
+from loadtests.bench.peers.contenders import CONTENDERS, LOOPBACK, Contender, Started
 from loadtests.bench.peers.journey import PACE_BYTES_S, Journey, Outcome
 from loadtests.bench.peers.weather import WEATHERS, Weather
 from loadtests.bench.programs import MissingPeerError
@@ -37,7 +37,7 @@ _Named = TypeVar("_Named", Contender, Weather)
 def survive(contender: Contender, weather: Weather, size_bytes: int) -> Outcome:
     """Send one checked connection through a contender under one kind of fault; return its outcome."""
     journey = Journey(size_bytes)
-    with ExitStack() as stack, socket.create_server((HERE, 0)) as listening:
+    with ExitStack() as stack, socket.create_server((LOOPBACK, 0)) as listening:
         started = contender.start(stack, listening.getsockname()[1], weather.front)
         return asyncio.run(_survive(journey, listening, started, kills=weather.kills))
 

@@ -17,7 +17,7 @@ from loadtests.harness.relays import RelayProcess, exit_process
 
 __all__ = ["CONTENDERS", "Contender", "Front", "Started"]
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 Front = Callable[[int], AbstractContextManager[int]]
 """Starts an intermediary in front of a server; takes the server's port and yields the port for clients."""
 
@@ -43,9 +43,9 @@ def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
     def start(stack: ExitStack, target: int, front: Front) -> Started:
         relay = stack.enter_context(RelayProcess())
         stack.enter_context(exit_process(relay))
-        url = f"http://{HERE}:{stack.enter_context(front(relay.port))}"
+        url = f"http://{LOOPBACK}:{stack.enter_context(front(relay.port))}"
         local = stack.enter_context(hold_port())
-        options = ("--relay", url, "--proxy", "", "--carrier", carrier, f"{local}:{HERE}:{target}")
+        options = ("--relay", url, "--proxy", "", "--carrier", carrier, f"{local}:{LOOPBACK}:{target}")
         forward = Process(
             python_command("tunnel_client", "forward", *options),
             ready=says_event("listening"),
@@ -60,18 +60,18 @@ def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
 def _chisel(stack: ExitStack, target: int, front: Front) -> Started:
     program = find_peer("chisel", "go install github.com/jpillora/chisel@latest")
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
-    server = start_peer(stack, [program, "server", "--host", HERE, "--port", str(port)], port)
-    url = f"http://{HERE}:{stack.enter_context(front(port))}"
-    start_peer(stack, [program, "client", url, f"{HERE}:{local}:{HERE}:{target}"], local)
+    server = start_peer(stack, [program, "server", "--host", LOOPBACK, "--port", str(port)], port)
+    url = f"http://{LOOPBACK}:{stack.enter_context(front(port))}"
+    start_peer(stack, [program, "client", url, f"{LOOPBACK}:{local}:{LOOPBACK}:{target}"], local)
     return Started(local, server)
 
 
 def _wstunnel(stack: ExitStack, target: int, front: Front) -> Started:
     program = find_peer("wstunnel", "https://github.com/erebe/wstunnel/releases")
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
-    server = start_peer(stack, [program, "server", f"ws://{HERE}:{port}"], port)
-    url = f"ws://{HERE}:{stack.enter_context(front(port))}"
-    start_peer(stack, [program, "client", "-L", f"tcp://{HERE}:{local}:{HERE}:{target}", url], local)
+    server = start_peer(stack, [program, "server", f"ws://{LOOPBACK}:{port}"], port)
+    url = f"ws://{LOOPBACK}:{stack.enter_context(front(port))}"
+    start_peer(stack, [program, "client", "-L", f"tcp://{LOOPBACK}:{local}:{LOOPBACK}:{target}", url], local)
     return Started(local, server)
 
 
@@ -84,7 +84,7 @@ def _xray(stack: ExitStack, target: int, front: Front) -> Started:
     stream = {"network": "xhttp", "xhttpSettings": {"path": "/x", "mode": "packet-up"}}
 
     def command(name: str, inbound: dict[str, Any], outbound: dict[str, Any]) -> list[str]:
-        config = {"log": {"loglevel": "error"}, "inbounds": [{"listen": HERE, **inbound}], "outbounds": [outbound]}
+        config = {"log": {"loglevel": "error"}, "inbounds": [{"listen": LOOPBACK, **inbound}], "outbounds": [outbound]}
         file = directory / f"{name}.json"
         file.write_text(json.dumps(config), encoding="utf-8")
         return [program, "run", "-c", str(file)]
@@ -94,9 +94,9 @@ def _xray(stack: ExitStack, target: int, front: Front) -> Started:
     door = {
         "port": local,
         "protocol": "dokodemo-door",
-        "settings": {"address": HERE, "port": target, "network": "tcp"},
+        "settings": {"address": LOOPBACK, "port": target, "network": "tcp"},
     }
-    there = {"address": HERE, "port": stack.enter_context(front(port)), "users": [{**user, "encryption": "none"}]}
+    there = {"address": LOOPBACK, "port": stack.enter_context(front(port)), "users": [{**user, "encryption": "none"}]}
     outbound = {"protocol": "vless", "settings": {"vnext": [there]}, "streamSettings": stream}
     start_peer(stack, command("client", door, outbound), local)
     return Started(local, server)
@@ -106,9 +106,9 @@ def _httptunnel(stack: ExitStack, target: int, front: Front) -> Started:
     server_program = find_peer("hts", "apt-get install httptunnel")
     client_program = find_peer("htc", "apt-get install httptunnel")
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
-    server = start_peer(stack, [server_program, "-w", "-F", f"{HERE}:{target}", f"{HERE}:{port}"], port)
+    server = start_peer(stack, [server_program, "-w", "-F", f"{LOOPBACK}:{target}", f"{LOOPBACK}:{port}"], port)
     front_port = stack.enter_context(front(port))
-    start_peer(stack, [client_program, "-w", "-F", str(local), f"{HERE}:{front_port}"], local)
+    start_peer(stack, [client_program, "-w", "-F", str(local), f"{LOOPBACK}:{front_port}"], local)
     return Started(local, server)
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from loadtests.bench.peers.contenders import HERE, Front
+from loadtests.bench.peers.contenders import LOOPBACK, Front
 from loadtests.bench.programs import wait_listening
 from loadtests.harness.nginx import Nginx
 from loadtests.harness.processes import Process, python_command
@@ -34,7 +34,7 @@ def _nothing(port: int) -> Iterator[int]:
 
 @contextmanager
 def _nginx(port: int) -> Iterator[int]:
-    with Nginx(f"http://{HERE}:{port}") as nginx:
+    with Nginx(f"http://{LOOPBACK}:{port}") as nginx:
         wait_listening(nginx.process, nginx.port)
         yield nginx.port
 
@@ -42,10 +42,10 @@ def _nginx(port: int) -> Iterator[int]:
 @contextmanager
 def _losses(port: int) -> Iterator[int]:
     options = ("--seed", "1", "--drop-request", "0.05", "--drop-response", "0.05")
-    there = ("--listen", f"{HERE}:0", "--upstream", f"http://{HERE}:{port}")
+    there = ("--listen", f"{LOOPBACK}:0", "--upstream", f"http://{LOOPBACK}:{port}")
     proxy = Process(python_command("loadtests.faultproxy", *there, *options), ready=lambda line: "http://" in line)
     with proxy:
-        url = proxy.ready_line.split(f"http://{HERE}:")[1]
+        url = proxy.ready_line.split(f"http://{LOOPBACK}:")[1]
         yield int(url.split()[0].strip("/,;"))
 
 

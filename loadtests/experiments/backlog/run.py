@@ -1,4 +1,8 @@
-"""The four measures of a backlog, in phases of a few seconds."""
+"""The four measures of a backlog, in phases of a few seconds.
+
+The processors are shared out as if there were two machines: one for the master, its sender and its live consumer, and
+one for the replica and all that catch up. Without a replica, those that catch up are on the second machine, too.
+"""
 
 import json
 import os
@@ -135,18 +139,21 @@ def _measure(
     with hold_port() as port, hold_port() as replica_port:
         master, replica = f"127.0.0.1:{port}", f"127.0.0.1:{replica_port}"
         name = "with a replica" if has_replica else "without a replica"
-        processes = [_broker(port, place / "master", "", replica if has_replica else "")]
+        brokers = [_broker(port, place / "master", "", replica if has_replica else "")]
         if has_replica:
-            processes.append(_broker(replica_port, place / "replica", master, ""))
+            brokers.append(_broker(replica_port, place / "replica", master, ""))
         try:
-            for process in processes:
-                process.start().wait_ready()
+            for broker, processors in zip(brokers, _machines(), strict=False):
+                _start(broker, processors).wait_ready()
             told(f"{name}: the sender")
             figures.sender_alone = _together(("producer", master, seconds, 0))[0]["per_second"]
             sender, far = _together(("producer", master, seconds, 0), ("reader", master, seconds))
             figures.sender_beside_reader = sender["per_second"]
             figures.reader = far["per_second"]
             figures.reader_redirected = bool(far["redirected"])
+            if has_replica:
+                told(f"{name}: the replica copies what was sent")
+                _together(("level", master, replica))
             told(f"{name}: live messages")
             live = ("producer", master, seconds + 1, _LIVE_RATE)
             figures.live_p99_ms_alone = _live(master, seconds, live)
@@ -156,8 +163,21 @@ def _measure(
                 rates = [far["per_second"] for far in _together(*[("reader", master, seconds)] * count)]
                 figures.readers.append(Readers(count, sum(rates), min(rates)))
         finally:
-            for process in processes:
-                process.kill()
+            for broker in brokers:
+                broker.kill()
+
+
+def _machines() -> tuple[set[int], set[int]]:
+    """Return the processors of the two machines: half of this one's each, or the only one for both."""
+    processors = sorted(os.sched_getaffinity(0))
+    half = len(processors) // 2
+    return set(processors[half:]), set(processors[:half] or processors)
+
+
+def _start(process: Process, processors: set[int]) -> Process:
+    process.start()
+    os.sched_setaffinity(process.pid, processors)
+    return process
 
 
 def _broker(port: int, directory: Path, master: str, replica: str) -> Process:
@@ -171,8 +191,11 @@ def _live(master: str, seconds: float, *others: tuple[object, ...]) -> float:
 
 
 def _together(*sides: tuple[object, ...]) -> list[dict[str, float]]:
-    """Run these processes at once; return the JSON that each prints at its end."""
-    processes = [Process(python_command(_SIDES, *map(str, side))).start() for side in sides]
+    """Run these processes at once, readers on the second machine; return the JSON that each prints at its end."""
+    near, far = _machines()
+    processes = [
+        _start(Process(python_command(_SIDES, *map(str, side))), far if side[0] == "reader" else near) for side in sides
+    ]
     try:
         for process in processes:
             if process.wait(300):

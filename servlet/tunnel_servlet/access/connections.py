@@ -129,7 +129,7 @@ class Place:
         if not self._has_left:
             self._connections.free(self, count)
 
-    def belongs_to(self, user: str) -> bool:
+    def charge_to(self, user: str) -> bool:
         """Charge the connection to this user from now on. Return False if the user has too many connections."""
         if self._has_left:
             return True

@@ -31,7 +31,7 @@ class Counters(msgspec.Struct):
     packets_invalid: int = 0  # malformed, or not allowed from an endpoint
     packets_misaddressed: int = 0  # the destination is not the one that is bound (9.1)
     packets_too_large: int = 0
-    packets_dropped_full: int = 0  # named in DROPPED(full), or control packets without room
+    packets_dropped_full: int = 0  # named in DROPPED(full), or control packets for which there was no room
     packets_without_route: int = 0
 
     connects: int = 0  # including repeats

@@ -280,7 +280,7 @@ def _identify(relay: Relay, request: web.Request) -> Identity:
     authorization = request.headers.get("Authorization")
     identity = relay.identify(authorization)
     if identity is not None:
-        if isinstance(request.protocol, RelayHandler) and not request.protocol.belongs_to(identity.user):
+        if isinstance(request.protocol, RelayHandler) and not request.protocol.charge_to(identity.user):
             raise _Refusal(429, StatusCode.BUSY, f"{identity.user} has too many connections open", _BUSY_RETRY_S)
         return identity
     wait_s = relay.rejected(authorization, request.remote or "")

@@ -34,15 +34,18 @@ _ADMIN_CONNECTIONS_MAX = 16
 _ADMIN_BYTES_MAX = 4 << 20
 _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
-_PIECE_BYTES = 4 * 1024  # of a head, a chunked body or websocket frames, parsed before their cost is charged
+_PIECE_BYTES = 4 * 1024  # heads, chunked bodies and websocket frames are parsed and charged in pieces of this size
 _AHEAD_REQUESTS = 2  # aiohttp parses this many ahead on a connection, then stops reading from it; its default is 32
-_READ_BUFFER_BYTES = 64 * 1024  # of a body; reading pauses above twice this size, until less than this size is unread
+# Reading pauses when more than twice this number of a body's bytes wait unread, until fewer than this number wait.
+_READ_BUFFER_BYTES = 64 * 1024
 
 
-# aiohttp has no option for the length of its queue of parsed requests. Each takes 4 KiB, and tens of objects for the
-# garbage collector to visit. After a request whose body came later than its head, aiohttp's parser counts one request
-# too many, but never two. So the parser may count to one more than the queue holds: it then stops only when the queue
-# is full, and starts again when a handler empties the queue.
+# aiohttp has no option for the length of its queue of parsed requests. Each request takes 4 KiB, and tens of objects
+# for the garbage collector to visit. Two limits must be set: that of the queue, which `RelayHandler` sets, and this one
+# of the parser, which counts the requests in the queue itself. After a request whose body came later than its head, the
+# parser counts one request too many (never two). So its limit is one higher: otherwise it could stop although the queue
+# has room, and nothing would start it again. Now it stops only when the queue is full, and a handler that empties the
+# queue starts it again.
 web_protocol.MAX_MSG_QUEUE_SIZE = _AHEAD_REQUESTS + 1
 
 
@@ -64,10 +67,10 @@ class RelayHandler(web.RequestHandler):
         self._server = server
         self._clock = loop
         self._deadline: asyncio.TimerHandle | None = None
-        self._unread: asyncio.Handle | None = None  # runs while a part of an answer has not left this process
-        self._unread_bytes = 0
-        self._link: asyncio.WriteTransport | None = None
-        self._answer_number = 0  # the host's number of the request that was answered last
+        self._answer_timer: asyncio.Handle | None = None  # set while a part of an answer waits in this process
+        self._answer_bytes = 0  # charged for this part
+        self._output: asyncio.WriteTransport | None = None
+        self._answer_number = 0  # the number that the SwitchHost gave the request that was answered last
         self._is_idle = True  # no request is being handled
         self._turns = server.turns
         self._is_held = False  # nothing is read until it is the payer's turn
@@ -84,13 +87,14 @@ class RelayHandler(web.RequestHandler):
         began = self._began()
         super().connection_made(transport)
         if isinstance(transport, asyncio.WriteTransport):
-            self._link = transport
+            self._output = transport
             # `pause_writing` is called as soon as an answer must wait; with 0, TLS would call it for an empty buffer.
             transport.set_write_buffer_limits(high=1)
         self._expect_headers()
         if self._turns is not None:
             self._turns.join(self._payer, self, self.place.source)
-            self._clock.call_soon(self._hold_reading)  # a transport begins to read after this call
+            # Not at once: the transport begins to read only after `connection_made` has returned.
+            self._clock.call_soon(self._hold_reading)
         self._charge(began)
 
     def data_received(self, data: bytes) -> None:
@@ -167,26 +171,26 @@ class RelayHandler(web.RequestHandler):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread_bytes = self._link.get_write_buffer_size() if self._link is not None else 0
-        if self.place.hold(self._unread_bytes):
-            self._unread = self._clock.call_later(self._server.limits.answer_seconds, self._not_read)
+        self._answer_bytes = self._output.get_write_buffer_size() if self._output is not None else 0
+        if self.place.hold(self._answer_bytes):
+            self._answer_timer = self._clock.call_later(self._server.limits.answer_seconds, self._cut_unread_answer)
         else:
-            self._unread_bytes = 0
-            self._unread = self._clock.call_soon(self._not_read)
+            self._answer_bytes = 0
+            self._answer_timer = self._clock.call_soon(self._cut_unread_answer)
 
     def resume_writing(self) -> None:
-        self._read()
+        self._forget_answer()
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         began = self._began()
         self._stop()
-        self._read()
+        self._forget_answer()
         self._leave_turns()
         super().connection_lost(exc)
         # Thousands of connections can end at once. Without references back to this object, their memory is free now,
-        # and not when the collector finds them, which in an idle relay may be never. (aiohttp's task uses neither of
-        # these two any more: it was cancelled, since the server has `handler_cancellation`.)
+        # and not when the collector finds them, which in an idle relay may be never. (aiohttp's task uses neither
+        # `_messages` nor `_keepalive_handle` any more: it was cancelled, since the server has `handler_cancellation`.)
         self._messages.clear()
         self._keepalive_handle = None
         self._charge(began)
@@ -208,8 +212,8 @@ class RelayHandler(web.RequestHandler):
 
     def cut_answer(self, number: int) -> None:
         """Cut the connection if the answer to this request waits in this process for its client to read."""
-        if self._unread is not None and number == self._answer_number:
-            self._not_read()
+        if self._answer_timer is not None and number == self._answer_number:
+            self._cut_unread_answer()
 
     def close_unread(self) -> None:
         """Close the connection after this answer, even if the rest of the request's body has not been read."""
@@ -243,7 +247,7 @@ class RelayHandler(web.RequestHandler):
 
         uvloop raises RuntimeError where an answer is written to a connection that has just ended.
         """
-        if self._link is not None and not self._link.is_closing():
+        if self._output is not None and not self._output.is_closing():
             _log.error("failed", address=self.place.source, exc_info=kw.get("exc_info"))
 
     # --- turns
@@ -252,10 +256,10 @@ class RelayHandler(web.RequestHandler):
     def _payer(self) -> str:
         return self.place.user or UNAUTHENTICATED
 
-    def belongs_to(self, user: str) -> bool:
+    def charge_to(self, user: str) -> bool:
         """Charge the connection to this user from now on. Return False if the user has too many connections."""
         payer = self._payer
-        if not self.place.belongs_to(user):
+        if not self.place.charge_to(user):
             return False
         if self._turns is not None and payer != user:
             self._turns.leave(payer, self, self.place.source)
@@ -323,29 +327,31 @@ class RelayHandler(web.RequestHandler):
         if self._is_idle:
             self.force_close()
 
-    def _not_read(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-        self._unread = None
+    def _cut_unread_answer(self) -> None:
+        """Cut the connection, because its client does not read the answer."""
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+        self._answer_timer = None
         self._cut()
 
     def _cut(self) -> None:
         """End the connection at once: closing it would wait until the answer is read."""
         self._rest = b""
-        if self._link is not None:
-            self._link.abort()
+        if self._output is not None:
+            self._output.abort()
 
     def _stop(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _read(self) -> None:
-        self.place.free(self._unread_bytes)
-        self._unread_bytes = 0
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+    def _forget_answer(self) -> None:
+        """Note that no part of an answer waits any more: the client has read it, or the connection is lost."""
+        self.place.free(self._answer_bytes)
+        self._answer_bytes = 0
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
 
 
 class _Server(web.Server):

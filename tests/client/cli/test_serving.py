@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess
-from tests.client.cli.commands.rig import HERE, echo, target
+from tests.client.cli.commands.rig import LOOPBACK, echo, target
 from tests.support.loops import in_loop
 from tunnel.command_line import configure_log
 from tunnel_client.cli.commands.forward import announce
@@ -65,7 +65,7 @@ async def logged(process: Process, name: str) -> None:
 
 
 async def say(port: int, words: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection(HERE, port)
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
     writer.write(words)
     writer.write_eof()
     heard = await reader.read(-1)
@@ -77,10 +77,10 @@ async def say(port: int, words: bytes) -> bytes:
 async def test_a_forward_serves_until_a_signal_stops_it() -> None:
     async with target(echo) as port:
         with RelayProcess(inline_exit=True) as relay:
-            forward = command(relay, "forward", "--stats", "3600", f"0:{HERE}:{port}", "--carrier", "poll")
+            forward = command(relay, "forward", "--stats", "3600", f"0:{LOOPBACK}:{port}", "--carrier", "poll")
             async with forward:
                 line = json.loads(forward.ready_line)
-                assert line["target"] == f"{HERE}:{port}"
+                assert line["target"] == f"{LOOPBACK}:{port}"
                 local = int(line["bind"].rpartition(":")[2])
                 assert await say(local, b"hello") == b"hello"
                 await relay.replace()
@@ -106,7 +106,7 @@ async def test_a_relay_that_stays_away_is_exit_code_6() -> None:
 async def test_a_forward_outlives_a_relay_that_is_away_for_longer_than_the_user_timeout() -> None:
     async with target(echo) as port:
         with RelayProcess(inline_exit=True) as relay:
-            async with command(relay, "forward", "--user-timeout", "1", f"0:{HERE}:{port}") as forward:
+            async with command(relay, "forward", "--user-timeout", "1", f"0:{LOOPBACK}:{port}") as forward:
                 local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
                 relay.process.kill()
                 for _ in range(2):
@@ -118,14 +118,14 @@ async def test_a_forward_outlives_a_relay_that_is_away_for_longer_than_the_user_
 
 @in_loop
 async def test_sigterm_frees_the_port_and_lets_moving_connections_finish(relay: RelayProcess) -> None:
-    async with target(echo) as port, command(relay, "forward", f"0:{HERE}:{port}") as forward:
+    async with target(echo) as port, command(relay, "forward", f"0:{LOOPBACK}:{port}") as forward:
         local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
-        reader, writer = await asyncio.open_connection(HERE, local)
+        reader, writer = await asyncio.open_connection(LOOPBACK, local)
         writer.write(b"before")
         assert await reader.readexactly(6) == b"before"
         forward.signal(signal.SIGTERM)
         await logged(forward, "stopping")
-        with socket.create_server((HERE, local)):
+        with socket.create_server((LOOPBACK, local)):
             writer.write(b"after")
             assert await reader.readexactly(5) == b"after"
         writer.close()
@@ -138,9 +138,9 @@ async def test_sigterm_frees_the_port_and_lets_moving_connections_finish(relay: 
 async def test_sigterm_ends_idle_connections_and_a_second_signal_ends_the_command(
     again: signal.Signals | None, relay: RelayProcess
 ) -> None:
-    async with target(echo) as port, command(relay, "forward", f"0:{HERE}:{port}") as forward:
+    async with target(echo) as port, command(relay, "forward", f"0:{LOOPBACK}:{port}") as forward:
         local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
-        reader, writer = await asyncio.open_connection(HERE, local)
+        reader, writer = await asyncio.open_connection(LOOPBACK, local)
         writer.write(b"before")
         assert await reader.readexactly(6) == b"before"
         forward.signal(signal.SIGTERM)
@@ -222,7 +222,7 @@ def test_an_invalid_number_of_seconds_is_refused(text: str, capsys: pytest.Captu
 
 def test_a_port_in_use_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TUNNEL_RELAY", "http://127.0.0.1:9")
-    with socket.create_server((HERE, 0)) as taken:
+    with socket.create_server((LOOPBACK, 0)) as taken:
         code, text = code_of(capsys, "forward", f"{taken.getsockname()[1]}:db:1")
     assert code == 2
     assert "something listens there already: stop it, or choose another port" in text
@@ -243,7 +243,7 @@ def closing(sock: socket.socket) -> Iterator[socket.socket]:
 
 def test_listening_beyond_this_machine_is_warned_about() -> None:
     configure_log("warning")
-    with capture_logs() as logs, closing(bind(Address(HERE, 0))):
+    with capture_logs() as logs, closing(bind(Address(LOOPBACK, 0))):
         assert logs == []
     with capture_logs() as logs, closing(bind(Address("0.0.0.0", 0))):
         assert [log["event"] for log in logs] == ["open_to_others"]
@@ -277,7 +277,7 @@ def test_the_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) 
 
 @in_loop
 async def test_a_forward_with_a_rate_carries_all_bytes(relay: RelayProcess) -> None:
-    async with target(echo) as port, command(relay, "forward", "--rate", "8 MiB/s", f"0:{HERE}:{port}") as forward:
+    async with target(echo) as port, command(relay, "forward", "--rate", "8 MiB/s", f"0:{LOOPBACK}:{port}") as forward:
         local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
         data = bytes(range(256)) * 8192
         assert await say(local, data) == data

@@ -15,7 +15,7 @@ from tunnel.wire import Attached
 from tunnel_client.doctor.findings import Finding, Report
 from tunnel_client.doctor.trials import Trials
 
-__all__ = ["LIMITS", "Asked", "Path", "Played", "answered", "cut", "finding", "foreign", "prober", "trials"]
+__all__ = ["LIMITS", "Asked", "FakeProber", "Path", "answered", "cut", "finding", "foreign", "prober", "trials"]
 
 EPOCH = 7
 LIMITS = Attached(bytes(16), EPOCH, 1, True, 64 << 10, 32 << 10, 30_000, 0, 0, 8)
@@ -31,7 +31,7 @@ class Asked:
     size: int = 0
     hold_s: float = 0
     lane: int = 0
-    form: str = ""
+    body_type: str = ""
 
 
 Path = Callable[[Asked], "Reply | None"]
@@ -58,7 +58,7 @@ class _Own:
     opened = 0
 
 
-class Played:
+class FakeProber:
     """A prober that sends nothing. `attaching`: the outcomes of `attach`, one after the other.
 
     `caches`: a hop answers `repeat` with its copy of the answer to the last `exchange`. `path`: returns the reply to
@@ -113,8 +113,8 @@ class Played:
         reply.epoch = self._epochs.pop(0) if self._epochs else EPOCH
         return reply
 
-    async def attach_as(self, form: str) -> Reply:
-        reply = self._find("attach_as", form=form) or answered("status", 415)
+    async def attach_as(self, body_type: str) -> Reply:
+        reply = self._find("attach_as", body_type=body_type) or answered("status", 415)
         if reply.kind == "attached":
             self.attached = LIMITS
         return reply
@@ -175,8 +175,8 @@ class Played:
     async def own_connection(self) -> AsyncIterator[_Own]:
         yield _Own()
 
-    def _find(self, kind: str, size: int = 0, hold_s: float = 0, lane: int = 0, form: str = "") -> Reply | None:
-        self.asked.append(Asked(kind, len(self.asked) + 1, size, hold_s, lane, form))
+    def _find(self, kind: str, size: int = 0, hold_s: float = 0, lane: int = 0, body_type: str = "") -> Reply | None:
+        self.asked.append(Asked(kind, len(self.asked) + 1, size, hold_s, lane, body_type))
         return self._path(self.asked[-1])
 
 
@@ -184,14 +184,14 @@ def _of_the_relay(status: int) -> Reply:
     return foreign(status, "Bad Request", server="Python/3.11 aiohttp/3.14.5")
 
 
-def prober(played: Played) -> Prober:
-    """Return the played prober in the place of a real one."""
-    return cast(Prober, played)
+def prober(fake: FakeProber) -> Prober:
+    """Return the fake prober in the place of a real one."""
+    return cast(Prober, fake)
 
 
-def trials(played: Played) -> Trials:
-    """Return trials on the played prober."""
-    return Trials(prober(played))
+def trials(fake: FakeProber) -> Trials:
+    """Return trials on the fake prober."""
+    return Trials(prober(fake))
 
 
 def finding(report: Report, step: str) -> Finding:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.client.doctor.prober import Asked, Played, answered, cut, finding, foreign, trials
+from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.loops import run
 from tunnel.carriers.probe import Reply
 from tunnel.exit_codes import OK, UNREACHABLE
@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def polled(path: Callable[[Asked], Reply | None]) -> tuple[bool, Report, Trials]:
-    report, found = Report("http://relay.invalid"), trials(Played(path=path))
+    report, found = Report("http://relay.invalid"), trials(FakeProber(path=path))
     works: list[bool] = []
 
     async def main() -> None:
@@ -123,7 +123,7 @@ def test_requests_that_a_hop_repeats_are_counted() -> None:
 )
 def test_the_reason_why_a_link_fails_is_explained(reason: str, text: str) -> None:
     report = Report("http://relay.invalid")
-    run(examine_link(report, trials(Played(link=reason))))
+    run(examine_link(report, trials(FakeProber(link=reason))))
     found = finding(report, "link")
     assert text in found.text
     assert "<" not in found.text
@@ -133,5 +133,5 @@ def test_the_reason_why_a_link_fails_is_explained(reason: str, text: str) -> Non
 
 def test_behind_a_forward_proxy_https_is_recommended_for_a_link() -> None:
     report = Report("http://relay.invalid")
-    run(examine_link(report, trials(Played(link="HTTP 403", proxy="http://proxy.invalid:3128"))))
+    run(examine_link(report, trials(FakeProber(link="HTTP 403", proxy="http://proxy.invalid:3128"))))
     assert "https:// URL" in finding(report, "link").advice

@@ -9,7 +9,7 @@ import pytest
 
 from tests.carriers.test_poll import server_tls
 from tests.client.doctor.hops import opening_proxy
-from tests.client.doctor.prober import Played, finding, prober
+from tests.client.doctor.prober import FakeProber, finding, prober
 from tests.client.doctor.test_examination import TLS, doctor, quick, tls_relay
 from tests.client.rig import TOKEN, Rig
 from tests.support.loops import run
@@ -39,7 +39,7 @@ def test_issuers_are_public_private_or_devices(
 
     monkeypatch.setattr("tunnel_client.doctor.certificate_steps.issuer_of", issuer_of)
     report = Report("")
-    run(examine_certificate(report, prober(Played(url="https://relay.invalid")), [], devices, None))
+    run(examine_certificate(report, prober(FakeProber(url="https://relay.invalid")), [], devices, None))
     found = finding(report, "TLS")
     assert (found.verdict, found.data["intercepted"]) == (verdict, intercepted)
     assert issuer in found.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client.doctor.prober import Asked, Played, answered, finding, foreign, trials
+from tests.client.doctor.prober import Asked, FakeProber, answered, finding, foreign, trials
 from tests.support.loops import run
 from tunnel.carriers.probe import Reply
 from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
@@ -16,8 +16,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.doctor.connection_steps._SETTLE_S", 0.0)
 
 
-def at_once(played: Played, failed: Reply | None = None) -> Report:
-    report, found = Report(""), trials(played)
+def at_once(fake: FakeProber, failed: Reply | None = None) -> Report:
+    report, found = Report(""), trials(fake)
     if failed is not None:
         found.failed.append(failed)
     run(examine_at_once(report, found))
@@ -25,7 +25,7 @@ def at_once(played: Played, failed: Reply | None = None) -> Report:
 
 
 def test_a_rate_limit_is_not_taken_for_a_limit_of_requests_at_once() -> None:
-    report = at_once(Played(path=lambda asked: foreign(429) if asked.hold_s and asked.lane > 3 else None))
+    report = at_once(FakeProber(path=lambda asked: foreign(429) if asked.hold_s and asked.lane > 3 else None))
     assert finding(report, "rate limit").text.startswith("a hop limits the rate: 4 of 6 requests that came together")
     assert finding(report, "at once").verdict is Verdict.SKIPPED
 
@@ -34,8 +34,8 @@ def test_accidents_are_not_taken_for_a_limit_of_requests_at_once() -> None:
     def path(asked: Asked) -> Reply | None:
         return foreign(200) if asked.hold_s and asked.lane == 2 else None
 
-    assert finding(at_once(Played(path=path), foreign(200)), "at once").verdict is Verdict.SKIPPED
-    found = finding(at_once(Played(path=path)), "at once")
+    assert finding(at_once(FakeProber(path=path), foreign(200)), "at once").verdict is Verdict.SKIPPED
+    found = finding(at_once(FakeProber(path=path)), "at once")
     assert (found.verdict, found.data) == (Verdict.OK, {"requests": 5})
 
 
@@ -45,7 +45,7 @@ def test_late_answers_show_a_queue() -> None:
         reply.seconds = 3.0
         return reply if asked.hold_s and asked.lane else None
 
-    report = at_once(Played(path=path))
+    report = at_once(FakeProber(path=path))
     assert "only one request passes at once; the others wait until" in finding(report, "at once").text
 
 
@@ -54,8 +54,8 @@ def test_a_hop_that_delays_requests_is_found_if_many_at_once_are_no_faster(
     monkeypatch: pytest.MonkeyPatch, together_s: float, is_limited: bool
 ) -> None:
     monkeypatch.setattr("tunnel_client.doctor.connection_steps.TURNS_S", 0.1)
-    report, played = Report(""), Played(delay_s=together_s)
-    found = trials(played)
+    report, fake = Report(""), FakeProber(delay_s=together_s)
+    found = trials(fake)
     found.median_s = found.worst_s = 0.05
     run(examine_at_once(report, found))
     steps = [one.step for one in report.findings]
@@ -63,26 +63,26 @@ def test_a_hop_that_delays_requests_is_found_if_many_at_once_are_no_faster(
 
 
 def test_a_path_on_which_no_request_may_wait_is_not_judged() -> None:
-    found = finding(at_once(Played(path=lambda asked: foreign(504) if asked.hold_s else None)), "at once")
+    found = finding(at_once(FakeProber(path=lambda asked: foreign(504) if asked.hold_s else None)), "at once")
     assert found.verdict is Verdict.SKIPPED
     assert "HTTP 504" in found.text
 
 
 def test_it_is_noted_whether_an_http_connection_carries_several_exchanges() -> None:
-    report, played = Report(""), Played(reuses=False)
-    run(examine_reuse(report, trials(played)))
+    report, fake = Report(""), FakeProber(reuses=False)
+    run(examine_reuse(report, trials(fake)))
     assert finding(report, "connections").data == {"reused": False}
-    assert played.is_fresh
-    report, played = Report(""), Played()
-    run(examine_reuse(report, trials(played)))
+    assert fake.is_fresh
+    report, fake = Report(""), FakeProber()
+    run(examine_reuse(report, trials(fake)))
     assert finding(report, "connections").data == {"reused": True}
-    assert not played.is_fresh
+    assert not fake.is_fresh
 
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_a_hold_that_is_cut_is_reported_with_the_answer_that_cut_it(most: int) -> None:
     report = Report("")
-    found = trials(Played(path=lambda asked: foreign(504, "", server="nginx/1.2") if asked.hold_s else None))
+    found = trials(FakeProber(path=lambda asked: foreign(504, "", server="nginx/1.2") if asked.hold_s else None))
     found.requests_max = most
     run(examine_timeouts(report, found, 0.01))
     line = finding(report, "hold limit")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.client.doctor.prober import EPOCH, Asked, Played, answered, cut, finding, foreign, trials
+from tests.client.doctor.prober import EPOCH, Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.loops import in_loop, run
 from tunnel.carriers.probe import Reply
 from tunnel.exit_codes import OK, UNREACHABLE
@@ -17,7 +17,7 @@ PAGE = "<html><body><h1>400 Bad request</h1>\nYour browser sent an invalid reque
 
 
 def hops(reply: Reply, **answers: Reply) -> Report:
-    report, found = Report(""), trials(Played(path=lambda asked: answers.get(asked.kind)))
+    report, found = Report(""), trials(FakeProber(path=lambda asked: answers.get(asked.kind)))
 
     async def main() -> None:
         examine_hops(report, found, await recognise(found, reply))
@@ -74,7 +74,7 @@ async def test_losing_a_request_for_the_name_of_a_hop_is_no_failure_of_the_path(
     def path(asked: Asked) -> Reply | None:
         raise cut()
 
-    found = trials(Played(path=path))
+    found = trials(FakeProber(path=path))
     await recognise(found, relay_says())
     assert (found.products, found.failed) == ([], [])
     assert await recognise(found, None) == []
@@ -94,10 +94,10 @@ async def test_losing_a_request_for_the_name_of_a_hop_is_no_failure_of_the_path(
 @in_loop
 async def test_relays_that_take_turns_are_told_from_one_that_restarted(epochs: Sequence[int], verdict: Verdict) -> None:
     report = Report("")
-    played = Played([answered("attached")], epochs=epochs)
-    await played.attach()
-    played.tries = 0
-    is_one = await examine_relays(report, trials(played))
+    fake = FakeProber([answered("attached")], epochs=epochs)
+    await fake.attach()
+    fake.tries = 0
+    is_one = await examine_relays(report, trials(fake))
     found = finding(report, "relays")
     assert found.verdict is verdict
     assert is_one == (verdict is not Verdict.PROBLEM)

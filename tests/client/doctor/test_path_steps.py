@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client.doctor.prober import Asked, Played, answered, cut, finding, foreign, trials
+from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.loops import run
 from tunnel.carriers.probe import Reply
 from tunnel_client.doctor.findings import Report, Verdict
@@ -17,8 +17,8 @@ def no_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.doctor.path_steps.AFTER_FAILURE_S", 0.001)
 
 
-def examined(played: Played, *, pause_s: float = 0.0) -> Report:
-    report, found = Report("http://relay.invalid"), trials(played)
+def examined(fake: FakeProber, *, pause_s: float = 0.0) -> Report:
+    report, found = Report("http://relay.invalid"), trials(fake)
 
     async def main() -> None:
         await examine_path(report, found, 64 << 10)
@@ -32,7 +32,7 @@ def examined(played: Played, *, pause_s: float = 0.0) -> Report:
 
 @pytest.mark.parametrize("caches", [False, True])
 def test_a_hop_that_answers_from_its_cache_is_found(caches: bool) -> None:
-    found = finding(examined(Played(caches=caches)), "caching")
+    found = finding(examined(FakeProber(caches=caches)), "caching")
     assert (found.verdict is Verdict.NOTE) == found.data["cached"] == caches
     assert found.text.startswith("a hop answers from its cache" if caches else "every request is answered by the relay")
 
@@ -45,7 +45,7 @@ def test_a_lost_exchange_is_counted_and_the_steps_go_on() -> None:
         return None
 
     lost: list[int] = []
-    report = examined(Played(path=path))
+    report = examined(FakeProber(path=path))
     assert report.exit_code == 0
     assert finding(report, "altering").verdict is Verdict.OK
     found = finding(report, "reliability")
@@ -55,7 +55,7 @@ def test_a_lost_exchange_is_counted_and_the_steps_go_on() -> None:
 
 
 def test_no_step_takes_another_server_for_the_relay_and_each_step_is_reported() -> None:
-    report = examined(Played(path=lambda asked: foreign(503, "", server="nginx/1.2")))
+    report = examined(FakeProber(path=lambda asked: foreign(503, "", server="nginx/1.2")))
     verdicts = {one.step: one.verdict for one in report.findings}
     skipped = dict.fromkeys(("buffering", "caching", "altering", "headers"), Verdict.SKIPPED)
     assert verdicts == {**skipped, "throughput": Verdict.NOTE, "reliability": Verdict.NOTE}
@@ -67,20 +67,20 @@ def test_altered_data_is_counted() -> None:
     def path(asked: Asked) -> Reply | None:
         return answered("damaged", 200, "3 bytes were added") if asked.size else None
 
-    found = finding(examined(Played(path=path)), "altering")
+    found = finding(examined(FakeProber(path=path)), "altering")
     assert found.text == "3 of 3 exchanges arrived altered (3 bytes were added)"
 
 
 def test_a_hop_that_removes_headers_is_found() -> None:
-    assert finding(examined(Played()), "headers").verdict is Verdict.OK
-    stripped = Played(path=lambda asked: answered() if asked.kind == "claim_exit" else None)
+    assert finding(examined(FakeProber()), "headers").verdict is Verdict.OK
+    stripped = FakeProber(path=lambda asked: answered() if asked.kind == "claim_exit" else None)
     assert finding(examined(stripped), "headers").data == {"stripped": True}
     exit_ = answered()
     exit_.headers["cache-control"] = "no-store, no-transform"
-    is_exit = Played(path=lambda asked: exit_ if asked.kind == "claim_exit" else None)
+    is_exit = FakeProber(path=lambda asked: exit_ if asked.kind == "claim_exit" else None)
     assert finding(examined(is_exit), "headers").verdict is Verdict.OK
 
 
 def test_where_the_rate_is_limited_no_load_is_tried() -> None:
-    found = finding(examined(Played(), pause_s=0.001), "throughput")
+    found = finding(examined(FakeProber(), pause_s=0.001), "throughput")
     assert found.verdict is Verdict.SKIPPED

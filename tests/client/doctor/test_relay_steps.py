@@ -7,7 +7,7 @@ from email.utils import formatdate
 
 import pytest
 
-from tests.client.doctor.prober import Asked, Played, answered, cut, finding, foreign, trials
+from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.loops import run
 from tunnel.carriers.failures import Failure
 from tunnel.carriers.probe import MULTIPART, ProbeError, Reply
@@ -27,11 +27,11 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.doctor.relay_steps.PAUSE_S_MAX", 0.0)
 
 
-def examined(played: Played) -> tuple[bool, Report]:
+def examined(fake: FakeProber) -> tuple[bool, Report]:
     report, works = Report("http://relay.invalid"), []
 
     async def main() -> None:
-        works.append(await examine_relay(report, trials(played)))
+        works.append(await examine_relay(report, trials(fake)))
 
     run(main())
     return works[0], report
@@ -41,7 +41,7 @@ def examined(played: Played) -> tuple[bool, Report]:
 def test_a_wrong_clock_is_reported_with_the_direction_in_which_to_set_it(theirs_s: int, word: str) -> None:
     reply = answered("attached")
     reply.headers["date"] = formatdate(time.time() + theirs_s, usegmt=True)
-    _, report = examined(Played([reply]))
+    _, report = examined(FakeProber([reply]))
     found = finding(report, "clock")
     assert found.verdict is Verdict.NOTE
     assert f" s {word} the other side" in found.text
@@ -53,7 +53,7 @@ def test_a_wrong_clock_is_reported_with_the_direction_in_which_to_set_it(theirs_
 def test_a_clock_that_is_half_a_minute_off_is_good_enough(skew_s: int) -> None:
     reply = answered("attached")
     reply.headers["date"] = formatdate(time.time() + skew_s, usegmt=True)
-    assert finding(examined(Played([reply]))[1], "clock").verdict is Verdict.OK
+    assert finding(examined(FakeProber([reply]))[1], "clock").verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_clock_that_is_half_a_minute_off_is_good_enough(skew_s: int) -> None:
 def test_a_relay_that_refuses_us_is_told_from_one_that_cannot_be_reached(
     status: int, why: str, wait_ms: int, code: int, text: str, advice: str
 ) -> None:
-    works, report = examined(Played([answered("status", status, why, wait_ms=wait_ms)] * 3))
+    works, report = examined(FakeProber([answered("status", status, why, wait_ms=wait_ms)] * 3))
     found = finding(report, "relay")
     assert not works
     assert (report.exit_code, found.verdict) == (code, Verdict.PROBLEM)
@@ -78,13 +78,13 @@ def test_a_relay_that_refuses_us_is_told_from_one_that_cannot_be_reached(
 
 
 def test_a_wrong_token_is_sent_only_once() -> None:
-    played = Played([answered("status", 401, "no such token")] * 3)
-    examined(played)
-    assert played.tries == 1
+    fake = FakeProber([answered("status", 401, "no such token")] * 3)
+    examined(fake)
+    assert fake.tries == 1
 
 
 def test_a_missing_token_is_told_from_one_that_a_hop_removed() -> None:
-    _, report = examined(Played([answered("status", 401, NO_TOKEN)], token=None))
+    _, report = examined(FakeProber([answered("status", 401, NO_TOKEN)], token=None))
     found = finding(report, "relay")
     assert found.text == "a tunnel relay answers and asks for a token, but none is set"
     assert "--token-file FILE" in found.advice
@@ -92,7 +92,7 @@ def test_a_missing_token_is_told_from_one_that_a_hop_removed() -> None:
 
 @pytest.mark.parametrize("first", [CUT, foreign(200), foreign(503, "", server="nginx")])
 def test_attempts_that_failed_before_one_worked_are_reported_but_are_no_problem(first: Reply | ProbeError) -> None:
-    works, report = examined(Played([first, first, answered("attached")]))
+    works, report = examined(FakeProber([first, first, answered("attached")]))
     assert works
     assert (report.exit_code, finding(report, "relay").verdict) == (OK, Verdict.OK)
     found = finding(report, "first answer")
@@ -101,7 +101,7 @@ def test_attempts_that_failed_before_one_worked_are_reported_but_are_no_problem(
 
 
 def test_a_path_on_which_every_attempt_fails_is_a_problem() -> None:
-    works, report = examined(Played([CUT] * 3))
+    works, report = examined(FakeProber([CUT] * 3))
     assert not works
     found = finding(report, "relay")
     assert (report.exit_code, found.verdict, found.data["kind"]) == (UNREACHABLE, Verdict.PROBLEM, "cut")
@@ -113,21 +113,21 @@ def test_a_path_on_which_every_attempt_fails_is_a_problem() -> None:
 )
 def test_a_proxy_that_does_not_connect_us_is_told_from_one_that_is_away(answer: str, advice: str) -> None:
     failed = ProbeError(Failure("proxy", f"the proxy answers {answer}"))
-    _, report = examined(Played([failed] * 3, url="https://relay.invalid:8443", proxy="http://proxy.invalid:3128"))
+    _, report = examined(FakeProber([failed] * 3, url="https://relay.invalid:8443", proxy="http://proxy.invalid:3128"))
     found = finding(report, "relay")
     assert found.text == f"the proxy http://proxy.invalid:3128 does not connect us to relay.invalid:8443 ({answer})"
     assert advice in found.advice
     away = ProbeError(Failure("proxy", "the proxy cannot be reached (the connection was refused)"))
-    _, report = examined(Played([away] * 3, proxy="http://proxy.invalid:3128"))
+    _, report = examined(FakeProber([away] * 3, proxy="http://proxy.invalid:3128"))
     assert finding(report, "relay").text.startswith("nothing answers at the proxy http://proxy.invalid:3128")
 
 
 @pytest.mark.parametrize("kind", ["proxy-password", "certificate"])
 def test_a_failure_that_another_attempt_cannot_change_is_tried_only_once(kind: str) -> None:
-    played = Played([ProbeError(Failure(kind, "the proxy asks for Basic: give user and password"))] * 3)
-    works, report = examined(played)
+    fake = FakeProber([ProbeError(Failure(kind, "the proxy asks for Basic: give user and password"))] * 3)
+    works, report = examined(fake)
     assert not works
-    assert played.tries == 1
+    assert fake.tries == 1
     if kind == "proxy-password":
         found = finding(report, "proxy login")
         assert (report.exit_code, found.text) == (NOT_AUTHENTICATED, "the proxy asks for Basic")
@@ -136,38 +136,39 @@ def test_a_failure_that_another_attempt_cannot_change_is_tried_only_once(kind: s
 
 def test_a_firewall_that_refuses_only_our_type_of_body_is_told_from_a_login_page() -> None:
     blocked = foreign(403, PAGE_OF_APACHE, server="Apache/2.4.71 (Debian)")
-    _, report = examined(Played([blocked] * 3))
+    _, report = examined(FakeProber([blocked] * 3))
     found = finding(report, "relay")
-    assert found.data["form"] == MULTIPART
+    assert found.data["body_type"] == MULTIPART
     assert "refuses bodies of the type application/octet-stream (HTTP 403 from Apache 2.4.71)" in found.text
     assert "multipart/form-data passes" in found.text
     assert "ModSecurity" in found.advice
-    _, report = examined(Played([blocked] * 3, path=lambda asked: blocked))
+    _, report = examined(FakeProber([blocked] * 3, path=lambda asked: blocked))
     found = finding(report, "relay")
     assert found.text == "something other than a relay answers (HTTP 403 from Apache 2.4.71)"
     assert "login or block page" in found.advice
 
 
-def test_a_relay_that_understands_the_form_that_passes_is_used() -> None:
+def test_a_relay_that_understands_the_type_of_body_that_passes_is_used() -> None:
     blocked = foreign(403, PAGE_OF_APACHE)
-    works, report = examined(Played([blocked] * 3, path=lambda asked: answered("attached") if asked.form else None))
+    fake = FakeProber([blocked] * 3, path=lambda asked: answered("attached") if asked.body_type else None)
+    works, report = examined(fake)
     found = finding(report, "relay")
     assert works
     assert (report.exit_code, found.verdict) == (OK, Verdict.NOTE)
     assert found.text.endswith("multipart/form-data passes, and the tunnel uses it")
 
 
-def test_a_firewall_that_passes_only_another_form_is_reported_with_that_form() -> None:
+def test_a_firewall_that_passes_only_another_type_of_body_is_reported_with_that_type() -> None:
     def path(asked: Asked) -> Reply | None:
-        return foreign(406) if asked.form == MULTIPART else None
+        return foreign(406) if asked.body_type == MULTIPART else None
 
-    _, report = examined(Played([foreign(406)] * 3, path=path))
-    assert finding(report, "relay").data["form"] == "application/x-www-form-urlencoded"
+    _, report = examined(FakeProber([foreign(406)] * 3, path=path))
+    assert finding(report, "relay").data["body_type"] == "application/x-www-form-urlencoded"
 
 
 def test_a_redirect_is_reported_with_its_target_and_without_its_query() -> None:
     reply = foreign(302, "", location="http://login.invalid/?secret=1")
-    _, report = examined(Played([reply] * 3))
+    _, report = examined(FakeProber([reply] * 3))
     found = finding(report, "relay")
     assert found.text == "something other than a relay answers and redirects to http://login.invalid/"
     assert "secret" not in repr(report)

@@ -25,7 +25,7 @@ async def test_failures_are_counted_by_cause_with_a_limit_on_causes() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
         traffic = Traffic(attachment)
         for number in range(30):
-            traffic.read_closed(f"Error{number}: details")
+            traffic.read_closed(f"Error{number}: details")  # as the attachment does when an exchange or a link failed
         traffic.read_closed("Error3: other details")
         failures = traffic.report().exchanges_failed
     assert len(failures) == 21
@@ -84,7 +84,7 @@ async def test_traffic_is_reported_periodically_and_at_the_end() -> None:
         assert logs[-1]["connections"] == 0
 
 
-class Played:
+class FakeStats:
     """An attachment, or one of its connections, of which only the statistics matter."""
 
     def __init__(self, found: object, *, is_over: bool = False) -> None:
@@ -100,14 +100,14 @@ class Played:
 
 def attached(carrier: str = "link http://relay through proxy", *, is_attached: bool = True) -> Traffic:
     stats = AttachmentStats(is_attached, carrier, "", 0, 0, {})
-    return Traffic(cast(Attachment, Played(stats)))
+    return Traffic(cast(Attachment, FakeStats(stats)))
 
 
 def connection(factor: int) -> TunnelSide:
     """A connection; each of its counts is a different multiple of the factor."""
     return cast(
         TunnelSide,
-        Played(
+        FakeStats(
             ConnectionStats(
                 bytes_acknowledged=3 * factor << 20,
                 bytes_delivered=5 * factor << 20,
@@ -122,7 +122,7 @@ def connection(factor: int) -> TunnelSide:
 
 
 def end(traffic: Traffic, side: TunnelSide) -> None:
-    cast(Played, side).is_over = True
+    cast(FakeStats, side).is_over = True
     traffic.ended(side)
 
 
@@ -177,8 +177,8 @@ def test_a_line_for_a_terminal_has_all_totals(traffic: Traffic, start: str) -> N
         patch.setattr(sys, "stderr", terminal)
         run(main())
     assert terminal.getvalue() == (
-        f"{start}connections 1 open, 1 in all, 2 failed | up 9.0 MiB | down 15.0 MiB | RTT 51.0 ms | repeated 1 | "
-        "resent 40\n"
+        f"{start}connections 1 open, 1 in all, 2 failed | up 9.0 MiB | down 15.0 MiB | RTT 51.0 ms | "
+        "failed exchanges 1 | resent packets 40\n"
     )
     assert terminal.flushed
 

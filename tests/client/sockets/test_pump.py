@@ -61,7 +61,7 @@ async def test_a_reset_does_not_wait_for_an_application_that_has_closed() -> Non
     assert near.descriptor < 0
 
 
-class Played(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """A tunnel connection whose far side the test plays. `log` records the calls; `reads` says whether the far side may
     deliver data."""
 
@@ -99,7 +99,7 @@ class Spliced:
     application: socket.socket
     near: NearSide
     far: FarSide
-    played: Played
+    transport: FakeTransport
 
     async def __aenter__(self) -> "Spliced":
         loop = asyncio.get_running_loop()
@@ -109,8 +109,8 @@ class Spliced:
         self.application.setblocking(False)
         sock.setblocking(False)
         self.ended: asyncio.Future[Side] = loop.create_future()
-        self.far, self.played = FarSide(), Played()
-        self.far.connection_made(self.played)
+        self.far, self.transport = FarSide(), FakeTransport()
+        self.far.connection_made(self.transport)
         self.near = NearSide(sock, 0, lambda side, error: self.ended.set_result(side))
         await loop.create_connection(lambda: self.near, sock=sock)
         splice(self.near, self.far)
@@ -140,7 +140,7 @@ async def test_an_answer_is_delivered_whole_although_the_peer_left_our_bytes_unr
     """As with an early 413: the answer arrives up to its clean end, although data that we wrote is lost."""
     async with Spliced() as pair:
         pair.far.data_received(ANSWER)
-        pair.played.write_error = ResetError("bytes of ours were not read")
+        pair.transport.write_error = ResetError("bytes of ours were not read")
         pair.far.eof_received()
         assert await pair.received() == (len(ANSWER), "end")
 
@@ -149,8 +149,8 @@ async def test_an_answer_is_delivered_whole_although_the_peer_left_our_bytes_unr
 async def test_writing_after_the_far_side_was_lost_keeps_the_pending_answer() -> None:
     async with Spliced() as pair:
         pair.far.data_received(ANSWER)
-        pair.played.write_error = ResetError("bytes of ours were not read")
-        pair.far.connection_lost(pair.played.write_error)
+        pair.transport.write_error = ResetError("bytes of ours were not read")
+        pair.far.connection_lost(pair.transport.write_error)
         pair.near.data_received(b"late")
         assert await pair.received() == (len(ANSWER), "reset")
 
@@ -158,10 +158,10 @@ async def test_writing_after_the_far_side_was_lost_keeps_the_pending_answer() ->
 @in_loop
 async def test_writing_to_a_peer_that_reads_no_more_is_a_reset_at_once() -> None:
     async with Spliced() as pair:
-        pair.played.write_error = ResetError("bytes of ours were not read")
+        pair.transport.write_error = ResetError("bytes of ours were not read")
         pair.near.data_received(b"more")
         assert await pair.received() == (0, "reset")
-        assert pair.played.log == ["write", "abort"]
+        assert pair.transport.log == ["write", "abort"]
 
 
 @in_loop
@@ -174,7 +174,7 @@ async def test_a_reset_by_the_application_after_both_ends_does_not_abort_the_tun
         pair.application.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         pair.application.close()
         await pair.ended
-        assert pair.played.log == ["eof", "close"]
+        assert pair.transport.log == ["eof", "close"]
 
 
 @in_loop
@@ -198,7 +198,7 @@ async def test_an_application_that_closed_after_its_end_is_noticed_when_the_peer
         pair.far.data_received(b"once")
         async with asyncio.timeout(10):
             await pair.ended
-        assert pair.played.log == ["eof", "abort"]
+        assert pair.transport.log == ["eof", "abort"]
 
 
 @in_loop
@@ -217,12 +217,12 @@ async def test_the_kernel_is_told_to_probe_an_application_that_ended_its_directi
 async def test_an_application_that_reads_slowly_pauses_the_tunnel_until_it_has_read() -> None:
     async with Spliced() as pair:
         pair.far.data_received(ANSWER)
-        assert not pair.played.reads
+        assert not pair.transport.reads
         size = 0
         async with asyncio.timeout(10):
             while size < len(ANSWER):
                 size += len(await asyncio.get_running_loop().sock_recv(pair.application, 1 << 20))
-        assert pair.played.reads
+        assert pair.transport.reads
 
 
 @in_loop

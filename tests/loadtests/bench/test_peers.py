@@ -13,7 +13,7 @@ import pytest
 from loadtests.bench import programs
 from loadtests.bench.peers import journey as journeys
 from loadtests.bench.peers.__main__ import main, survive
-from loadtests.bench.peers.contenders import CONTENDERS, HERE, Contender, Front, Started
+from loadtests.bench.peers.contenders import CONTENDERS, LOOPBACK, Contender, Front, Started
 from loadtests.bench.peers.journey import End, Journey, Outcome
 from loadtests.bench.peers.weather import WEATHERS
 from loadtests.harness.ports import hold_port
@@ -71,7 +71,7 @@ def travel(handler: Handler, size_bytes: int = MIB) -> Outcome:
             await handled
 
     async def run() -> Outcome:
-        async with await asyncio.start_server(connected, HERE, 0) as server:
+        async with await asyncio.start_server(connected, LOOPBACK, 0) as server:
             outcome = await Journey(size_bytes).travel(server.sockets[0].getsockname()[1])
             for writer in writers:
                 writer.transport.abort()

@@ -35,7 +35,7 @@ def test_two_users_of_one_address_share_its_places_until_their_tokens_come() -> 
     places = [admitted(connections, "x") for _ in range(2)]
     assert connections.admit("x") is None
     assert connections.admit("y") is not None
-    assert places[0].belongs_to("ann")
+    assert places[0].charge_to("ann")
     assert (connections.total, connections.unauthenticated) == (3, 2)
     assert connections.admit("x") is not None
 
@@ -43,15 +43,15 @@ def test_two_users_of_one_address_share_its_places_until_their_tokens_come() -> 
 def test_two_users_have_their_own_places() -> None:
     connections = Connections(16, 4, 1, BYTES)
     first, second, third = (admitted(connections, "x") for _ in range(3))
-    assert first.belongs_to("ann")
-    assert first.belongs_to("ann")
-    assert not second.belongs_to("ann")
+    assert first.charge_to("ann")
+    assert first.charge_to("ann")
+    assert not second.charge_to("ann")
     assert (second.user, connections.unauthenticated) == ("", 2)
-    assert third.belongs_to("bob")
-    assert not third.belongs_to("ann")
+    assert third.charge_to("bob")
+    assert not third.charge_to("ann")
     first.leave()
-    assert third.belongs_to("ann")
-    assert second.belongs_to("bob")
+    assert third.charge_to("ann")
+    assert second.charge_to("bob")
 
 
 def test_a_source_gets_a_quarter_and_unauthenticated_clients_get_half_of_all_places() -> None:
@@ -62,18 +62,18 @@ def test_a_source_gets_a_quarter_and_unauthenticated_clients_get_half_of_all_pla
     admitted(connections, "y")
     last = admitted(connections, "y")
     assert connections.admit("z") is None
-    assert last.belongs_to("ann")
+    assert last.charge_to("ann")
     assert connections.admit("z") is not None
 
 
 def test_the_total_of_places_is_limited_too() -> None:
     connections = Connections(1, 100, 100, BYTES)
     place = admitted(connections, "x")
-    assert place.belongs_to("ann")
+    assert place.charge_to("ann")
     assert connections.admit("y") is None
     place.leave()
     place.leave()
-    assert place.belongs_to("bob")  # the connection has ended: nothing is charged any more
+    assert place.charge_to("bob")  # the connection has ended: nothing is charged any more
     assert (connections.total, connections.unauthenticated) == (0, 0)
     assert connections.admit("y") is not None
 
@@ -81,8 +81,8 @@ def test_the_total_of_places_is_limited_too() -> None:
 def test_two_users_no_user_holds_more_bytes_than_stay_free_for_others() -> None:
     connections = Connections(16, 16, 16, BYTES)
     first, second, other = (admitted(connections, "x") for _ in range(3))
-    assert first.belongs_to("ann")
-    assert second.belongs_to("ann")
+    assert first.charge_to("ann")
+    assert second.charge_to("ann")
     assert first.hold(300)
     assert second.hold(200)
     assert not second.hold(1)
@@ -91,7 +91,7 @@ def test_two_users_no_user_holds_more_bytes_than_stay_free_for_others() -> None:
     assert connections.held_bytes == 750
     first.free(100)
     assert not second.hold(51)
-    assert other.belongs_to("bob")
+    assert other.charge_to("bob")
     assert other.held_bytes == 250
     other.leave()
     assert connections.held_bytes == 400

@@ -85,21 +85,21 @@ def test_an_open_relay_allows_names_and_public_private_and_loopback_addresses_on
     assert table.may_listen("open", "reports")
 
 
-HERE = "in the relay's configuration, this line would allow it:"
+ADVICE = "in the relay's configuration, this line would allow it:"
 
 
 @pytest.mark.parametrize(
     ("user", "target", "clause"),
     [
-        ("eve", DB, f'under [users.eve] {HERE} connect = ["db.internal:5432"]'),
-        ("ann", DB, f'under [users.ann] {HERE} connect = ["web:80", "db.internal:5432"]'),
-        ("a.b@c", DB, f'under [users."a.b@c"] {HERE} connect = ["db.internal:5432"]'),
-        ("ann", REPORTS, f'under [users.ann] {HERE} services = ["x", "reports"]'),
-        ("eve", Target(TargetKind.TCP, "udp:Dns.Internal.", 53), f'{HERE} connect = ["udp/dns.internal:53"]'),
-        ("eve", Target(TargetKind.TCP, "10.0.0.1", 22), f'{HERE} connect = ["10.0.0.1:22"]'),
-        ("eve", Target(TargetKind.TCP, "fd00::1", 22), f'{HERE} connect = ["[fd00::1]:22"]'),
+        ("eve", DB, f'under [users.eve] {ADVICE} connect = ["db.internal:5432"]'),
+        ("ann", DB, f'under [users.ann] {ADVICE} connect = ["web:80", "db.internal:5432"]'),
+        ("a.b@c", DB, f'under [users."a.b@c"] {ADVICE} connect = ["db.internal:5432"]'),
+        ("ann", REPORTS, f'under [users.ann] {ADVICE} services = ["x", "reports"]'),
+        ("eve", Target(TargetKind.TCP, "udp:Dns.Internal.", 53), f'{ADVICE} connect = ["udp/dns.internal:53"]'),
+        ("eve", Target(TargetKind.TCP, "10.0.0.1", 22), f'{ADVICE} connect = ["10.0.0.1:22"]'),
+        ("eve", Target(TargetKind.TCP, "fd00::1", 22), f'{ADVICE} connect = ["[fd00::1]:22"]'),
         ("eve", Target(TargetKind.SERVICE, 'a"\\\n'), 'services = ["a\\"\\\\\\U0000000a"]'),
-        ("crowd", REPORTS, f'under [users.crowd] {HERE} services = [..., "reports"]'),
+        ("crowd", REPORTS, f'under [users.crowd] {ADVICE} services = [..., "reports"]'),
     ],
 )
 def test_a_denial_prints_the_line_that_would_allow_it(user: str, target: Target, clause: str) -> None:
@@ -110,7 +110,7 @@ def test_a_denial_prints_the_line_that_would_allow_it(user: str, target: Target,
     assert denied.text.startswith("no rule allows ")
     assert denied.text.endswith(clause)
     if "..." not in clause:
-        table, line = denied.text.partition("under ")[2].split(f" {HERE} ")
+        table, line = denied.text.partition("under ")[2].split(f" {ADVICE} ")
         grants = parse_config(f"{table}\n{line}\n", "r.toml").grants
         assert isinstance(grants.authorise(user, target), Hand)
 
@@ -136,7 +136,7 @@ def test_an_open_relay_allows_services_beside_rules_for_targets() -> None:
 def test_an_open_relay_without_services_prints_the_line_for_everyone() -> None:
     denied = GrantTable(everyone=Grant(services=("x",))).widened([], is_open=True).authorise("open", REPORTS)
     assert isinstance(denied, Deny)
-    assert denied.text.endswith(f'under [everyone] {HERE} services = ["x", "reports"]')
+    assert denied.text.endswith(f'under [everyone] {ADVICE} services = ["x", "reports"]')
 
 
 ANY_NAME = Grant(listen=("*",))

@@ -26,8 +26,6 @@ from tunnel_servlet.web.running import RunningRelay
 
 __all__ = ["certificates"]
 
-HERE = "127.0.0.1"
-
 
 class Rig:
     """A relay at which ann and bob may each open one port and one host name. Otherwise both have the same rights."""
@@ -55,7 +53,7 @@ def replace_tls(address: ListenAddress) -> ListenAddress:
 
 def usual(ports: dict[str, int]) -> dict[str, Grant]:
     def grant(user: str) -> Grant:
-        public = (parse_public_address(f"{HERE}:{ports[user]}"),)
+        public = (parse_public_address(f"{LOOPBACK.host}:{ports[user]}"),)
         return Grant(listen=("*",), services=("*",), public=public, public_hosts=(f"{user}.example",))
 
     return {user: grant(user) for user in ("ann", "bob")}
@@ -105,9 +103,9 @@ async def echo(reader: StreamReader, writer: StreamWriter) -> None:
     writer.close()
 
 
-async def talk(port: int, sent: bytes, *, ends: bool = False, source: str = HERE) -> bytes:
+async def talk(port: int, sent: bytes, *, ends: bool = False, source: str = LOOPBACK.host) -> bytes:
     """Send bytes to a public port, and return all that comes back, or `reset` if the connection was reset."""
-    reader, writer = await asyncio.open_connection(HERE, port, local_addr=(source, 0))
+    reader, writer = await asyncio.open_connection(LOOPBACK.host, port, local_addr=(source, 0))
     try:
         writer.write(sent)
         if ends:
@@ -126,7 +124,7 @@ async def shut(*writers: asyncio.StreamWriter) -> None:
     await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
-async def request(port: int, host: str, *lines: str, body: bytes = b"", source: str = HERE) -> bytes:
+async def request(port: int, host: str, *lines: str, body: bytes = b"", source: str = LOOPBACK.host) -> bytes:
     head = "\r\n".join([f"POST /path?x=1 HTTP/1.1\r\nHost: {host}", *lines, "", ""])
     return await talk(port, head.encode() + body, source=source)
 
@@ -204,7 +202,7 @@ async def test_one_place_leads_to_one_service_and_one_service_to_one_place() -> 
 async def test_a_port_that_another_program_has_is_refused_with_the_reason() -> None:
     async with rig() as world:
         place, why = PublicPlace(world.ports["ann"]), r"the relay cannot open port .*: Address already in use"
-        with socket.create_server((HERE, place.port)), pytest.raises(DeniedError, match=why):
+        with socket.create_server((LOOPBACK.host, place.port)), pytest.raises(DeniedError, match=why):
             await world.serve("ann", "raw", place)
 
 
@@ -220,7 +218,7 @@ async def removes_a_rule(everyone: Grant) -> None:
         rest = Grant(listen=("*",), services=() if everyone.services else ("*",))
         server = await world.serve("ann", "raw", PublicPlace(port), echo)
         await world.serve("bob", "other", PublicPlace(world.ports["bob"]), echo)
-        reader, writer = await asyncio.open_connection(HERE, port)
+        reader, writer = await asyncio.open_connection(LOOPBACK.host, port)
         writer.write(b"x")
         assert await reader.readexactly(1) == b"x"
         world.running.relay.reload(replace(world.running.config, grants=world.grants(everyone, ann=rest)))
@@ -239,7 +237,7 @@ async def test_a_rule_with_another_address_closes_the_port_until_the_service_is_
         port = world.ports["ann"]
         wide, narrow = (
             msgspec.structs.replace(usual(world.ports)["ann"], public=(parse_public_address(f"{address}:{port}"),))
-            for address in ("0.0.0.0", HERE)
+            for address in ("0.0.0.0", LOOPBACK.host)
         )
         world.running.relay.reload(replace(world.running.config, grants=world.grants(ann=wide)))
         server = await world.serve("ann", "raw", PublicPlace(port), echo)
@@ -261,8 +259,8 @@ async def test_a_rule_with_another_address_closes_the_port_until_the_service_is_
 async def test_a_place_stays_open_when_the_service_cannot_have_another_one() -> None:
     async with rig() as world:
         port = world.ports["ann"]
-        with hold_port() as other, socket.create_server((HERE, other)):
-            public = tuple(parse_public_address(f"{HERE}:{each}") for each in (port, other))
+        with hold_port() as other, socket.create_server((LOOPBACK.host, other)):
+            public = tuple(parse_public_address(f"{LOOPBACK.host}:{each}") for each in (port, other))
             both = msgspec.structs.replace(usual(world.ports)["ann"], public=public)
             world.running.relay.reload(replace(world.running.config, grants=world.grants(ann=both)))
             await world.serve("ann", "raw", PublicPlace(port), echo)
@@ -478,7 +476,7 @@ def test_public_http_works_over_tls(certificates: Path) -> None:
         async with rig(tls=files(certificates)) as world:
             await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
             for host, status in (("ann.example", b"200"), ("other.example", b"404")):
-                reader, writer = await asyncio.open_connection(HERE, world.http, ssl=context)
+                reader, writer = await asyncio.open_connection(LOOPBACK.host, world.http, ssl=context)
                 writer.write(f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 4\r\n\r\nbody".encode())
                 said = await reader.read()
                 assert said.startswith(b"HTTP/1.1 " + status)

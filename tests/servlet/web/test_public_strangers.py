@@ -14,8 +14,8 @@ import msgspec
 import pytest
 import uvloop
 
-from tests.servlet.rig import KEYS, TOKENS, until
-from tests.servlet.web.test_public_ports import HERE, echo, greet, request, rig, shut, talk, usual
+from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, until
+from tests.servlet.web.test_public_ports import echo, greet, request, rig, shut, talk, usual
 from tests.support.loops import in_loop, run
 from tunnel import PublicPlace, StreamReader, StreamWriter, attach
 from tunnel_servlet.access.tokens import TokenTable
@@ -38,7 +38,9 @@ async def test_one_address_cannot_take_all_connections(limit: dict[str, Any]) ->
     """It gets the number that the operator gave one address, and never more than half of all."""
     async with rig(**limit) as world:
         await world.serve("ann", "site", PublicPlace(host="ann.example", http=True))
-        silent = [await asyncio.open_connection(HERE, world.http, local_addr=("127.0.0.2", 0)) for _ in range(10)]
+        silent = [
+            await asyncio.open_connection(LOOPBACK.host, world.http, local_addr=("127.0.0.2", 0)) for _ in range(10)
+        ]
         ended = [asyncio.ensure_future(reader.read()) for reader, _ in silent[4:]]
         for outcome in await asyncio.gather(*ended, return_exceptions=True):
             assert outcome == b"" or isinstance(outcome, ConnectionError)
@@ -51,7 +53,7 @@ async def test_the_strangers_of_one_user_leave_room_for_those_of_another() -> No
     async with rig(public_connections_max=8) as world:
         await world.serve("ann", "raw", PublicPlace(world.ports["ann"]), echo)
         await world.serve("bob", "other", PublicPlace(world.ports["bob"]), echo)
-        held = [await asyncio.open_connection(HERE, world.ports["ann"]) for _ in range(4)]
+        held = [await asyncio.open_connection(LOOPBACK.host, world.ports["ann"]) for _ in range(4)]
         for reader, writer in held:
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
@@ -129,7 +131,7 @@ async def test_no_connection_is_counted_any_more_when_the_strangers_have_gone() 
         await world.serve("ann", "raw", PublicPlace(world.ports["ann"]), echo)
         server = await world.serve("bob", "site", PublicPlace(host="bob.example", http=True))
         for number in range(30):
-            _, writer = await asyncio.open_connection(HERE, world.ports["ann"] if number % 2 else world.http)
+            _, writer = await asyncio.open_connection(LOOPBACK.host, world.ports["ann"] if number % 2 else world.http)
             writer.write(b"GET / HTTP/1.1\r\nHost: bob.example\r\n\r\n")
             writer.transport.abort()
             await shut(writer)

@@ -94,8 +94,8 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=1000,
         metavar="N",
-        help="write a partition to the disk when N of its messages are not there yet, or earlier, if a producer or a "
-        "reader waits for them (default: 1000)",
+        help="write a partition to the disk when N of its messages are in memory alone, or earlier, if a producer or a "
+        "reader waits for one of them (default: 1000)",
     )
     group.add_argument(
         "--flush-after",

@@ -68,8 +68,8 @@ async def _connect(settings: RelaySettings, target: Address, arguments: argparse
 async def join(reader: tunnel.StreamReader, writer: tunnel.StreamWriter, source: Input, sink: Output) -> None:
     """Move bytes both ways until both directions have ended.
 
-    The end of one direction leaves the other open. But if `source` is a terminal, the end of the far side ends both.
-    Raises the error that ended the connection, unless it ended cleanly.
+    The end of one direction leaves the other open. But if `source` is a terminal, the call also ends when the peer has
+    ended its direction. Raises the error that ended the connection, unless it ended cleanly.
     """
     sending = asyncio.ensure_future(_send(source, writer))
     receiving = asyncio.ensure_future(_receive(reader, sink))

@@ -28,8 +28,8 @@ def add(commands: CommandAdder) -> None:
         type=positive_seconds,
         default=5.0,
         metavar="S",
-        help="number of seconds for which the doctor keeps one request unanswered and one HTTP connection idle, to "
-        "see whether the path cuts them (default: 5)",
+        help="number of seconds for which the doctor lets the relay hold one request unanswered, and leaves one HTTP "
+        "connection idle, to see whether the path cuts them (default: 5)",
     )
     parser.add_argument(
         "--forget", action="store_true", help="first forget what earlier commands have learned of paths to relays"

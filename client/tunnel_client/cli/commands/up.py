@@ -56,7 +56,11 @@ def add(commands: CommandAdder) -> None:
         help="check the file and exit: print its mistakes or, if there are none, its entries",
     )
     group.add_argument("--example", action="store_true", help="write a commented FILE, unless it exists, and exit")
-    group.add_argument("--install-unit", action="store_true", help="print a systemd user unit for FILE, and exit")
+    group.add_argument(
+        "--install-unit",
+        action="store_true",
+        help="print a systemd user unit for FILE, without installing it, and exit",
+    )
     group.add_argument("--schema", action="store_true", help="print the JSON schema of the file, and exit")
     add_rate_option(parser, default="the rate in the file's [relay], or no limit")
     add_events_option(parser)

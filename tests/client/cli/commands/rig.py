@@ -18,9 +18,9 @@ from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address
 from tunnel_servlet.web.running import RunningRelay
 
-__all__ = ["HERE", "Rig", "Waiting", "echo", "open_rig", "target"]
+__all__ = ["LOOPBACK", "Rig", "Waiting", "echo", "open_rig", "target"]
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ class Rig:
 
     async def forward(self, host: str, port: int | None = None) -> int:
         """Forward a local port to this target; return the port."""
-        sock = bind(Address(HERE, 0))
+        sock = bind(Address(LOOPBACK, 0))
         self.stack.callback(sock.close)
         self.forwarding = Forwarding(self.attachment, Address(host, port), sock, self.traffic)
         local = address_of(sock).tcp_port
@@ -65,12 +65,12 @@ class Rig:
 
     async def expose(self, name: str, port: int, backlog: int = BACKLOG) -> None:
         """Expose a port of this machine as a service."""
-        exposing = Exposing(self.attachment, name, Address(HERE, port), self.traffic, backlog)
+        exposing = Exposing(self.attachment, name, Address(LOOPBACK, port), self.traffic, backlog)
         await self.stack.enter_async_context(exposing)
 
     async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A plain connection to a local port, reset at the end of the rig unless it was closed."""
-        reader, writer = await asyncio.open_connection(HERE, port)
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
         self.stack.callback(writer.transport.abort)
         return reader, writer
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from loadtests.harness.ports import hold_port
-from tests.client.cli.commands.rig import HERE, echo, target
+from tests.client.cli.commands.rig import LOOPBACK, echo, target
 from tests.servlet.rig import TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tunnel import DeniedError, PublicPlace, attach
@@ -48,7 +48,7 @@ def test_a_word_that_is_no_port_is_refused(port: str, capsys: pytest.CaptureFixt
 @in_loop
 async def test_a_public_port_leads_to_the_local_service_and_another_user_is_refused() -> None:
     with hold_port() as port:
-        ann = Grant(listen=("*",), public=(parse_public_address(f"{HERE}:{port}"),))
+        ann = Grant(listen=("*",), public=(parse_public_address(f"{LOOPBACK}:{port}"),))
         grants = GrantTable({"ann": ann, "bob": Grant(listen=("*",))})
         async with target(echo) as local, relay(settings(grants=grants, switch={"settle_us": 1})) as running:
             url = f"http://{running.addresses[0]}"
@@ -58,10 +58,10 @@ async def test_a_public_port_leads_to_the_local_service_and_another_user_is_refu
             ):
                 place = PublicPlace(port)
                 with pytest.raises(DeniedError, match="no rule allows the user port"):
-                    async with Exposing(other, "b", Address(HERE, local), Traffic(other), public=place):
+                    async with Exposing(other, "b", Address(LOOPBACK, local), Traffic(other), public=place):
                         pass
-                async with Exposing(one, "a", Address(HERE, local), Traffic(one), public=place):
-                    reader, writer = await asyncio.open_connection(HERE, port)
+                async with Exposing(one, "a", Address(LOOPBACK, local), Traffic(one), public=place):
+                    reader, writer = await asyncio.open_connection(LOOPBACK, port)
                     writer.write(b"hello")
                     writer.write_eof()
                     assert await reader.read() == b"hello"

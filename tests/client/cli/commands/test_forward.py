@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from tests.client.cli.commands.rig import HERE, Waiting, echo, open_rig, target
+from tests.client.cli.commands.rig import LOOPBACK, Waiting, echo, open_rig, target
 from tests.servlet.rig import until
 from tests.support.loops import in_loop, run
 from tunnel.command_line import configure_log
@@ -26,7 +26,7 @@ def reset_at_close(writer: asyncio.StreamWriter) -> None:
 
 async def both_ways() -> None:
     async with target(echo) as port, open_rig() as rig:
-        reader, writer = await rig.connect(await rig.forward(HERE, port))
+        reader, writer = await rig.connect(await rig.forward(LOOPBACK, port))
         writer.write(PAYLOAD)  # before the target is reached
         writer.write_eof()
         assert await reader.read(-1) == PAYLOAD
@@ -52,7 +52,7 @@ async def test_a_target_may_speak_and_end_first() -> None:
         heard.set_result(await reader.read(-1))
 
     async with target(greet) as port, open_rig() as rig:
-        reader, writer = await rig.connect(await rig.forward(HERE, port))
+        reader, writer = await rig.connect(await rig.forward(LOOPBACK, port))
         assert await reader.read(-1) == b"220 hello\r\n"
         writer.write(b"QUIT\r\n")
         writer.close()
@@ -90,7 +90,7 @@ async def test_resets_are_passed_on_both_ways() -> None:
             outcome.set_result(error)
 
     async with target(wait) as port, open_rig() as rig:
-        local = await rig.forward(HERE, port)
+        local = await rig.forward(LOOPBACK, port)
         reader, writer = await rig.connect(local)
         writer.write(b"r")
         with pytest.raises(ConnectionResetError):
@@ -106,7 +106,7 @@ async def test_resets_are_passed_on_both_ways() -> None:
 @in_loop
 async def test_a_lost_tunnel_is_a_reset_not_an_end_of_stream() -> None:
     async with target(echo) as port, open_rig() as rig:
-        reader, writer = await rig.connect(await rig.forward(HERE, port))
+        reader, writer = await rig.connect(await rig.forward(LOOPBACK, port))
         writer.write(b"x")
         assert await reader.readexactly(1) == b"x"
         await rig.running.close()
@@ -120,7 +120,7 @@ async def test_a_lost_tunnel_is_a_reset_not_an_end_of_stream() -> None:
 async def test_stopping_the_forward_resets_its_connections() -> None:
     wait = Waiting()
     async with target(wait) as port, open_rig() as rig:
-        reader, writer = await rig.connect(await rig.forward(HERE, port))
+        reader, writer = await rig.connect(await rig.forward(LOOPBACK, port))
         assert await reader.readexactly(4) == b"half"
         await rig.forwarding.__aexit__()
         with pytest.raises(ConnectionResetError):
@@ -137,10 +137,10 @@ async def test_a_stalled_connection_does_not_stall_the_others() -> None:
             await writer.drain()
 
     async with target(flood) as still_port, target(echo) as port, open_rig() as rig:
-        still_reader, still = await rig.connect(await rig.forward(HERE, still_port))
+        still_reader, still = await rig.connect(await rig.forward(LOOPBACK, still_port))
         await still_reader.readexactly(1)
         still.transport.pause_reading()  # type: ignore[attr-defined]  # and reading is never resumed
-        local = await rig.forward(HERE, port)
+        local = await rig.forward(LOOPBACK, port)
         for _ in range(3):
             reader, writer = await rig.connect(local)
             writer.write(PAYLOAD)
@@ -153,7 +153,7 @@ async def test_a_stalled_connection_does_not_stall_the_others() -> None:
 @in_loop
 async def test_many_connections_are_forwarded_at_once() -> None:
     async def talk(port: int, number: int) -> bool:
-        reader, writer = await asyncio.open_connection(HERE, port)
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
         words = number.to_bytes(4, "big") * 2500
         writer.write(words)
         writer.write_eof()
@@ -162,7 +162,7 @@ async def test_many_connections_are_forwarded_at_once() -> None:
         return heard == words
 
     async with target(echo) as port, open_rig() as rig:
-        local = await rig.forward(HERE, port)
+        local = await rig.forward(LOOPBACK, port)
         assert all(await asyncio.gather(*(talk(local, number) for number in range(60))))
 
 

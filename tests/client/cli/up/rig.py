@@ -19,9 +19,9 @@ from tunnel_client.cli.up.supervisor import Supervisor
 from tunnel_client.settings import RelaySettings
 from tunnel_servlet.web.running import RunningRelay
 
-__all__ = ["HERE", "UpRig", "ask", "free_port", "open_up", "private"]
+__all__ = ["LOOPBACK", "UpRig", "ask", "free_port", "open_up", "private"]
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 _WAIT_S = 60.0
 
 
@@ -113,7 +113,7 @@ async def open_up(
 
 async def ask(port: int, words: bytes) -> bytes:
     """Send words through a local port, and return the whole answer."""
-    reader, writer = await asyncio.open_connection(HERE, port)
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
     writer.write(words)
     writer.write_eof()
     heard = await reader.read(-1)
@@ -124,7 +124,7 @@ async def ask(port: int, words: bytes) -> bytes:
 def free_port() -> int:
     """Return a port that nothing listens on."""
     with socket.socket() as found:
-        found.bind((HERE, 0))
+        found.bind((LOOPBACK, 0))
         port: int = found.getsockname()[1]
         return port
 

@@ -18,7 +18,7 @@ from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess
 from tests.client.cli.commands.rig import target
-from tests.client.cli.up.rig import HERE, ask, free_port, private
+from tests.client.cli.up.rig import LOOPBACK, ask, free_port, private
 from tests.client.rig import echo
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
@@ -51,7 +51,7 @@ class Laptop:
 
     def password(self, user: str) -> None:
         """Write the URL of the proxy with these credentials."""
-        private(self._directory / "new.url", f"http://{user}@{HERE}:{self._port}").replace(
+        private(self._directory / "new.url", f"http://{user}@{LOOPBACK}:{self._port}").replace(
             self._directory / "proxy.url"
         )
 
@@ -93,7 +93,7 @@ async def test_the_day_of_a_laptop(tmp_path: Path) -> None:
     with hold_port() as proxy_port, RelayProcess(inline_exit=True) as relay:
         laptop = Laptop(tmp_path, relay, proxy_port)
         async with target(echo) as port:
-            one, two = f'one = "{local}:{HERE}:{port}"\n', f'two = "{more}:{HERE}:{port}"\n'
+            one, two = f'one = "{local}:{LOOPBACK}:{port}"\n', f'two = "{more}:{LOOPBACK}:{port}"\n'
             laptop.password("me:old-secret")
             laptop.entries(one)
             async with laptop.process:
@@ -119,9 +119,9 @@ async def test_the_day_of_a_laptop(tmp_path: Path) -> None:
                     laptop.process.signal(signal.SIGCONT)
                     await _answers(local)
                     # the file changes three times: with a mistake, with a second entry, and without it again
-                    laptop.entries(one + two.replace(HERE, "nowhere:"))
+                    laptop.entries(one + two.replace(LOOPBACK, "nowhere:"))
                     assert "forward two: " in (await laptop.event("not_reloaded"))["text"]
-                    stays = await asyncio.open_connection(HERE, local)
+                    stays = await asyncio.open_connection(LOOPBACK, local)
                     laptop.entries(one + two)
                     assert "added: forward two" in (await laptop.event("reloaded"))["text"]
                     await laptop.event("listening", "forward two")

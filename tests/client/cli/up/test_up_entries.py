@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.commands.rig import target
-from tests.client.cli.up.rig import HERE, UpRig, ask, free_port, open_up, private
+from tests.client.cli.up.rig import LOOPBACK, UpRig, ask, free_port, open_up, private
 from tests.client.rig import echo
 from tests.servlet.rig import TOKENS
 from tests.support.loops import in_loop
@@ -38,10 +38,10 @@ async def test_all_kinds_are_served_in_one_attachment(tmp_path: Path) -> None:
         local, socks, back = free_port(), free_port(), free_port()
         entries = f"""
             [forward]
-            there = "{local}:{HERE}:{port}"
+            there = "{local}:{LOOPBACK}:{port}"
             back = "{back}:reports"
             [expose]
-            reports = "{HERE}:{port}"
+            reports = "{LOOPBACK}:{port}"
             [proxy]
             socks = "{socks}"
         """
@@ -49,8 +49,8 @@ async def test_all_kinds_are_served_in_one_attachment(tmp_path: Path) -> None:
             await up.serves("forward there", "forward back", "expose reports", "proxy socks")
             assert await ask(local, b"forward") == b"forward"
             assert await ask(back, b"service") == b"service"
-            reader, writer = await asyncio.open_connection(HERE, socks)
-            writer.write(f"CONNECT {HERE}:{port} HTTP/1.1\r\n\r\n".encode())
+            reader, writer = await asyncio.open_connection(LOOPBACK, socks)
+            writer.write(f"CONNECT {LOOPBACK}:{port} HTTP/1.1\r\n\r\n".encode())
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
             writer.write(b"proxy")
             writer.write_eof()
@@ -59,7 +59,7 @@ async def test_all_kinds_are_served_in_one_attachment(tmp_path: Path) -> None:
             report = up.supervisor.report()
             assert report.attached
             found = {entry.name: entry for entry in report.entries}
-            assert found["forward there"].leads == f"{HERE}:{local} -> {HERE}:{port}"
+            assert found["forward there"].leads == f"{LOOPBACK}:{local} -> {LOOPBACK}:{port}"
             assert (found["forward there"].connections, found["forward there"].bytes_up) == (1, 7)
             assert found["expose reports"].connections == 1
             assert found["proxy socks"].connections == 1
@@ -68,12 +68,12 @@ async def test_all_kinds_are_served_in_one_attachment(tmp_path: Path) -> None:
 @in_loop
 async def test_a_port_that_is_taken_fails_alone_and_is_served_when_it_is_free(tmp_path: Path) -> None:
     async with target(echo) as port:
-        with socket.create_server((HERE, 0)) as holder:
+        with socket.create_server((LOOPBACK, 0)) as holder:
             taken, free = holder.getsockname()[1], free_port()
-            entries = f'[forward]\ntaken = "{taken}:{HERE}:{port}"\nfree = "{free}:{HERE}:{port}"'
+            entries = f'[forward]\ntaken = "{taken}:{LOOPBACK}:{port}"\nfree = "{free}:{LOOPBACK}:{port}"'
             async with open_up(tmp_path, entries) as up:
                 text = await up.event("not_served")
-                assert f"forward taken: cannot listen on {HERE}:{taken}: something listens there already" in text
+                assert f"forward taken: cannot listen on {LOOPBACK}:{taken}: something listens there already" in text
                 assert "trying again every" in text
                 await up.serves("forward free")
                 assert await ask(free, b"hello") == b"hello"
@@ -94,7 +94,7 @@ def _may_listen(*names: str) -> dict[str, object]:
 async def test_a_name_that_is_denied_fails_alone(tmp_path: Path) -> None:
     async with target(echo) as port:
         local = free_port()
-        address = f"{HERE}:{port}"
+        address = f"{LOOPBACK}:{port}"
         entries = f'[expose]\nsecret = "{address}"\nmine = "{address}"\n[forward]\nthere = "{local}:mine"'
         async with open_up(tmp_path, entries, config=_may_listen("mine")) as up:
             assert "expose secret: secret: the relay does not allow this user to listen" in await up.event("not_served")
@@ -110,7 +110,7 @@ async def test_two_users_a_name_that_another_owns_stays_theirs(tmp_path: Path) -
         url = f"http://{up.running.addresses[0]}"
         async with attach(url, token=TOKENS["bob"], proxy=None) as bob:
             await bob.start_server(echo, "reports")
-            await up.reload(f'[expose]\nreports = "{HERE}:{port}"\nmine = "{HERE}:{port}"')
+            await up.reload(f'[expose]\nreports = "{LOOPBACK}:{port}"\nmine = "{LOOPBACK}:{port}"')
             assert "expose reports: reports: " in await up.event("not_served")
             await up.serves("expose mine")
             reader, writer = await bob.open_connection("reports")
@@ -122,7 +122,7 @@ async def test_two_users_a_name_that_another_owns_stays_theirs(tmp_path: Path) -
 
 
 async def _open(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection(HERE, port)
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
     writer.write(b"open")
     assert await reader.readexactly(4) == b"open"
     return reader, writer
@@ -138,21 +138,21 @@ async def _goes_on(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -
 async def test_an_entry_that_did_not_change_keeps_its_connections(tmp_path: Path) -> None:
     async with target(echo) as port:
         kept, other, new = free_port(), free_port(), free_port()
-        one, two = f'kept = "{kept}:{HERE}:{port}"', f'other = "{other}:{HERE}:{port}"'
+        one, two = f'kept = "{kept}:{LOOPBACK}:{port}"', f'other = "{other}:{LOOPBACK}:{port}"'
         async with open_up(tmp_path, f"[forward]\n{one}\n{two}") as up:
             await up.serves("forward kept", "forward other")
             stays, ends = await _open(kept), await _open(other)
-            await up.reload(f'[forward]\n{one}\nnew = "{new}:{HERE}:{port}"')
+            await up.reload(f'[forward]\n{one}\nnew = "{new}:{LOOPBACK}:{port}"')
             assert await up.event("reloaded") == f"{up.path}: added: forward new; removed: forward other"
             with pytest.raises(ConnectionResetError):
                 await ends[0].read()
             with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection(HERE, other)
+                await asyncio.open_connection(LOOPBACK, other)
             await up.serves("forward new")
             assert await ask(new, b"new") == b"new"
             await _goes_on(stays)
             # a new rate leaves connections open
-            await up.reload(f'[forward.kept]\nspec = "{kept}:{HERE}:{port}"\nrate = "1 MiB/s"')
+            await up.reload(f'[forward.kept]\nspec = "{kept}:{LOOPBACK}:{port}"\nrate = "1 MiB/s"')
             assert await up.event("reloaded") == f"{up.path}: changed: forward kept; removed: forward new"
             await _goes_on(stays)
             assert up.keeper("forward kept").traffic is not None
@@ -165,7 +165,7 @@ async def test_an_entry_that_did_not_change_keeps_its_connections(tmp_path: Path
             assert up.said == []
             await _goes_on(stays)
             # the file is again as it was before it was broken: nothing is said
-            await up.reload(f'[forward.kept]\nspec = "{kept}:{HERE}:{port}"\nrate = "1 MiB/s"')
+            await up.reload(f'[forward.kept]\nspec = "{kept}:{LOOPBACK}:{port}"\nrate = "1 MiB/s"')
             assert up.said == []
             await _goes_on(stays)
             for streams in (stays, ends):
@@ -183,7 +183,7 @@ async def _attached_anew(up: UpRig, entries: str, more: str) -> str:
 async def test_new_settings_of_the_relay_mean_a_new_attachment(tmp_path: Path) -> None:
     async with target(echo) as port:
         local = free_port()
-        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        entries = f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"'
         async with open_up(tmp_path, entries) as up:
             await up.serves("forward there")
             stays = await _open(local)
@@ -200,20 +200,20 @@ async def test_new_settings_of_the_relay_mean_a_new_attachment(tmp_path: Path) -
 async def test_after_a_refused_token_a_valid_one_is_waited_for_and_the_entries_come_back(tmp_path: Path) -> None:
     async with target(echo) as port:
         local = free_port()
-        async with open_up(tmp_path, f'[forward]\nthere = "{local}:{HERE}:{port}"') as up:
+        async with open_up(tmp_path, f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"') as up:
             await up.serves("forward there")
             up.said.clear()
             private(tmp_path / "wrong", f"{TOKENS['ann'][:-2]}xx")
-            await up.reload(f'[forward]\nthere = "{local}:{HERE}:{port}"', 'user-timeout = 30\ncarrier = "poll"\n')
+            await up.reload(f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"', 'user-timeout = 30\ncarrier = "poll"\n')
             await up.event("attached")
             private(tmp_path / "token.new", f"{TOKENS['ann'][:-2]}xx").replace(tmp_path / "token")
-            await up.reload(f'[forward]\nthere = "{local}:{HERE}:{port}"', 'user-timeout = 31\ncarrier = "poll"\n')
+            await up.reload(f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"', 'user-timeout = 31\ncarrier = "poll"\n')
             text = await up.event("waiting")
             assert "check the token" in text
             assert f"waiting for a change of {up.path} or {tmp_path / 'token'}, and trying again every 300 s" in text
             assert up.supervisor.report().entries[0].state == "waiting"
             with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection(HERE, local)
+                await asyncio.open_connection(LOOPBACK, local)
             private(tmp_path / "token.new", TOKENS["ann"]).replace(tmp_path / "token")
             up.supervisor._watch.look()
             await up.event("attached")
@@ -225,7 +225,7 @@ async def test_after_a_refused_token_a_valid_one_is_waited_for_and_the_entries_c
 async def test_services_are_encrypted_with_the_default_key_once_it_exists(tmp_path: Path, home: Path) -> None:
     file = known_peers_path().with_name("service.pem")
     async with target(echo) as port:
-        entries = f'[expose]\nreports = "{HERE}:{port}"\n'
+        entries = f'[expose]\nreports = "{LOOPBACK}:{port}"\n'
         async with open_up(tmp_path, entries) as up:
             await up.serves("expose reports")
             url = f"http://{up.running.addresses[0]}"
@@ -249,9 +249,9 @@ async def test_a_slow_entry_does_not_slow_the_others_and_shares_its_rate(tmp_pat
         slow, fast = free_port(), free_port()
         entries = f"""
             [forward]
-            fast = "{fast}:{HERE}:{port}"
+            fast = "{fast}:{LOOPBACK}:{port}"
             [forward.slow]
-            spec = "{slow}:{HERE}:{port}"
+            spec = "{slow}:{LOOPBACK}:{port}"
             rate = "16 KiB/s"
         """
         async with open_up(tmp_path, entries, 'rate = "50 MiB/s"\n') as up:
@@ -272,7 +272,7 @@ async def test_a_slow_entry_does_not_slow_the_others_and_shares_its_rate(tmp_pat
 async def test_entries_stay_while_their_file_is_removed(tmp_path: Path) -> None:
     async with target(echo) as port:
         local = free_port()
-        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        entries = f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"'
         async with open_up(tmp_path, entries) as up:
             await up.serves("forward there")
             stays = await _open(local)
@@ -298,7 +298,8 @@ async def test_a_defect_in_one_entry_does_not_end_the_others(tmp_path: Path) -> 
         whole = dict(KINDS)
         KINDS["proxy"] = dataclasses.replace(whole["proxy"], open=_broken)  # type: ignore[arg-type]
         try:
-            async with open_up(tmp_path, f"[forward]\nthere = '{local}:{HERE}:{port}'\n[proxy]\nbroken = '0'") as up:
+            entries = f"[forward]\nthere = '{local}:{LOOPBACK}:{port}'\n[proxy]\nbroken = '0'"
+            async with open_up(tmp_path, entries) as up:
                 assert "proxy broken: internal error: RuntimeError: a defect" in await up.event("not_served")
                 await up.serves("forward there")
                 assert await ask(local, b"fine") == b"fine"
@@ -312,8 +313,8 @@ async def test_ranges_of_ports_and_unix_sockets_are_entries_too(tmp_path: Path) 
         path, near = tmp_path / "s", free_port()
         entries = f"""
             [forward]
-            sock = "unix:{path}:{HERE}:{port}"
-            range = "{near}-{near}:{HERE}:{port}-{port}"
+            sock = "unix:{path}:{LOOPBACK}:{port}"
+            range = "{near}-{near}:{LOOPBACK}:{port}-{port}"
         """
         async with open_up(tmp_path, entries) as up:
             await up.serves("forward sock", "forward range")
@@ -323,7 +324,7 @@ async def test_ranges_of_ports_and_unix_sockets_are_entries_too(tmp_path: Path) 
             writer.write_eof()
             assert await reader.read(-1) == b"socket"
             writer.close()
-            assert up.keeper("forward sock").leads == f"unix:{path} -> {HERE}:{port}"
+            assert up.keeper("forward sock").leads == f"unix:{path} -> {LOOPBACK}:{port}"
             await up.reload("[proxy]\nother = '0'")
             await up.event("reloaded")
             assert not path.exists()

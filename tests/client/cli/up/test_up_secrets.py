@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from tests.client.cli.commands.rig import target
-from tests.client.cli.up.rig import HERE, UpRig, ask, free_port, open_up, private
+from tests.client.cli.up.rig import LOOPBACK, UpRig, ask, free_port, open_up, private
 from tests.client.rig import echo
 from tests.servlet.rig import KEYS, TOKENS, settings
 from tests.support.loops import in_loop
@@ -49,8 +49,8 @@ class Gateway:
         self._session = aiohttp.ClientSession(auto_decompress=False)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, HERE, 0).start()
-        self.url = f"http://{HERE}:{self._runner.addresses[0][1]}"
+        await web.TCPSite(self._runner, LOOPBACK, 0).start()
+        self.url = f"http://{LOOPBACK}:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(
@@ -95,10 +95,10 @@ async def renew(up: UpRig, file: str, text: str) -> str:
 async def test_a_rotation_of_the_token_interrupts_no_connection(carrier: str, tmp_path: Path) -> None:
     local = free_port()
     async with target(echo) as port:
-        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        entries = f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"'
         async with open_up(tmp_path, entries, f'carrier = "{carrier}"\n') as up:
             await up.serves("forward there")
-            stays = await asyncio.open_connection(HERE, local)
+            stays = await asyncio.open_connection(LOOPBACK, local)
             await goes_on(stays)
             let_in(up.running)
             assert "the new secrets are used from the next request on" in await renew(up, "token", NEW_TOKEN)
@@ -132,10 +132,10 @@ async def test_a_new_token_is_used_even_if_it_comes_before_the_refusal_of_the_ol
 async def test_a_wrong_new_token_ends_no_connection_while_the_old_one_is_valid(carrier: str, tmp_path: Path) -> None:
     local = free_port()
     async with target(echo) as port:
-        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        entries = f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"'
         async with open_up(tmp_path, entries, f'carrier = "{carrier}"\n') as up:
             await up.serves("forward there")
-            stays = await asyncio.open_connection(HERE, local)
+            stays = await asyncio.open_connection(LOOPBACK, local)
             await renew(up, "token", f"{NEW_TOKEN[:-2]}xx")
             text = await up.event("waiting", "the new secrets are refused (HTTP 401)")
             assert f"waiting for a change of {up.path} or {tmp_path / 'token'}" in text
@@ -157,10 +157,10 @@ async def test_two_users_with_the_token_of_another_user_the_old_attachment_is_gi
 ) -> None:
     local = free_port()
     async with target(echo) as port:
-        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        entries = f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"'
         async with open_up(tmp_path, entries, f'carrier = "{carrier}"\n') as up:
             await up.serves("forward there")
-            stays = await asyncio.open_connection(HERE, local)
+            stays = await asyncio.open_connection(LOOPBACK, local)
             await goes_on(stays)
             up.said.clear()
             await renew(up, "token", TOKENS["bob"])
@@ -179,12 +179,12 @@ async def test_a_new_header_is_used_whether_the_gateway_or_the_file_changes_firs
     local = free_port()
     private(tmp_path / "header", "X-Key: old")
     async with target(echo) as port, Gateway("old") as gateway:
-        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        entries = f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"'
         more = 'carrier = "poll"\nheader-file = "header"\n'
         async with open_up(tmp_path, entries, more, url=gateway.url) as up:
             gateway.relay = str(up.running.addresses[0])
             await up.serves("forward there")
-            stays = await asyncio.open_connection(HERE, local)
+            stays = await asyncio.open_connection(LOOPBACK, local)
             await goes_on(stays)
             if first == "the gateway":
                 gateway.key = "new"
@@ -203,13 +203,13 @@ async def test_a_new_header_is_used_whether_the_gateway_or_the_file_changes_firs
 async def test_a_new_password_is_sent_to_the_proxy_and_resets_no_connection(tmp_path: Path) -> None:
     local = free_port()
     async with target(echo) as port, UpstreamProxy(user="me:old-secret") as proxy:
-        url = f"http://{{}}@{HERE}:{proxy.port}"
+        url = f"http://{{}}@{LOOPBACK}:{proxy.port}"
         private(tmp_path / "proxy.url", url.format("me:old-secret"))
-        entries = f'[forward]\nthere = "{local}:{HERE}:{port}"'
+        entries = f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"'
         more = 'carrier = "poll"\n'
         async with open_up(tmp_path, entries, more, proxy='proxy-file = "proxy.url"') as up:
             await up.serves("forward there")
-            stays = await asyncio.open_connection(HERE, local)
+            stays = await asyncio.open_connection(LOOPBACK, local)
             await goes_on(stays)
             proxy.demand("me:new-secret")
             await renew(up, "proxy.url", url.format("me:new-secret"))
