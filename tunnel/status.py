@@ -26,7 +26,7 @@ class ConnectionListener(Protocol):
 class ErrorListener(Protocol):
     """Is notified when an HTTP connection to the relay has failed, and with it an exchange or a link."""
 
-    def read_closed(self, text: str) -> None: ...  # called for each such failure; `text` says how
+    def read_closed(self, text: str) -> None: ...  # reports one such failure; `text` says how the connection failed
 
 
 class StatisticsCollector(Protocol):

@@ -34,7 +34,7 @@ class Act:
 
 
 class Play:
-    """The whole transfer; perform() runs it, once. Meanwhile `acts` and `stage` show its progress."""
+    """The whole transfer. perform() runs it, once; while it runs, `acts` and `stage` show its progress."""
 
     def __init__(self, size_bytes: int, seed: int, said: Callable[[str], None]) -> None:
         random = Random(seed)

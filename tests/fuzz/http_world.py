@@ -89,9 +89,9 @@ class HttpWorld:
             await runner.setup()
         self._runner = runner
         server: Any = runner.server
-        place = self._connections.admit(self._peer)
-        assert place is not None
-        self.handler: RelayHandler = server.handler(place)
+        counted = self._connections.admit(self._peer)
+        assert counted is not None
+        self.handler: RelayHandler = server.handler(counted)
         self.transport = MemoryTransport(self.handler, self._peer)
         self.handler.connection_made(self.transport)
         return self
@@ -129,7 +129,7 @@ class HttpWorld:
             assert status < 500 or self._is_deliberate(status, fields, body), f"{status} {body[:200]!r}"
             assert b"<html" not in body.lower()
         final = [status for status, _, _ in answers if status != 100]
-        if not self.handler.place.user and not self.is_admin:
+        if not self.handler.counted.user and not self.is_admin:
             assert len(final) <= 1, "a connection without a valid token serves one request"
         about = [line for line in self.logs if "address" in line]
         assert len(about) <= len(final) + 1, about  # one more for a request that got no answer
@@ -153,7 +153,7 @@ class HttpWorld:
         if self.is_admin:
             return body in (b"draining\n", b"not ready\n")
         found = decode_envelope(body)
-        return bool(self.handler.place.user) and isinstance(found, Status) and found.code == StatusCode.BUSY
+        return bool(self.handler.counted.user) and isinstance(found, Status) and found.code == StatusCode.BUSY
 
 
 def _still() -> float:

@@ -100,7 +100,7 @@ async def _with_a_token(world: HttpWorld, draw: Draw, choice: int, kind: int) ->
 def _check_kept(world: HttpWorld, *, is_whole: bool) -> None:
     """Check that an incomplete message keeps at most a largest batch and a header, and that nothing else is charged."""
     limits = world.relay.config.limits
-    held = world.handler.place.held_bytes
+    held = world.handler.counted.held_bytes
     assert held <= HELD_BYTES_MAX, f"{held} bytes are held"
     guard: Any = world.handler._guard
     assert not is_whole or not held, f"{held} bytes are held after whole messages"

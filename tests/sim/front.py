@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.sim.clock import SECOND
 from tests.sim.violation import Violation
-from tunnel_servlet.access.connections import Connections, Place
+from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.access.processor import ProcessorShares
 
 __all__ = ["Front", "FrontLimits"]
@@ -43,23 +43,23 @@ class Front:
         )
         self._shares = ProcessorShares()
         self._free_at_us: dict[str, int] = {}  # by user: when the relay reads again
-        self._places: dict[Place, None] = {}
+        self._counted: dict[CountedConnection, None] = {}
 
-    def open(self, source: str, user: str, size: int) -> Place | None:
+    def open(self, source: str, user: str, size: int) -> CountedConnection | None:
         """Open a connection on which a body of this size comes. Return None if it is refused."""
-        place = self.connections.admit(source)
-        if place is None:
+        counted = self.connections.admit(source)
+        if counted is None:
             return None
-        self._places[place] = None
-        if not place.charge_to(user) or not place.hold(size):
-            self.leave(place)
+        self._counted[counted] = None
+        if not counted.charge_to(user) or not counted.hold(size):
+            self.leave(counted)
             return None
-        return place
+        return counted
 
-    def leave(self, place: Place) -> None:
+    def leave(self, counted: CountedConnection) -> None:
         """Close a connection; the second time has no effect."""
-        place.leave()
-        self._places.pop(place, None)
+        counted.leave()
+        self._counted.pop(counted, None)
 
     def wait_us(self, user: str, now_us: int) -> int:
         """Return for how long the relay reads nothing from this user."""
@@ -76,10 +76,10 @@ class Front:
         found, limits = self.connections, self.limits
         bytes_of: dict[str, int] = {}
         count_of: dict[str, int] = {}
-        for place in self._places:
-            bytes_of[place.payer] = bytes_of.get(place.payer, 0) + place.held_bytes
-            count_of[place.payer] = count_of.get(place.payer, 0) + 1
-        if (found.total, found.held_bytes) != (len(self._places), sum(bytes_of.values())):
+        for counted in self._counted:
+            bytes_of[counted.payer] = bytes_of.get(counted.payer, 0) + counted.held_bytes
+            count_of[counted.payer] = count_of.get(counted.payer, 0) + 1
+        if (found.total, found.held_bytes) != (len(self._counted), sum(bytes_of.values())):
             raise Violation(f"front: {found.total} connections with {found.held_bytes} bytes are counted")
         if found.total > limits.connections_max or found.held_bytes > limits.bytes_max:
             raise Violation(f"front: {found.total} connections hold {found.held_bytes} bytes")
@@ -90,5 +90,5 @@ class Front:
     def check_empty(self) -> None:
         """Raise Violation unless every account is exactly zero."""
         found = self.connections
-        if self._places or found.total or found.unauthenticated or found.held_bytes or found.payers:
+        if self._counted or found.total or found.unauthenticated or found.held_bytes or found.payers:
             raise Violation(f"front: {found.total} connections, {found.held_bytes} bytes and {found.payers} are left")

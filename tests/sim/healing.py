@@ -10,14 +10,17 @@ from tests.sim.scenario import Scenario
 from tests.sim.streams import Ending, Flow, StreamSpec
 from tests.sim.world import World
 
-__all__ = ["HEALING_US", "first_byte_after", "first_byte_of_a_new_relay"]
+__all__ = ["HEALING_US", "time_to_first_byte_after_blackhole", "time_to_first_byte_after_restart"]
 
 HEALING_US = 2 * SECOND  # docs/RELIABILITY.md, scenario 18
 HOLE_STARTS_US = 3 * SECOND
 
 
-def first_byte_after(kind: FaultKind, length_us: int, seed: int, *, upload: bool, bulk: bool) -> int:
-    """Virtual time from the end of the blackhole to the first new byte at the reader. The run must also complete."""
+def time_to_first_byte_after_blackhole(kind: FaultKind, length_us: int, seed: int, *, upload: bool, bulk: bool) -> int:
+    """Return the virtual time from the end of the blackhole to the first new byte at the reader.
+
+    Raise Violation if the run does not complete.
+    """
     heals_us = HOLE_STARTS_US + length_us
     if bulk:
         flow = Flow(size=6_000_000)
@@ -38,9 +41,12 @@ def first_byte_after(kind: FaultKind, length_us: int, seed: int, *, upload: bool
     return next(time_us - heals_us for time_us, _, _ in world.moves if time_us >= heals_us)
 
 
-def first_byte_of_a_new_relay(absence_us: int, start_us: int, seed: int, *, upload: bool) -> int:
-    """Virtual time between the return of a relay that died at 3 s and the first new byte at the reader of a stream
-    opened at `start_us`. The service comes back later than the client, and on a link."""
+def time_to_first_byte_after_restart(absence_us: int, start_us: int, seed: int, *, upload: bool) -> int:
+    """Return the virtual time from the relay's restart to the first new byte at the reader of a stream.
+
+    The stream opens at `start_us`. The relay dies at 3 s and restarts after `absence_us`. The service returns to the
+    relay later than the client, and on a link.
+    """
     back_us = HOLE_STARTS_US + absence_us
     flow = Flow(size=(back_us - start_us) // (100 * MILLISECOND) + 50, write_bytes=1, write_pause_us=100 * MILLISECOND)
     up, down = (flow, Flow()) if upload else (Flow(), flow)

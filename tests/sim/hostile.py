@@ -227,14 +227,14 @@ class HostileUser:
     def leave_unfinished(self, size: int) -> None:
         """Send a part of a body of this size. The relay gives the body up after `body_us`."""
         front = self.relay.front
-        place = front.open(self.source, self.user, size) if self.bodies < BODIES_MAX else None
-        if place is not None:
+        counted = front.open(self.source, self.user, size) if self.bodies < BODIES_MAX else None
+        if counted is not None:
             self.bodies += 1
-            self.clock.after(self.relay.limits.body_us, lambda: self._given_up(front, place))
+            self.clock.after(self.relay.limits.body_us, lambda: self._given_up(front, counted))
 
-    def _given_up(self, front: Any, place: Any) -> None:
+    def _given_up(self, front: Any, counted: Any) -> None:
         self.bodies -= 1
-        front.leave(place)
+        front.leave(counted)
 
 
 def draw_hostiles(random: Random, phase_us: int, acts: tuple[str, ...]) -> tuple[HostileSpec, ...]:

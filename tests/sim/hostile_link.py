@@ -9,7 +9,7 @@ from tests.sim.clock import Clock
 from tests.sim.randomness import chance
 from tests.sim.relay import RelayHost
 from tunnel.wire import Packet, attachment_id, batch_end, parse_frames, parse_packets
-from tunnel_servlet.access.connections import Place
+from tunnel_servlet.access.connections import CountedConnection
 
 __all__ = ["Guest", "HostileLink"]
 
@@ -53,19 +53,19 @@ class HostileLink:
         self._relay = owner.relay
         self._number = 0
         self._front = owner.relay.front
-        self._place: Place | None = None
+        self._counted: CountedConnection | None = None
         self._reads = chance(owner.random, 0.5)
 
     def open(self) -> bool:
         """Connect and upgrade. Return whether the relay took the link."""
         guest = self.guest
-        self._place = self._front.open(self._owner.source, self._owner.user, 0)
-        if self._place is None:
+        self._counted = self._front.open(self._owner.source, self._owner.user, 0)
+        if self._counted is None:
             return False
         names = guest.identity, guest.epoch, guest.generation
         self._number = self._relay.link_opened(self, self._owner.user, *names)
         if not self._number:
-            self._front.leave(self._place)
+            self._front.leave(self._counted)
         return bool(self._number)
 
     def send(self, batch: bytes) -> None:
@@ -87,9 +87,9 @@ class HostileLink:
 
     def send_half(self, length: int) -> None:
         """Send a part of a batch of this length. The relay ends the link if that is too much, or after `body_us`."""
-        if not self._number or self._place is None or self._place.held_bytes:
+        if not self._number or self._counted is None or self._counted.held_bytes:
             return
-        if self._place.hold(length):
+        if self._counted.hold(length):
             self._owner.clock.after(self._relay.limits.body_us, self.close)
         else:
             self.close()
@@ -110,8 +110,8 @@ class HostileLink:
     def _forget(self) -> None:
         if self in self._owner.links:
             self._owner.links.remove(self)
-        if self._place is not None:
-            self._front.leave(self._place)
+        if self._counted is not None:
+            self._front.leave(self._counted)
 
     # --- RelayLink
 

@@ -10,7 +10,7 @@ from tests.sim.clock import Clock
 from tests.sim.faults import FaultKind, FaultPlan
 from tests.sim.front import Front, FrontLimits
 from tests.sim.path import Strike
-from tunnel_servlet.access.connections import Place
+from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.switch.switch import Switch
 
 __all__ = ["RelayHost", "RelayLink", "Requester"]
@@ -72,7 +72,7 @@ class RelayHost:
         self._strike = strike
         self._check = check  # called after every step
         # handle -> the exchange to answer, and its connection
-        self._open: dict[int, tuple[Requester, int, list[FaultKind], Place]] = {}
+        self._open: dict[int, tuple[Requester, int, list[FaultKind], CountedConnection]] = {}
         self._streams: dict[int, None] = {}  # handles of streamed answers
         self._handles: dict[tuple[int, int], int] = {}  # (node, exchange id) -> handle
         self._next_handle = 0
@@ -90,12 +90,12 @@ class RelayHost:
         """A request arrives; return False when no relay listens, or the front refuses the connection."""
         if self.clock.now_us < self.down_until_us:
             return False
-        place = self.front.open(path.source, path.user, len(body))
-        if place is None:
+        counted = self.front.open(path.source, path.user, len(body))
+        if counted is None:
             return False
         self._next_handle += 1
         handle = self._next_handle
-        self._open[handle] = (path, exchange_id, faults, place)
+        self._open[handle] = (path, exchange_id, faults, counted)
         self._handles[path.node, exchange_id] = handle
         self._take(handle, body)
         return True
@@ -105,13 +105,13 @@ class RelayHost:
         found = self._open.get(handle)
         if found is None:
             return  # the relay has died, or the connection has ended
-        path, _, _, place = found
+        path, _, _, counted = found
         wait_us = self.front.wait_us(path.user, self.now_us)
         if wait_us:
             self.clock.after(wait_us, lambda: self._take(handle, body))
             return
         self.exchanges += 1
-        place.free(place.held_bytes)
+        counted.free(counted.held_bytes)
         packets = self.switch._context.counters.packets_received
         self.switch.request(handle, path.user, body, self.now_us, is_exit=path.is_exit)
         self.front.charge(path.user, self.switch._context.counters.packets_received - packets, len(body), self.now_us)
@@ -134,14 +134,14 @@ class RelayHost:
         found = self._open.pop(handle, None)
         if found is None:
             return
-        path, exchange_id, faults, place = found
+        path, exchange_id, faults, counted = found
         self._handles.pop((path.node, exchange_id), None)
         path.respond(exchange_id, status, body, faults)
         front = self.front
-        if path.reads_answers or not place.hold(len(body)):
-            front.leave(place)
+        if path.reads_answers or not counted.hold(len(body)):
+            front.leave(counted)
         else:
-            self.clock.after(self.limits.answer_us, lambda: front.leave(place))
+            self.clock.after(self.limits.answer_us, lambda: front.leave(counted))
 
     def _stream(self, handle: int, piece: bytes, *, goes_on: bool) -> None:
         """Send a piece of a streamed answer. If the client reads no answers, hold one piece; its request ends later."""
@@ -149,10 +149,10 @@ class RelayHost:
         if found is None:
             self.switch.gone(handle, self.now_us)
             return
-        path, exchange_id, faults, place = found
+        path, exchange_id, faults, counted = found
         self._streams[handle] = None
         if not path.reads_answers:
-            if not place.held_bytes and place.hold(len(piece)):
+            if not counted.held_bytes and counted.hold(len(piece)):
                 self.clock.after(self.limits.answer_us, lambda: self.gone(path, exchange_id))
             return
         path.stream(exchange_id, piece, faults, is_last=not goes_on)
@@ -160,7 +160,7 @@ class RelayHost:
             del self._open[handle]
             self._streams.pop(handle)
             self._handles.pop((path.node, exchange_id), None)
-            self.front.leave(place)
+            self.front.leave(counted)
 
     def _pump_streams(self) -> bool:
         moved = False

@@ -65,19 +65,19 @@ def test_a_relay_that_forgets_to_give_something_back_is_found(forgets: str, monk
     elif forgets == "an attachment":
         monkeypatch.setattr(Registry, "remove", lambda self, attachment: None)
     else:
-        monkeypatch.setattr(Front, "leave", lambda self, place: None)
+        monkeypatch.setattr(Front, "leave", lambda self, counted: None)
     outcome = run_seed(SEED, hostile=True)
     assert outcome.failure
 
 
 def test_the_accounts_of_the_front_are_recounted() -> None:
     front = Front(FrontLimits(bytes_max=1000))
-    place = front.open("here", "eve", 500)
-    assert place is not None
+    counted = front.open("here", "eve", 500)
+    assert counted is not None
     assert front.open("here", "eve", 1) is None
     front.check()
     with pytest.raises(Violation, match="1 connections, 500 bytes and \\['eve'\\] are left"):
         front.check_empty()
-    place.held_bytes -= 1
+    counted.held_bytes -= 1
     with pytest.raises(Violation, match="are counted"):
         front.check()

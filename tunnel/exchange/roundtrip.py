@@ -39,7 +39,7 @@ class RoundTrip:
 
     @property
     def deadline_us(self) -> int:
-        """The time from an exchange that is answered at once to its first repeat, if no answer comes (7.8)."""
+        """The first wait (7.8) of an exchange that is answered at once: its first repeat leaves after this time."""
         if not self.srtt_us:
             return _DEADLINE_US_FIRST
         return min(_DEADLINE_US_MAX, max(_DEADLINE_US_MIN, 4 * self.srtt_us))

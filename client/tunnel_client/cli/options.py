@@ -71,9 +71,9 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         default="",
         help="poll: separate HTTP requests, each with a complete answer. stream: like poll, and let the relay stream "
         "its answers where the path allows it. auto: like stream, and use an upgraded HTTP connection (link) or else a "
-        "WebSocket where the path allows it. link, websocket: like auto, but with only this one of the two, which the "
-        "command tries before it begins its work, and then every second while it is not open (default: TUNNEL_CARRIER, "
-        "or auto)",
+        "WebSocket where the path allows it. link: like auto, but without a WebSocket. websocket: like "
+        "auto, but without a link. With link or websocket, the command begins its work only after it has tried once to "
+        "open that one, and it repeats a failed try every second (default: TUNNEL_CARRIER, or auto)",
     )
     add_carrier_rates(group)
     if accepts:
@@ -91,7 +91,7 @@ def _add_user_timeout(group: argparse._ArgumentGroup, other_end: str) -> None:
         default=USER_TIMEOUT_S,
         metavar="S",
         help="number of seconds, at least 1; a connection is lost when no sign of life has come for this long from "
-        f"{other_end}; one that is merely idle is not lost (default: 300)",
+        f"{other_end}; a connection that is merely idle is not lost (default: 300)",
     )
 
 

@@ -17,8 +17,9 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
         "--key",
         default="",
         metavar="FILE",
-        help="file with the key for encryption from end to end; it is created if it does not exist "
-        "(default: ~/.config/tunnel/service.pem, if it exists)",
+        help="file with the key for encryption from end to end; a FILE that does not exist is created. Without this "
+        "option, the command uses the key in ~/.config/tunnel/service.pem. If that file is missing, --encryption "
+        "require and --show-key create it, and otherwise the command has no key",
     )
     parser.add_argument(
         "--show-key",

@@ -2,7 +2,7 @@
 
 from ipaddress import IPv6Address, ip_address
 
-__all__ = ["Connections", "Place", "source_of"]
+__all__ = ["Connections", "CountedConnection", "source_of"]
 
 _IPV6_HOST_BITS = 64
 
@@ -45,11 +45,11 @@ class Connections:
 
     @property
     def payers(self) -> list[str]:
-        """The sources and users that have connections, and the payers (`Place.payer`) that hold bytes."""
+        """The sources and users that have connections, and the payers (`CountedConnection.payer`) that hold bytes."""
         return sorted({*self._of_source, *self._of_user, *self._bytes_of})
 
-    def admit(self, source: str) -> "Place | None":
-        """Return a place for a new connection from this source, or None if there is no room for it."""
+    def admit(self, source: str) -> "CountedConnection | None":
+        """Count a new connection from this source. Return None if there is no room for it."""
         if (
             self.total >= self._total_max
             or self.unauthenticated >= self._unauthenticated_max
@@ -59,52 +59,55 @@ class Connections:
         self.total += 1
         self.unauthenticated += 1
         _add(self._of_source, source, 1)
-        return Place(self, source)
+        return CountedConnection(self, source)
 
-    def move(self, place: "Place", user: str) -> bool:
+    def move(self, counted: "CountedConnection", user: str) -> bool:
         """Charge the connection to this user. Return False, and change nothing, if the user has too many."""
-        if place.user == user:
+        if counted.user == user:
             return True
         if self._of_user.get(user, 0) >= self._per_user_max:
             return False
-        self._uncharge(place)
+        self._uncharge(counted)
         _add(self._of_user, user, 1)
-        _add(self._bytes_of, user, place.held_bytes)
+        _add(self._bytes_of, user, counted.held_bytes)
         return True
 
-    def hold(self, place: "Place", count: int) -> bool:
+    def hold(self, counted: "CountedConnection", count: int) -> bool:
         """Charge bytes to the payer of a connection. Return False, and change nothing, if that would be too many."""
-        if self._bytes_of.get(place.payer, 0) + count > self._bytes_max - self.held_bytes - count:
+        if self._bytes_of.get(counted.payer, 0) + count > self._bytes_max - self.held_bytes - count:
             return False
-        self._charge_bytes(place, count)
+        self._charge_bytes(counted, count)
         return True
 
-    def free(self, place: "Place", count: int) -> None:
+    def free(self, counted: "CountedConnection", count: int) -> None:
         """Give charged bytes back."""
-        self._charge_bytes(place, -count)
+        self._charge_bytes(counted, -count)
 
-    def _charge_bytes(self, place: "Place", count: int) -> None:
+    def _charge_bytes(self, counted: "CountedConnection", count: int) -> None:
         self.held_bytes += count
-        place.held_bytes += count
-        _add(self._bytes_of, place.payer, count)
+        counted.held_bytes += count
+        _add(self._bytes_of, counted.payer, count)
 
-    def leave(self, place: "Place") -> None:
+    def leave(self, counted: "CountedConnection") -> None:
         """Forget a connection that has ended."""
-        self.held_bytes -= place.held_bytes
-        self._uncharge(place)
+        self.held_bytes -= counted.held_bytes
+        self._uncharge(counted)
         self.total -= 1
 
-    def _uncharge(self, place: "Place") -> None:
-        _add(self._bytes_of, place.payer, -place.held_bytes)
-        if place.user:
-            _add(self._of_user, place.user, -1)
+    def _uncharge(self, counted: "CountedConnection") -> None:
+        _add(self._bytes_of, counted.payer, -counted.held_bytes)
+        if counted.user:
+            _add(self._of_user, counted.user, -1)
         else:
             self.unauthenticated -= 1
-            _add(self._of_source, place.source, -1)
+            _add(self._of_source, counted.source, -1)
 
 
-class Place:
-    """One counted connection. `user` is empty until a valid token came on it. After `leave` it is charged no more."""
+class CountedConnection:
+    """One open connection, as the limits count it. `leave` ends this: then the connection is charged no more.
+
+    `user` is empty until a valid token has come on the connection.
+    """
 
     __slots__ = ("_connections", "_has_left", "held_bytes", "source", "user")
 

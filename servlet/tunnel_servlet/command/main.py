@@ -170,14 +170,15 @@ def _add_exit(commands: CommandAdder) -> None:
         "--key",
         default="",
         metavar="FILE",
-        help="encrypt connections from end to end, with the key in this file, which is made if it does not exist "
-        "(default: ~/.config/tunnel/exit.pem, if it exists)",
+        help="encrypt connections from end to end with the key in this file; a FILE that does not exist is created. "
+        "Without this option, the exit uses the key in ~/.config/tunnel/exit.pem. If that file is missing, "
+        "--encryption require and --show-key create it, and otherwise the exit has no key",
     )
     parser.add_argument(
         "--show-key",
         action="store_true",
         help="print the fingerprint of the public key, for `tunnel peers trust` and --peer-key, and end; the key is "
-        "made if it does not exist",
+        "created if it does not exist",
     )
     parser.add_argument(
         "--encryption",

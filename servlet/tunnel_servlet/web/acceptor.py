@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from tunnel_servlet.access.connections import Connections, Place, source_of
+from tunnel_servlet.access.connections import Connections, CountedConnection, source_of
 
 __all__ = ["Acceptor", "bind", "listen"]
 
@@ -63,15 +63,15 @@ def listen(family: int, address: tuple[object, ...]) -> socket.socket:
 class Acceptor:
     """Accepts the connections of one listening socket, as long as `connections` admits them.
 
-    A connection is counted (`Place`) from the start, also during its TLS handshake, which may take `tls_seconds`.
-    `serve` makes its protocol from the `Place` and the address of the client. `spares` file descriptors are kept for
-    times when the process has no other left.
+    A connection is counted from the start, also during its TLS handshake, which may take `tls_seconds`. `serve` makes
+    the connection's protocol from its `CountedConnection` and the address of its client. `spares` file descriptors are
+    kept for times when the process has no other left.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        serve: Callable[[Place, tuple[str, int]], asyncio.BaseProtocol],
+        serve: Callable[[CountedConnection, tuple[str, int]], asyncio.BaseProtocol],
         connections: Connections,
         *,
         tls: ssl.SSLContext | None,
@@ -129,21 +129,21 @@ class Acceptor:
             connection.setblocking(False)
             host, port = str(address[0]), int(address[1])
             source = source_of(host)
-            place = self._connections.admit(source)
-            if place is None:
+            counted = self._connections.admit(source)
+            if counted is None:
                 connection.close()
                 self._say("too_many_connections", source, self._too_many)
                 self._keep_spares()
                 continue
-            task = self._loop.create_task(self._open(connection, place, (host, port)))
+            task = self._loop.create_task(self._open(connection, counted, (host, port)))
             self._opening.add(task)
-            task.add_done_callback(partial(self._has_opened, connection, place))
+            task.add_done_callback(partial(self._has_opened, connection, counted))
 
-    async def _open(self, connection: socket.socket, place: Place, client: tuple[str, int]) -> None:
+    async def _open(self, connection: socket.socket, counted: CountedConnection, client: tuple[str, int]) -> None:
         """Give the connection to its protocol, after the TLS handshake if there is one."""
         seconds = self._tls_seconds if self._tls is not None else None
         transport, _ = await self._loop.connect_accepted_socket(
-            partial(self._serve, place, client),
+            partial(self._serve, counted, client),
             connection,
             ssl=self._tls,
             ssl_handshake_timeout=seconds,
@@ -152,15 +152,15 @@ class Acceptor:
         if self._socket.fileno() < 0:  # closed in the meantime
             transport.abort()
 
-    def _has_opened(self, connection: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+    def _has_opened(self, connection: socket.socket, counted: CountedConnection, task: asyncio.Task[None]) -> None:
         """End the connection if no protocol serves it. The task may have been cancelled before its first step."""
         self._opening.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None:
-            place.leave()
+            counted.leave()
             connection.close()
         if isinstance(error, OSError):  # the TLS handshake failed; a timeout and ssl.SSLError are OSErrors
-            self._say("no_tls_handshake", place.source, str(error) or type(error).__name__)
+            self._say("no_tls_handshake", counted.source, str(error) or type(error).__name__)
         elif isinstance(error, Exception):
             self._loop.call_exception_handler({"message": "a connection was not served", "exception": error})
         self._keep_spares()

@@ -104,7 +104,7 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
 async def _turn_before_authentication(request: web.Request) -> None:
     """Let a request wait for its turn if its connection has shown no valid token: all such connections together get the
     processor time of one user."""
-    if isinstance(request.protocol, RelayHandler) and not request.protocol.place.user:
+    if isinstance(request.protocol, RelayHandler) and not request.protocol.counted.user:
         turns = request.app[RELAY].host.turns
         await turns.admitted(UNAUTHENTICATED)
 
@@ -144,7 +144,7 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
             await relay.host.turns.admitted(identity.user)
         finally:
             if path is not None:
-                path.place.free(held_bytes)
+                path.counted.free(held_bytes)
         response = await relay.host.exchange(identity.user, body, is_exit=is_exit, path=path)
         if response.goes_on and not relay.is_live(identity):
             relay.host.stream_gone(response.handle)  # the refusal leaves in its place
@@ -237,7 +237,7 @@ def _hold(request: web.Request, config: RelayConfig) -> int:
     limit = config.switch.body_bytes_max
     length = request.content_length
     size = min(length if length is not None else limit if request.body_exists else 0, limit)
-    if not protocol.place.hold(size):
+    if not protocol.counted.hold(size):
         protocol.close_unread()
         raise _Refusal(503, StatusCode.BUSY, "too many bodies of this user are still coming", _BUSY_RETRY_S)
     return size

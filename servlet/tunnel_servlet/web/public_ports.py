@@ -18,7 +18,7 @@ from tunnel import Attachment, TunnelError, memory_attach
 from tunnel.splice import TunnelSide, splice
 from tunnel.tasks import KeptTasks
 from tunnel.wire import PublicPlace
-from tunnel_servlet.access.connections import Connections, Place
+from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.access.grants import GrantTable, PublicAddress
 from tunnel_servlet.config import ListenAddress, ServiceLimits
 from tunnel_servlet.switch.decisions import Publisher
@@ -207,24 +207,26 @@ class PublicPorts(Publisher):
     def _accept(
         self,
         listening: socket.socket,
-        serve: Callable[[Place, tuple[str, int]], PublicSide],
+        serve: Callable[[CountedConnection, tuple[str, int]], PublicSide],
         tls: ssl.SSLContext | None = None,
     ) -> Acceptor:
         text = "of people without the tunnel"
         return Acceptor(listening, serve, self._connections, tls=tls, tls_seconds=_TLS_S, log=_log, too_many=text)
 
-    def _serve_raw(self, published: Published, place: Place, client: tuple[str, int]) -> PublicSide:
-        return PublicSide(place, client, self._sides, partial(self._begin, published), self._gone)
+    def _serve_raw(self, published: Published, counted: CountedConnection, client: tuple[str, int]) -> PublicSide:
+        return PublicSide(counted, client, self._sides, partial(self._begin, published), self._gone)
 
-    def _serve_http(self, published: Published, place: Place, client: tuple[str, int]) -> PublicSide:
-        return self._http_side(place, client, partial(self._begin, published))
+    def _serve_http(self, published: Published, counted: CountedConnection, client: tuple[str, int]) -> PublicSide:
+        return self._http_side(counted, client, partial(self._begin, published))
 
-    def _serve_by_host(self, place: Place, client: tuple[str, int]) -> PublicSide:
-        return self._http_side(place, client, self._begin_by_host)
+    def _serve_by_host(self, counted: CountedConnection, client: tuple[str, int]) -> PublicSide:
+        return self._http_side(counted, client, self._begin_by_host)
 
-    def _http_side(self, place: Place, client: tuple[str, int], begin: Callable[[PublicSide], None]) -> PublicSide:
+    def _http_side(
+        self, counted: CountedConnection, client: tuple[str, int], begin: Callable[[PublicSide], None]
+    ) -> PublicSide:
         seconds, turns = self._limits.header_seconds, self._host().turns
-        return HttpSide(place, client, self._sides, begin, self._gone, seconds, turns)
+        return HttpSide(counted, client, self._sides, begin, self._gone, seconds, turns)
 
     def _begin_by_host(self, side: PublicSide) -> None:
         assert isinstance(side, HttpSide)

@@ -78,7 +78,7 @@ class PublicRequest:
             raise BadRequest(400, "the target of the request must be a path")
         headers = dict(request.headers)
         if b"transfer-encoding" in headers and b"content-length" in headers:
-            raise BadRequest(400, "Transfer-Encoding and Content-Length exclude each other")
+            raise BadRequest(400, "a request may have Transfer-Encoding or Content-Length, but not both")
         if b"host" not in headers:
             raise BadRequest(400, "the header Host is missing")
         host = headers[b"host"]

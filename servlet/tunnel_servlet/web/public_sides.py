@@ -9,7 +9,7 @@ from typing import cast
 import structlog
 
 from tunnel.splice import Side, SocketSide
-from tunnel_servlet.access.connections import Place
+from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.web.public_request import BadRequest, PublicRequest
 from tunnel_servlet.web.turns import Turns
 
@@ -32,14 +32,14 @@ class PublicSide(SocketSide):
 
     def __init__(
         self,
-        place: Place,
+        counted: CountedConnection,
         client: tuple[str, int],
         sides: dict["PublicSide", None],
         begin: Callable[["PublicSide"], None],
         gone: Callable[["PublicSide"], None],
     ) -> None:
         super().__init__(ended=self._has_ended)
-        self.place = place
+        self.counted = counted  # for the limits of connections, and of the bytes that they hold
         self._sides = sides
         self.owner = ""  # the user whose service it leads to, once that is known
         self.opening: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class PublicSide(SocketSide):
             self.is_tls = transport.get_extra_info("ssl_object") is not None
             super().connection_made(transport)
         except BaseException:  # uvloop would neither read from the connection nor end it
-            self.place.leave()
+            self.counted.leave()
             cast("asyncio.Transport", transport).abort()
             raise
         self._sides[self] = None
@@ -80,12 +80,12 @@ class PublicSide(SocketSide):
 
     def _charge_kept(self) -> None:
         """Charge the kept input to the client's address. End the connection if the address has too much."""
-        more = self._kept_bytes() - self.place.held_bytes
-        if more > 0 and not self.place.hold(more):
+        more = self._kept_bytes() - self.counted.held_bytes
+        if more > 0 and not self.counted.hold(more):
             _log.info("too_many_bytes", address=self.client[0], text="wait for services of people without the tunnel")
             self.abort_both()
         elif more < 0:
-            self.place.free(-more)
+            self.counted.free(-more)
 
     def refuse(self, status: int, text: str) -> None:
         """End the connection, because it leads nowhere."""
@@ -93,7 +93,7 @@ class PublicSide(SocketSide):
         self.abort()
 
     def _has_ended(self, side: Side, error: Exception | None) -> None:
-        self.place.leave()
+        self.counted.leave()
         self._sides.pop(self, None)
         if self.opening is not None:
             self.opening.cancel()
@@ -118,7 +118,7 @@ class HttpSide(PublicSide):
 
     def __init__(
         self,
-        place: Place,
+        counted: CountedConnection,
         client: tuple[str, int],
         sides: dict[PublicSide, None],
         begin: Callable[[PublicSide], None],
@@ -126,7 +126,7 @@ class HttpSide(PublicSide):
         head_seconds: float,
         turns: Turns,
     ) -> None:
-        super().__init__(place, client, sides, begin, gone)
+        super().__init__(counted, client, sides, begin, gone)
         self._phase = _Phase.HEAD
         self._head_seconds = head_seconds
         self._timer: asyncio.TimerHandle | None = None
@@ -214,11 +214,11 @@ class HttpSide(PublicSide):
     def _pays(self, payer: str) -> None:
         """Let this payer pay for parsing from now on, and for what was parsed before; "": nothing more is parsed."""
         if self._payer:
-            self._turns.leave(self._payer, self, self.place.source)
+            self._turns.leave(self._payer, self, self.counted.source)
             self._is_input_held = False
         before, self._payer = self._payer, payer
         if payer:
-            self._turns.join(payer, self, self.place.source)
+            self._turns.join(payer, self, self.counted.source)
             if before:
                 self._turns.move(before, payer, self._spent_us)
 

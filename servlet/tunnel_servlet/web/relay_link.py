@@ -29,7 +29,7 @@ from tunnel.wire import (
     encode_envelope,
     parse_frames,
 )
-from tunnel_servlet.access.connections import Place
+from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.server import RelayHandler
@@ -63,7 +63,7 @@ async def serve_link(request: web.Request, relay: Relay, identity: Identity) -> 
     # No await between 101 and here: otherwise aiohttp could read, and lose, bytes that the endpoint sends after 101.
     if isinstance(request.protocol, RelayHandler):
         request.protocol.hand_over()
-    place = request.protocol.place if isinstance(request.protocol, RelayHandler) else None
+    place = request.protocol.counted if isinstance(request.protocol, RelayHandler) else None
     link = RelayLink(relay, identity, transport, place, request.protocol)
     link.start()
     await link.ended
@@ -82,7 +82,7 @@ class RelayLink(LinkProtocol):
         relay: Relay,
         identity: Identity,
         transport: asyncio.Transport,
-        place: Place | None,
+        place: CountedConnection | None,
         before: asyncio.BaseProtocol | None = None,
     ) -> None:
         batch_bytes_max = relay.config.limits.link_batch_bytes_max

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from aiohttp import web, web_protocol
 
-from tunnel_servlet.access.connections import Connections, Place
+from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.config import ConfigError, ListenAddress, ServiceLimits
 from tunnel_servlet.web.acceptor import Acceptor, bind
 from tunnel_servlet.web.bodies import discard
@@ -36,16 +36,17 @@ _OTHER_FILES = 256
 _SPARE_DESCRIPTORS = 4
 _PIECE_BYTES = 4 * 1024  # heads, chunked bodies and websocket frames are parsed and charged in pieces of this size
 _AHEAD_REQUESTS = 2  # aiohttp parses this many ahead on a connection, then stops reading from it; its default is 32
-# Reading pauses when more than twice this number of a body's bytes wait unread, until fewer than this number wait.
+# When more than twice this number of bytes of a body wait for the handler, reading from the connection pauses, until
+# fewer than this number wait.
 _READ_BUFFER_BYTES = 64 * 1024
 
 
 # aiohttp has no option for the length of its queue of parsed requests. Each request takes 4 KiB, and tens of objects
 # for the garbage collector to visit. Two limits must be set: that of the queue, which `RelayHandler` sets, and this one
-# of the parser, which counts the requests in the queue itself. After a request whose body came later than its head, the
-# parser counts one request too many (never two). So its limit is one higher: otherwise it could stop although the queue
-# has room, and nothing would start it again. Now it stops only when the queue is full, and a handler that empties the
-# queue starts it again.
+# of the parser, which keeps its own count of the requests in the queue. After a request whose body came later than its
+# head, the parser's count is one too high (never two). So the parser's limit is one higher than the queue's: otherwise
+# the parser could stop although the queue has room, and nothing would start it again. Now it stops only when the queue
+# is full, and a handler that empties the queue starts it again.
 web_protocol.MAX_MSG_QUEUE_SIZE = _AHEAD_REQUESTS + 1
 
 
@@ -55,15 +56,16 @@ class RelayHandler(web.RequestHandler):
 
     The processor time of its requests is charged to the connection's payer when they arrive, and the connection is not
     read while the payer must wait. When the first token comes, its user takes over what the connection has cost before.
-    Data that waits unparsed, for the payer's turn or until an earlier request is handled, is charged to the payer, too.
+    The memory of unparsed data is charged to the payer, too, while the data waits for the payer's turn or until an
+    earlier request is handled.
     """
 
-    def __init__(self, server: "_Server", place: Place, **others: Any) -> None:
+    def __init__(self, server: "_Server", counted: CountedConnection, **others: Any) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(server, loop=loop, **others)
         self._max_msg_queue_size = _AHEAD_REQUESTS
         self._msg_queue_resume_size = _AHEAD_REQUESTS // 2
-        self.place = place
+        self.counted = counted  # for the limits of connections, and of the bytes that they hold
         self._server = server
         self._clock = loop
         self._deadline: asyncio.TimerHandle | None = None
@@ -92,7 +94,7 @@ class RelayHandler(web.RequestHandler):
             transport.set_write_buffer_limits(high=1)
         self._expect_headers()
         if self._turns is not None:
-            self._turns.join(self._payer, self, self.place.source)
+            self._turns.join(self._payer, self, self.counted.source)
             # Not at once: the transport begins to read only after `connection_made` has returned.
             self._clock.call_soon(self._hold_reading)
         self._charge(began)
@@ -104,7 +106,7 @@ class RelayHandler(web.RequestHandler):
         if data and self._turns is not None and (self._rest or may_be_costly):
             self._rest += data
             self._take_pieces()
-            self._hold_rest()
+            self._charge_rest()
         else:
             self._take(data)
 
@@ -112,35 +114,35 @@ class RelayHandler(web.RequestHandler):
         """Parse data, and charge what that costs."""
         began, requests = self._began(), self._request_count
         super().data_received(data)
-        self._hold_ahead(len(data))
+        self._charge_ahead(len(data))
         if self._request_count > requests and self._messages:
             self._is_chunked = any(getattr(message, "chunked", False) for message, _ in self._messages)
         self._charge(began, (self._request_count - requests) * REQUEST_US)
 
-    def _hold_rest(self) -> None:
+    def _charge_rest(self) -> None:
         """Charge the payer for data that waits for a turn. End the connection if the payer has too much."""
         is_charged = self._guard is not None or self._is_chunked  # the whole message or body is charged elsewhere
         size = 0 if is_charged or len(self._rest) <= _PIECE_BYTES else len(self._rest)
         if size <= self._rest_bytes:
-            self.place.free(self._rest_bytes - size)
-        elif not self.place.hold(size - self._rest_bytes):
+            self.counted.free(self._rest_bytes - size)
+        elif not self.counted.hold(size - self._rest_bytes):
             self._cut()
             return
         self._rest_bytes = size
 
-    def _hold_ahead(self, size: int) -> None:
+    def _charge_ahead(self, size: int) -> None:
         """Charge the payer for data that waits in aiohttp's parser. End the connection if the payer has too much."""
         if not self._buffer_paused:
-            self.place.free(self._ahead_bytes)
+            self.counted.free(self._ahead_bytes)
             self._ahead_bytes = 0
-        elif self.place.hold(size):
+        elif self.counted.hold(size):
             self._ahead_bytes += size
         else:
             self._cut()
 
     def _resume_reading_for_buffer(self) -> None:
         super()._resume_reading_for_buffer()
-        self._hold_ahead(0)
+        self._charge_ahead(0)
 
     def _take_pieces(self) -> None:
         """Parse the data that waits: piece by piece while it may be costly to parse (`_is_costly`)."""
@@ -172,7 +174,7 @@ class RelayHandler(web.RequestHandler):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._answer_bytes = self._output.get_write_buffer_size() if self._output is not None else 0
-        if self.place.hold(self._answer_bytes):
+        if self.counted.hold(self._answer_bytes):
             self._answer_timer = self._clock.call_later(self._server.limits.answer_seconds, self._cut_unread_answer)
         else:
             self._answer_bytes = 0
@@ -184,7 +186,7 @@ class RelayHandler(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         began = self._began()
-        self._stop()
+        self._stop_deadline()
         self._forget_answer()
         self._leave_turns()
         super().connection_lost(exc)
@@ -194,12 +196,12 @@ class RelayHandler(web.RequestHandler):
         self._messages.clear()
         self._keepalive_handle = None
         self._charge(began)
-        self.place.leave()
+        self.counted.leave()
 
     def request_began(self) -> None:
         """Stop the deadline: all headers of a request have arrived."""
         self._is_idle = False
-        self._stop()
+        self._stop_deadline()
 
     def request_ended(self) -> None:
         """Note that the request was answered; the next byte starts the deadline again."""
@@ -222,8 +224,11 @@ class RelayHandler(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send the answer, then read what has not been read of the request's body. aiohttp would do that without turns:
-        the bodies of 120 requests that were refused together took one turn of 1.4 s."""
+        """Send the answer. Then read the rest of the request's body when it is the payer's turn.
+
+        aiohttp would read it without regard to payers. Once, the bodies of 124 requests that were all refused at the
+        same time kept the event loop busy for 1.4 s without a break.
+        """
         response, is_lost = await super().finish_response(request, resp, start_time)
         content = request.content
         is_over = is_lost or self._close or self._force_close or content.is_eof()
@@ -248,25 +253,25 @@ class RelayHandler(web.RequestHandler):
         uvloop raises RuntimeError where an answer is written to a connection that has just ended.
         """
         if self._output is not None and not self._output.is_closing():
-            _log.error("failed", address=self.place.source, exc_info=kw.get("exc_info"))
+            _log.error("failed", address=self.counted.source, exc_info=kw.get("exc_info"))
 
     # --- turns
 
     @property
     def _payer(self) -> str:
-        return self.place.user or UNAUTHENTICATED
+        return self.counted.user or UNAUTHENTICATED
 
     def charge_to(self, user: str) -> bool:
         """Charge the connection to this user from now on. Return False if the user has too many connections."""
         payer = self._payer
-        if not self.place.charge_to(user):
+        if not self.counted.charge_to(user):
             return False
         if self._turns is not None and payer != user:
-            self._turns.leave(payer, self, self.place.source)
+            self._turns.leave(payer, self, self.counted.source)
             if self._is_held:
                 self._is_held = False
                 self._resuming = self._clock.call_soon(self._go_on)  # unless the user must wait, too
-            self._turns.join(user, self, self.place.source)
+            self._turns.join(user, self, self.counted.source)
             spent_us, self._spent_us = self._spent_us, 0
             if payer == UNAUTHENTICATED:
                 self._turns.move(payer, user, spent_us)
@@ -281,7 +286,7 @@ class RelayHandler(web.RequestHandler):
         if self._resuming is not None:
             self._resuming.cancel()  # another protocol decides from now on whether the connection is read
         if self._turns is not None:
-            self._turns.leave(self._payer, self, self.place.source)
+            self._turns.leave(self._payer, self, self.counted.source)
             self._is_held = False
 
     def pause_input(self) -> None:
@@ -296,7 +301,7 @@ class RelayHandler(web.RequestHandler):
 
     def _go_on(self) -> None:
         self._take_pieces()
-        self._hold_rest()
+        self._charge_rest()
         if not (self._is_held or self._reading_paused or self._buffer_paused):
             self._resume_transport_reading()
 
@@ -340,14 +345,14 @@ class RelayHandler(web.RequestHandler):
         if self._output is not None:
             self._output.abort()
 
-    def _stop(self) -> None:
+    def _stop_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _forget_answer(self) -> None:
         """Note that no part of an answer waits any more: the client has read it, or the connection is lost."""
-        self.place.free(self._answer_bytes)
+        self.counted.free(self._answer_bytes)
         self._answer_bytes = 0
         if self._answer_timer is not None:
             self._answer_timer.cancel()
@@ -372,9 +377,9 @@ class _Server(web.Server):
         self._is_admin = is_admin
         self._handler = handler
 
-    def handler(self, place: Place) -> RelayHandler:
+    def handler(self, counted: CountedConnection) -> RelayHandler:
         """Return the protocol of a new connection."""
-        return RelayHandler(self, place, **self._handler)
+        return RelayHandler(self, counted, **self._handler)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         protocol = request.protocol
@@ -383,7 +388,7 @@ class _Server(web.Server):
                 response: web.StreamResponse = web.Response(status=417, text=f"the only expectation is {_CONTINUE}")
             else:
                 response = await self._answer(request)
-            if isinstance(protocol, RelayHandler) and not protocol.place.user and not self._is_admin:
+            if isinstance(protocol, RelayHandler) and not protocol.counted.user and not self._is_admin:
                 response.force_close()  # a connection without a valid token serves one request
             return response
         finally:
@@ -432,7 +437,7 @@ class RelayRunner(web.AppRunner):
         assert isinstance(server, _Server), "set the runner up first"
         acceptor = Acceptor(
             listening,
-            lambda place, _: server.handler(place),
+            lambda counted, _: server.handler(counted),
             self._connections,
             tls=tls,
             tls_seconds=self._limits.tls_seconds,

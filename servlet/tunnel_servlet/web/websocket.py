@@ -31,7 +31,7 @@ async def serve_websocket(request: web.Request, relay: Relay, identity: Identity
     )
     if not websocket.can_prepare(request):
         return web.Response(status=400, text="not a valid request for a websocket of version 13")
-    place = request.protocol.place if isinstance(request.protocol, RelayHandler) else None
+    counted = request.protocol.counted if isinstance(request.protocol, RelayHandler) else None
     transport: WebSocketTransport | None = None
     failures: list[tuple[int, str]] = []  # those that came before there was a transport
 
@@ -45,12 +45,12 @@ async def serve_websocket(request: web.Request, relay: Relay, identity: Identity
         guard.taken(size)
         relay.host.turns.spend(identity.user, MESSAGE_US)
 
-    guard = FrameGuard(place, message_bytes_max, limits.body_seconds, fail)
+    guard = FrameGuard(counted, message_bytes_max, limits.body_seconds, fail)
     if isinstance(request.protocol, RelayHandler):
         request.protocol.watch_frames(guard)
     await websocket.prepare(request)
     transport = WebSocketTransport(websocket, taken)
-    RelayLink(relay, identity, transport, place).start()
+    RelayLink(relay, identity, transport, counted).start()
     for code, text in failures:
         transport.close_with(code, text, at_once=True)
     try:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tunnel.carriers.websocket_transport import BAD_FRAME, STATUS_CLOSE, TOO_BIG, WRONG_DATA
 from tunnel.wire import StatusCode
-from tunnel_servlet.access.connections import Place
+from tunnel_servlet.access.connections import CountedConnection
 
 __all__ = ["FrameGuard"]
 
@@ -31,10 +31,12 @@ class FrameGuard:
     `fail` is then called with a close code and a reason. A frame must be complete `seconds` after it has begun.
     """
 
-    def __init__(self, place: Place | None, bytes_max: int, seconds: float, fail: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, counted: CountedConnection | None, bytes_max: int, seconds: float, fail: Callable[[int, str], None]
+    ) -> None:
         self.parser: _Parser
         self.coming_bytes = 0  # of the frame whose header has come and whose end has not
-        self._place = place
+        self._counted = counted
         self._bytes_max = bytes_max
         self._seconds = seconds
         self._fail = fail
@@ -124,12 +126,12 @@ class FrameGuard:
         self._fail(code, text)
 
     def _hold(self, count: int) -> bool:
-        if self._place is not None:
-            if count > 0 and not self._place.hold(count):
+        if self._counted is not None:
+            if count > 0 and not self._counted.hold(count):
                 return False
             if count < 0:
                 count = -min(-count, self._held_bytes)
-                self._place.free(-count)
+                self._counted.free(-count)
         self._held_bytes += count
         return True
 

@@ -50,7 +50,7 @@ def test_exchanges_that_all_work_are_all_ok() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_rate_limit_is_told_from_faults_by_a_slower_try(status: int) -> None:
+def test_a_rate_limit_is_distinguished_from_faults_by_a_slower_try(status: int) -> None:
     def passes(number: int) -> bool:
         return number <= 2 or ROUNDS < number <= ROUNDS + GENTLE
 

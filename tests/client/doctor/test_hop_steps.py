@@ -92,7 +92,9 @@ async def test_losing_a_request_for_the_name_of_a_hop_is_no_failure_of_the_path(
     ],
 )
 @in_loop
-async def test_relays_that_take_turns_are_told_from_one_that_restarted(epochs: Sequence[int], verdict: Verdict) -> None:
+async def test_relays_that_take_turns_are_distinguished_from_one_that_restarted(
+    epochs: Sequence[int], verdict: Verdict
+) -> None:
     report = Report("")
     fake = FakeProber([answered("attached")], epochs=epochs)
     await fake.attach()

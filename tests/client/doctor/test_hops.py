@@ -218,7 +218,7 @@ def test_a_hop_that_adds_to_every_answer_is_found(
 
 
 @pytest.mark.parametrize("page", [b"", b"<title>Sign in</title>"])
-def test_a_hop_that_compresses_is_told_from_a_compressed_page(rig: Rig, doctor: Any, page: bytes) -> None:
+def test_a_hop_that_compresses_is_distinguished_from_a_compressed_page(rig: Rig, doctor: Any, page: bytes) -> None:
     async def script(request: Request) -> bytes:
         head, body = await request.pass_on()
         return with_length(head[:-2] + b"Content-Encoding: gzip\r\n\r\n", gzip.compress(page or body))

@@ -66,7 +66,7 @@ def test_a_clock_that_is_half_a_minute_off_is_good_enough(skew_s: int) -> None:
         (503, "why", 7000, UNREACHABLE, "a tunnel relay refuses this user: HTTP 503, why", "try again, in 7 s"),
     ],
 )
-def test_a_relay_that_refuses_us_is_told_from_one_that_cannot_be_reached(
+def test_a_relay_that_refuses_us_is_distinguished_from_one_that_cannot_be_reached(
     status: int, why: str, wait_ms: int, code: int, text: str, advice: str
 ) -> None:
     works, report = examined(FakeProber([answered("status", status, why, wait_ms=wait_ms)] * 3))
@@ -83,7 +83,7 @@ def test_a_wrong_token_is_sent_only_once() -> None:
     assert fake.tries == 1
 
 
-def test_a_missing_token_is_told_from_one_that_a_hop_removed() -> None:
+def test_a_missing_token_is_distinguished_from_one_that_a_hop_removed() -> None:
     _, report = examined(FakeProber([answered("status", 401, NO_TOKEN)], token=None))
     found = finding(report, "relay")
     assert found.text == "a tunnel relay answers and asks for a token, but none is set"
@@ -91,7 +91,7 @@ def test_a_missing_token_is_told_from_one_that_a_hop_removed() -> None:
 
 
 @pytest.mark.parametrize("first", [CUT, foreign(200), foreign(503, "", server="nginx")])
-def test_attempts_that_failed_before_one_worked_are_reported_but_are_no_problem(first: Reply | ProbeError) -> None:
+def test_failed_attempts_before_one_that_works_are_reported_but_are_no_problem(first: Reply | ProbeError) -> None:
     works, report = examined(FakeProber([first, first, answered("attached")]))
     assert works
     assert (report.exit_code, finding(report, "relay").verdict) == (OK, Verdict.OK)
@@ -111,7 +111,7 @@ def test_a_path_on_which_every_attempt_fails_is_a_problem() -> None:
 @pytest.mark.parametrize(
     ("answer", "advice"), [("HTTP 403 Forbidden", "many proxies allow port 443"), ("HTTP 503 No", "it cannot reach")]
 )
-def test_a_proxy_that_does_not_connect_us_is_told_from_one_that_is_away(answer: str, advice: str) -> None:
+def test_a_proxy_that_does_not_connect_us_is_distinguished_from_one_that_is_away(answer: str, advice: str) -> None:
     failed = ProbeError(Failure("proxy", f"the proxy answers {answer}"))
     _, report = examined(FakeProber([failed] * 3, url="https://relay.invalid:8443", proxy="http://proxy.invalid:3128"))
     found = finding(report, "relay")
@@ -123,7 +123,7 @@ def test_a_proxy_that_does_not_connect_us_is_told_from_one_that_is_away(answer: 
 
 
 @pytest.mark.parametrize("kind", ["proxy-password", "certificate"])
-def test_a_failure_that_another_attempt_cannot_change_is_tried_only_once(kind: str) -> None:
+def test_no_second_attempt_follows_a_failure_that_it_cannot_change(kind: str) -> None:
     fake = FakeProber([ProbeError(Failure(kind, "the proxy asks for Basic: give user and password"))] * 3)
     works, report = examined(fake)
     assert not works
@@ -134,7 +134,7 @@ def test_a_failure_that_another_attempt_cannot_change_is_tried_only_once(kind: s
         assert found.advice == "give user and password"
 
 
-def test_a_firewall_that_refuses_only_our_type_of_body_is_told_from_a_login_page() -> None:
+def test_a_firewall_that_refuses_only_our_type_of_body_is_distinguished_from_a_login_page() -> None:
     blocked = foreign(403, PAGE_OF_APACHE, server="Apache/2.4.71 (Debian)")
     _, report = examined(FakeProber([blocked] * 3))
     found = finding(report, "relay")
@@ -148,7 +148,7 @@ def test_a_firewall_that_refuses_only_our_type_of_body_is_told_from_a_login_page
     assert "login or block page" in found.advice
 
 
-def test_a_relay_that_understands_the_type_of_body_that_passes_is_used() -> None:
+def test_if_another_type_of_body_reaches_the_relay_the_tunnel_uses_it() -> None:
     blocked = foreign(403, PAGE_OF_APACHE)
     fake = FakeProber([blocked] * 3, path=lambda asked: answered("attached") if asked.body_type else None)
     works, report = examined(fake)

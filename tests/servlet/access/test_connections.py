@@ -1,9 +1,8 @@
-"""The limits of connections, and of the bytes held for them, for each source address and each user. A *place* is one
-counted connection."""
+"""The limits of connections, and of the bytes held for them, for each source address and each user."""
 
 import pytest
 
-from tunnel_servlet.access.connections import Connections, Place, source_of
+from tunnel_servlet.access.connections import Connections, CountedConnection, source_of
 
 BYTES = 1000
 
@@ -24,23 +23,23 @@ def test_the_source_of_an_ipv6_client_is_its_network(address: str, source: str) 
     assert source_of(address) == source
 
 
-def admitted(connections: Connections, source: str) -> Place:
-    place = connections.admit(source)
-    assert place is not None
-    return place
+def admitted(connections: Connections, source: str) -> CountedConnection:
+    counted = connections.admit(source)
+    assert counted is not None
+    return counted
 
 
-def test_two_users_of_one_address_share_its_places_until_their_tokens_come() -> None:
+def test_two_users_of_one_address_share_its_connections_until_their_tokens_come() -> None:
     connections = Connections(16, 2, 2, BYTES)
-    places = [admitted(connections, "x") for _ in range(2)]
+    both = [admitted(connections, "x") for _ in range(2)]
     assert connections.admit("x") is None
     assert connections.admit("y") is not None
-    assert places[0].charge_to("ann")
+    assert both[0].charge_to("ann")
     assert (connections.total, connections.unauthenticated) == (3, 2)
     assert connections.admit("x") is not None
 
 
-def test_two_users_have_their_own_places() -> None:
+def test_two_users_have_their_own_connections() -> None:
     connections = Connections(16, 4, 1, BYTES)
     first, second, third = (admitted(connections, "x") for _ in range(3))
     assert first.charge_to("ann")
@@ -54,7 +53,7 @@ def test_two_users_have_their_own_places() -> None:
     assert second.charge_to("bob")
 
 
-def test_a_source_gets_a_quarter_and_unauthenticated_clients_get_half_of_all_places() -> None:
+def test_a_source_gets_a_quarter_and_unauthenticated_clients_get_half_of_all_connections() -> None:
     connections = Connections(8, 100, 100, BYTES)
     admitted(connections, "x")
     admitted(connections, "x")
@@ -66,14 +65,14 @@ def test_a_source_gets_a_quarter_and_unauthenticated_clients_get_half_of_all_pla
     assert connections.admit("z") is not None
 
 
-def test_the_total_of_places_is_limited_too() -> None:
+def test_the_total_of_connections_is_limited_too() -> None:
     connections = Connections(1, 100, 100, BYTES)
-    place = admitted(connections, "x")
-    assert place.charge_to("ann")
+    counted = admitted(connections, "x")
+    assert counted.charge_to("ann")
     assert connections.admit("y") is None
-    place.leave()
-    place.leave()
-    assert place.charge_to("bob")  # the connection has ended: nothing is charged any more
+    counted.leave()
+    counted.leave()
+    assert counted.charge_to("bob")  # the connection has ended: nothing is charged any more
     assert (connections.total, connections.unauthenticated) == (0, 0)
     assert connections.admit("y") is not None
 

@@ -12,18 +12,18 @@ import uvloop
 
 from tests.servlet.rig import until
 from tests.support.loops import run
-from tunnel_servlet.access.connections import Connections, Place
+from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.web.acceptor import Acceptor, bind
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
 
 
 class Side(asyncio.Protocol):
-    """Stands for a protocol of the relay: it calls `Place.leave` when its connection ends."""
+    """Stands for a protocol of the relay: it calls `CountedConnection.leave` when its connection ends."""
 
-    def __init__(self, place: Place, open_sides: set["Side"]) -> None:
+    def __init__(self, counted: CountedConnection, open_sides: set["Side"]) -> None:
         self.transport: asyncio.BaseTransport | None = None
-        self._place = place
+        self._counted = counted
         self._open_sides = open_sides
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -32,7 +32,7 @@ class Side(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open_sides.discard(self)
-        self._place.leave()
+        self._counted.leave()
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
@@ -47,7 +47,7 @@ def test_a_connection_that_comes_just_before_the_end_is_closed(
         sides: set[Side] = set()
         connections = Connections(64, 64, 1, 1 << 20)
         [listening] = await bind("127.0.0.1", 0)
-        acceptor = Acceptor(listening, lambda place, _: Side(place, sides), connections, tls=tls, tls_seconds=10)
+        acceptor = Acceptor(listening, lambda counted, _: Side(counted, sides), connections, tls=tls, tls_seconds=10)
         await asyncio.sleep(0)
         with socket.create_connection(listening.getsockname()) as client:
             for _ in range(turns):

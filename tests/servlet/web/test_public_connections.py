@@ -1,5 +1,4 @@
-"""Connections of strangers (PROTOCOL 2.11): when one ends, in whatever way, the relay no longer counts it. A *place* is
-one counted connection."""
+"""Connections of strangers (PROTOCOL 2.11): when one ends, in whatever way, the relay no longer counts it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import uvloop
 
 from tests.servlet.rig import until
 from tests.support.loops import run
-from tunnel_servlet.access.connections import Connections, Place
+from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.web.acceptor import Acceptor, listen
 from tunnel_servlet.web.public_sides import HttpSide, PublicSide
 from tunnel_servlet.web.turns import Turns
@@ -34,11 +33,13 @@ class Scene:
         self.address = listening.getsockname()
         self.listener = Acceptor(listening, self._serve, self.connections, tls=None, tls_seconds=10)
 
-    def _serve(self, place: Place, client: tuple[str, int]) -> PublicSide:
+    def _serve(self, counted: CountedConnection, client: tuple[str, int]) -> PublicSide:
         if self._is_http:
-            side: PublicSide = HttpSide(place, client, self.sides, lambda side: None, lambda side: None, 30, self.turns)
+            side: PublicSide = HttpSide(
+                counted, client, self.sides, lambda side: None, lambda side: None, 30, self.turns
+            )
         else:
-            side = PublicSide(place, client, self.sides, lambda side: side.resume_reading(), lambda side: None)
+            side = PublicSide(counted, client, self.sides, lambda side: side.resume_reading(), lambda side: None)
         self.made.append(side)
         return side
 
@@ -51,7 +52,7 @@ class Scene:
 
 @pytest.mark.parametrize("new_loop", LOOPS)
 @pytest.mark.parametrize("is_http", [False, True])
-def test_a_connection_that_was_reset_before_it_was_accepted_gives_its_place_back(
+def test_a_connection_that_was_reset_before_it_was_accepted_is_no_longer_counted(
     new_loop: type[asyncio.AbstractEventLoop], is_http: bool
 ) -> None:
     async def scenario() -> None:
@@ -67,7 +68,7 @@ def test_a_connection_that_was_reset_before_it_was_accepted_gives_its_place_back
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_a_side_that_fails_at_once_gives_its_place_back(
+def test_a_side_that_fails_at_once_is_no_longer_counted(
     new_loop: type[asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(side: PublicSide, transport: asyncio.BaseTransport) -> None:

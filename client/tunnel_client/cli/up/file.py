@@ -149,7 +149,7 @@ def _converted(where: str, found: Any, kind: type[_T], problems: list[str]) -> _
 def _located(relay: RelayPart, base: Path, problems: list[str]) -> RelayPart:
     """Check what the types do not say, and join relative paths to `base`."""
     if relay.proxy and relay.proxy_file:
-        problems.append("relay: proxy and proxy-file exclude each other: name one of them")
+        problems.append("relay: both proxy and proxy-file are set: name one of them")
     if "@" in relay.proxy:
         problems.append(
             "relay: proxy holds a password: write the URL to a file of mode 0600, and name that as proxy-file"

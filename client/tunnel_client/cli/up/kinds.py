@@ -1,7 +1,8 @@
 """The kinds of entries in the file of `tunnel up`: what each claims for itself, and how it is served.
 
 An entry accepts everything that the command line accepts, because both use the same parsers and the same classes. A new
-form of a specification therefore needs a change here only if entries of that form can exclude each other in a new way.
+form of a specification therefore needs a change here only if entries of that form take something of a new kind that
+only one entry can have.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Claim:
 
     @property
     def key(self) -> tuple[str, object]:
-        """Only claims with the same key can exclude each other."""
+        """Two entries whose claims have different keys can always be served together."""
         return self.what, self.port if self.what in PROTOCOLS else self.place
 
     def excludes(self, other: Claim) -> bool:

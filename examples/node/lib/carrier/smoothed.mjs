@@ -25,7 +25,7 @@ export class ExchangeTime {
     return Math.max(LEAST_LONG_WAIT, least < Infinity ? 4 * least : 0);
   }
 
-  /** The deadline of a push. */
+  /** The first wait of a push (7.8). */
   get deadline() {
     return this.srtt === null ? 1000 : Math.min(30_000, Math.max(500, 4 * this.srtt));
   }

@@ -66,7 +66,7 @@ def problems(directory: Path, text: str) -> list[str]:
         ("[relay]\nlinks = 9\n" + ENTRY, "relay: Expected `int` <= 4 - at `links`"),
         ("[relay]\nrate = '9'\n" + ENTRY, "relay: '9' is not a rate"),
         ("[relay]\nproxy = 'http://a:b@c'\n" + ENTRY, "relay: proxy holds a password: write the URL to a file of mode"),
-        ("[relay]\nproxy = 'x'\nproxy-file = 'y'\n" + ENTRY, "relay: proxy and proxy-file exclude each other"),
+        ("[relay]\nproxy = 'x'\nproxy-file = 'y'\n" + ENTRY, "relay: both proxy and proxy-file are set"),
         ("[forward]\na = '1:b'\nc = '*:1:d'", "forward a and forward c both need the local tcp port 1: change it in"),
         ("[forward]\na = '1:b'\n[proxy]\nc = '1'", "forward a and proxy c both need the local tcp port 1"),
         (
