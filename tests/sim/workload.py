@@ -100,7 +100,7 @@ class Stream:
 
 
 class Party:
-    """One end of one stream. Each call does all that its flows allow at this moment, and never more."""
+    """One end of one stream. `act` does all that the flows of the stream allow at this moment, and never more."""
 
     def __init__(self, host: Host, stream: Stream, is_initiator: bool, connection: Connection) -> None:
         spec = stream.spec

@@ -167,7 +167,7 @@ def _salvage(path: Path, directory: int) -> Path | None:
 
 
 def _is_being_written(name: str) -> bool:
-    """Whether the process in the file name (NAME-PID-RANDOM-NUMBER) is alive.
+    """Whether the process that the file name (NAME-PID-TOKEN-COUNT) names is alive.
 
     If another process has taken that PID since, the answer is True although no process writes the file. The file is
     salvaged when the PID is free again and a process begins to trace into this directory.

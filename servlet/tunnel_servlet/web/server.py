@@ -56,8 +56,8 @@ class RelayHandler(web.RequestHandler):
 
     The processor time of its requests is charged to the connection's payer when they arrive, and the connection is not
     read while the payer must wait. When the first token comes, its user takes over what the connection has cost before.
-    The memory of unparsed data is charged to the payer, too, while the data waits for the payer's turn or until an
-    earlier request is handled.
+    The memory of unparsed data is charged to the payer, too, while the data waits: for the payer's turn, or for an
+    earlier request to be handled.
     """
 
     def __init__(self, server: "_Server", counted: CountedConnection, **others: Any) -> None:
@@ -80,7 +80,7 @@ class RelayHandler(web.RequestHandler):
         self._is_chunked = False  # the body that comes has no length
         self._rest = b""  # data that came and waits for the payer's turn
         self._rest_bytes = 0  # charged for `_rest`
-        self._resuming: asyncio.Handle | None = None  # reads on, because the connection's new payer need not wait
+        self._resuming: asyncio.Handle | None = None  # reads on after a change of the payer, unless the new one must wait, too
         self._ahead_bytes = 0  # charged for data that came while aiohttp parses nothing, because a request waits
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
         self._discards_rest = True
@@ -158,7 +158,7 @@ class RelayHandler(web.RequestHandler):
 
     @property
     def _is_costly(self) -> bool:
-        """Whether parsing may take long for the size of the data, so that it is done in pieces."""
+        """Whether parsing may take long in proportion to the size of the data, so that it is done in pieces."""
         return self._is_idle or self._is_chunked or self._guard is not None
 
     def watch_frames(self, guard: FrameGuard) -> None:
@@ -270,7 +270,7 @@ class RelayHandler(web.RequestHandler):
             self._turns.leave(payer, self, self.counted.source)
             if self._is_held:
                 self._is_held = False
-                self._resuming = self._clock.call_soon(self._go_on)  # unless the user must wait, too
+                self._resuming = self._clock.call_soon(self._go_on)  # but `join`, below, may hold this connection again
             self._turns.join(user, self, self.counted.source)
             spent_us, self._spent_us = self._spent_us, 0
             if payer == UNAUTHENTICATED:

@@ -1,8 +1,8 @@
 """The kinds of entries in the file of `tunnel up`: what each claims for itself, and how it is served.
 
 An entry accepts everything that the command line accepts, because both use the same parsers and the same classes. A new
-form of a specification therefore needs a change here only if entries of that form take something of a new kind that
-only one entry can have.
+form of a specification therefore needs a change here only if entries of that form occupy a resource that two entries
+cannot share, and that `Claim` does not know yet.
 """
 
 from __future__ import annotations
