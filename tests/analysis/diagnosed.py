@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from loadtests.diagnosis.cases import CASES, INVENTED
 from loadtests.diagnosis.play import folder_of, play
 from tests.analysis.settings import SETTINGS
-from tunnel.analysis import counts, flow, holes, limits, network, stalls, tables, timing
+from tunnel.analysis import counts, flow, hole_queries, holes, limits, network, stalls, tables, timing
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.blame import blames
 from tunnel.analysis.expressions import percentiles
@@ -73,7 +73,7 @@ def _by_case(session: SparkSession, events: DataFrame, whole: Analysis, writers:
     shape = "array<struct<case: string, writer: string>>"
     table = session.sql(f"select distinct * from (select inline(from_json(:rows, '{shape}')))",
                         args={"rows": json.dumps(writers)})  # fmt: skip
-    missing = holes.table_of(session, whole.files, {})
+    missing = hole_queries.table_of(session, holes.by_writer(whole.files, {}))
     steps = flow.flow_of(events).persist()
     by_hash = table.select("case", F.xxhash64("writer").alias("writer"))
     of_stream = steps.where(F.col("kind") <= flow.SPURIOUS).groupBy("stream").agg(F.max("writer").alias("writer"))

@@ -23,7 +23,7 @@ from tests.analysis.proxied import talk_through_faults
 from tests.analysis.settings import SETTINGS
 from tests.analysis.stalls import write_silences
 from tests.analysis.truth import simulate
-from tunnel.analysis import counts, flow, holes, network, stalls, tables, timing
+from tunnel.analysis import counts, flow, hole_queries, holes, network, stalls, tables, timing
 from tunnel.analysis.analyse import Analysis, analyse
 from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ingest import compact, read_events
@@ -84,8 +84,8 @@ def measured(events: DataFrame) -> tuple[list[dict[str, Any]], list[tuple[int, s
     """The figures of every stream, and stream and cause of every stall."""
     files = [row.asDict() for row in counts.file_health(events).collect()]
     incomplete = [row["writer"] for row in tables.writers(files) if row["missing"]]
-    inner = [row.asDict() for row in holes.holes_of(events, incomplete).collect()]
-    missing = holes.table_of(events.sparkSession, files, holes.merged(inner))
+    inner = [row.asDict() for row in hole_queries.holes_of(events, incomplete).collect()]
+    missing = hole_queries.table_of(events.sparkSession, holes.by_writer(files, holes.merged(inner)))
     table = flow.flow_of(events).cache()
     packets = network.in_order(flow.packets_of(table, missing)).cache()
     streams = network.stream_table(packets).cache()

@@ -1,8 +1,9 @@
 """The times for which a writer has no records; and the writer's own reports of them."""
 
 from pathlib import Path
+from typing import Any
 
-from tunnel.analysis.holes import merged
+from tunnel.analysis.holes import by_writer, merged
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import read_trace
 from tunnel.traces.writer import TraceWriter
@@ -20,6 +21,27 @@ def test_holes_of_one_writer_that_meet_are_one() -> None:
         "b": [(-100_000, 100_001)],
     }
     assert merged([]) == {}
+
+
+def test_holes_meet_where_their_slack_does() -> None:
+    assert merged([hole("a", 0, 1_000), hole("a", 201_000, 300_000)]) == {"a": [(-100_000, 400_000)]}
+    assert merged([hole("a", 0, 1_000), hole("a", 201_001, 300_000)]) == {
+        "a": [(-100_000, 101_000), (101_001, 400_000)]
+    }
+
+
+def file_of(writer: str, begin_us: int | None, end_us: int | None) -> dict[str, Any]:
+    return {"writer": writer, "begin_us": begin_us, "end_us": end_us}
+
+
+def test_a_writer_has_no_records_before_its_first_and_after_its_last() -> None:
+    files = [file_of("a", 50, 60), file_of("b", 7, 8), file_of("a", 10, 20), file_of("a", 30, 40)]
+    files += [file_of("a", None, None), file_of("c", None, None)]  # files without a valid record
+    rows = by_writer(files, {"b": [(1, 2), (3, 4)], "d": [(5, 6)]})
+    found = {row["writer"]: (row["until_us"], [(hole["begin"], hole["end"]) for hole in row["holes"]]) for row in rows}
+    (ever, _), *_ = found["a"][1]
+    assert ever < -1_000 * 365 * 24 * 3600 * 1_000_000
+    assert found == {"a": (60, [(ever, 10)]), "b": (8, [(ever, 7), (1, 2), (3, 4)])}
 
 
 def test_dropped_records_lie_between_the_record_before_their_report_and_the_report(tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def test_rows_are_on_disk_before_the_record_that_names_them(tmp_path: Path, monk
 
     def note_fsync(descriptor: int) -> None:
         fsync(descriptor)
-        steps.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(f"{tmp_path}/").partition("-")[0])
+        synced = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        steps.append(str(synced.relative_to(tmp_path)).partition("-")[0])
 
     def note_link(source: Path, target: Path) -> None:
         link(source, target)
@@ -98,8 +99,9 @@ def test_rows_are_on_disk_before_the_record_that_names_them(tmp_path: Path, monk
         monkeypatch.setattr(os, "link", note_link)
         ledger.commit([Entry(TraceFile("a", 1, 1))], data, 1)
     number = data.partition("-")[0]
-    assert len(steps[:3]) == steps[:3].count(number)  # the rows, and the folders that name them
-    assert steps[3:] == ["events", "commits/.00000001.json", "appears: 00000001.json", "commits"]
+    assert steps[0] == "."  # it names the folder of the records
+    assert steps[1:4] == [number] * 3  # the rows, and the folders that name them
+    assert steps[4:] == ["events", "commits/.00000001.json", "appears: 00000001.json", "commits"]
 
 
 def test_a_record_says_what_was_added_where(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_the_wall_clock_of_a_writer_is_known_if_one_of_its_files_has_it() -> Non
 
 
 def test_absences_are_counted_and_attachments_are_not() -> None:
-    rows = [detail("detached", "", n=2), detail("attached", "new", n=5), detail("detached", "", n=3)]
+    rows = [detail("detached", "", n=2), detail("attached", "new", n=7), detail("detached", "", n=3)]
     assert tables.absences(rows) == 5
     assert tables.absences([]) == 0
 

@@ -64,6 +64,9 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
         "words": ("tests/analysis/test_words.py",),
         "folders": ("tests/analysis/test_folders.py",),
         "holes": ("tests/analysis/test_holes.py",),
+        "tables": ("tests/analysis/test_tables.py",),
+        "blame": ("tests/analysis/test_blame.py",),
+        "verdict": ("tests/analysis/test_verdict.py",),
     },
     "messages": {
         "backlog": ("tests/messages/test_backlog.py",),

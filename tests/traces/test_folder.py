@@ -3,8 +3,9 @@
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,12 @@ def held(folder: Path) -> int:
         with suppress(FileNotFoundError):
             total += path.stat().st_size
     return total
+
+
+def wake(writer: TraceWriter) -> None:
+    """Let the thread of the writer run, and leave it the processor."""
+    writer._wake.set()
+    time.sleep(0.0002)
 
 
 def left(folder: Path, number: int, size: int, name: str = "relay") -> Path:
@@ -103,6 +110,143 @@ def test_the_oldest_complete_files_make_room(tmp_path: Path) -> None:
     assert "limit of 0.000429153 MiB: the oldest are removed" in told[0]
 
 
+def test_nothing_is_removed_that_would_not_make_enough_room(tmp_path: Path) -> None:
+    told: list[str] = []
+    old, older = left(tmp_path, 2, 100), left(tmp_path, 1, 100)
+    left(tmp_path, 3, 200, name="_relay")
+    folder = TraceFolder(tmp_path, 450, told.append)
+    folder.look()
+    assert not folder.takes(251)
+    assert (old.exists(), older.exists(), folder.removed_files, told) == (True, True, 0, [])
+    assert folder.takes(250)
+    assert (old.exists(), older.exists(), folder.removed_files, len(told)) == (False, False, 2, 1)
+
+
+def test_no_more_is_removed_than_necessary(tmp_path: Path) -> None:
+    old, older = left(tmp_path, 2, 100), left(tmp_path, 1, 100)
+    folder = TraceFolder(tmp_path, 250, print)
+    folder.look()
+    assert folder.takes(150)
+    assert (old.exists(), older.exists()) == (True, False)
+
+
+def test_the_bytes_that_were_taken_count_until_the_next_look(tmp_path: Path) -> None:
+    folder = TraceFolder(tmp_path, 100, print)
+    assert folder.takes(60)
+    left(tmp_path, 1, 60, name="_relay")
+    assert not folder.takes(41)
+    assert folder.takes(40)
+
+
+def test_a_full_folder_is_counted_again(tmp_path: Path) -> None:
+    """The user may have copied files elsewhere and removed them, as may another process."""
+    file = left(tmp_path, 1, 90)
+    folder = TraceFolder(tmp_path, 100, pytest.fail)
+    folder.look()
+    file.unlink()
+    assert folder.takes(20)
+    assert folder.takes(80)
+    left(tmp_path, 2, 95, name="_relay")
+    assert folder.takes(5)
+    assert not folder.takes(6)
+
+
+def test_files_that_another_process_writes_count_from_the_next_look_on(tmp_path: Path) -> None:
+    folder = TraceFolder(tmp_path, 100, print)
+    folder.look()
+    left(tmp_path, 1, 60, name="_relay")
+    assert folder.takes(50)
+    folder.look()
+    assert folder.takes(40)
+    folder.look()
+    assert not folder.takes(41)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ours"),
+    [
+        (f"relay-1-0123abcd-00001{SUFFIX}", True),
+        (f"my-name-123-0123abcd-123456{SUFFIX}", True),
+        (f"relay-1-0123abcd-0001{SUFFIX}", False),
+        (f"relay-1-0123abc-00001{SUFFIX}", False),
+        (f"relay-x-0123abcd-00001{SUFFIX}", False),
+        (f"-1-0123abcd-00001{SUFFIX}", False),
+        ("relay-1-0123abcd-00001.jsonl", False),
+        (f"relay-1-0123abcd-00001{SUFFIX}.bak", False),
+        (f"relay-1-0123abcd-00001{SUFFIX.replace('.', 'x')}", False),
+    ],
+)
+def test_only_trace_files_are_counted_and_removed(tmp_path: Path, name: str, is_ours: bool) -> None:
+    (tmp_path / name).write_bytes(bytes(90))
+    folder = TraceFolder(tmp_path, 100, print)
+    folder.look()
+    assert folder.takes(20)
+    assert (tmp_path / name).exists() != is_ours
+
+
+def test_a_link_counts_as_the_link_that_it_is(tmp_path: Path) -> None:
+    """A link to a large file elsewhere takes no room here; to remove it would make none."""
+    large = tmp_path / "large"
+    large.write_bytes(bytes(5_000))
+    (tmp_path / f"relay-1-0123abcd-00001{SUFFIX}").symlink_to(large)
+    folder = TraceFolder(tmp_path, 1_000, pytest.fail)
+    folder.look()
+    assert folder.takes(500)
+
+
+def test_files_that_vanish_while_they_are_counted_do_not_count_and_all_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    paths = [left(tmp_path, number, 10) for number in range(1, 9)]
+    folder = TraceFolder(tmp_path, 100, told.append)
+    scandir = os.scandir
+
+    @contextmanager
+    def scan(path: Path) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(path) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+            for file in paths[::2]:
+                file.unlink()
+            yield found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scan)
+        folder.look()
+    left(tmp_path, 9, 60, name="_relay")
+    assert folder.takes(60)
+    assert told == []
+    assert folder.takes(1)
+    assert (len(told), paths[1].exists(), paths[3].exists()) == (1, False, True)
+
+
+def test_another_process_may_remove_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    oldest, old = left(tmp_path, 1, 50), left(tmp_path, 2, 50)
+    folder = TraceFolder(tmp_path, 100, print)
+    folder.look()
+    scandir = os.scandir
+
+    @contextmanager
+    def scan(path: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scandir(path) as entries:
+            yield entries
+        oldest.unlink()
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert folder.takes(50)
+    assert old.exists()
+
+
+def test_the_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+    TraceFolder(tmp_path / "a" / "b", 1, print).create("c").close()
+    TraceFolder(tmp_path / "a" / "b", 1, print)
+    assert mode(tmp_path / "a" / "b") == 0o700
+    with pytest.raises(FileExistsError):
+        TraceFolder(tmp_path / "a" / "b", 1, print).create("c")
+    with pytest.raises(FileExistsError):
+        TraceFolder(tmp_path / "a" / "b" / "c", 1, print)
+
+
 def test_a_trace_without_end_keeps_the_newest_records(tmp_path: Path) -> None:
     told: list[str] = []
     bytes_max = 64 * 1024
@@ -111,7 +255,7 @@ def test_a_trace_without_end_keeps_the_newest_records(tmp_path: Path) -> None:
     for number in range(100):
         writer(record(f"{number} {os.urandom(1000).hex()}"))
         while writer.written <= number:
-            writer._wake.set()
+            wake(writer)
         sizes.append(held(tmp_path))
     writer.close()
     assert max(sizes) <= bytes_max
@@ -130,8 +274,8 @@ def test_records_without_room_are_dropped_and_counted(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path, bytes_max=4096, tell=told.append)
     writer(record())
     while not writer.dropped:
-        writer._wake.set()
-    assert "none can be removed" in writer.failure
+        wake(writer)
+    assert "would not make enough room" in writer.failure
     writer.close()
     assert (writer.written, writer.dropped) == (0, 1)
     assert len(list(tmp_path.iterdir())) == 1
@@ -145,7 +289,7 @@ def test_two_writers_share_the_limit(tmp_path: Path) -> None:
             for writer in (first, second):
                 writer(record(os.urandom(1000).hex()))
                 while writer.written <= number:
-                    writer._wake.set()
+                    wake(writer)
     assert held(tmp_path) <= bytes_max * 5 // 4  # each may have written an eighth since the other looked
 
 
@@ -160,7 +304,7 @@ def test_a_full_disk_leaves_no_empty_files(tmp_path: Path, monkeypatch: pytest.M
             patch.setattr(writer._folder, "takes", fail)
             writer(record())
             while writer.dropped < number:
-                writer._wake.set()
+                wake(writer)
     assert list(tmp_path.iterdir()) == []
     writer(record())
     writer.close()

@@ -9,7 +9,20 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tunnel.analysis import alignment, clocks, counts, flow, graphs, holes, limits, network, stalls, tables, timing
+from tunnel.analysis import (
+    alignment,
+    clocks,
+    counts,
+    flow,
+    graphs,
+    hole_queries,
+    holes,
+    limits,
+    network,
+    stalls,
+    tables,
+    timing,
+)
 from tunnel.analysis.kept import kept
 from tunnel.analysis.ledger import Intake
 
@@ -120,8 +133,8 @@ def _measure_span(result: Analysis) -> None:
 def _holes(result: Analysis, session: SparkSession, events: DataFrame) -> DataFrame:
     """Return the times for which each writer has no records."""
     incomplete = [row["writer"] for row in result.writers if row["missing"]]
-    inner = holes.merged(_rows(holes.holes_of(events, incomplete))) if incomplete else {}
-    return holes.table_of(session, result.files, inner)
+    inner = holes.merged(_rows(hole_queries.holes_of(events, incomplete))) if incomplete else {}
+    return hole_queries.table_of(session, holes.by_writer(result.files, inner))
 
 
 def _streams(

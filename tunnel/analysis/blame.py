@@ -4,11 +4,13 @@ Between stalls, a sender has the limits that it also has on a sound path: bytes 
 flight. Where the trace shows a cause that made the carrier or the path slow, the time belongs to that cause.
 """
 
-from typing import Any, NamedTuple
+from collections import Counter
+from typing import NamedTuple
 
 from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.families import OF_LIMIT, OF_STALL
 from tunnel.analysis.limits import LIMITS
+from tunnel.traces.record import TraceEvent
 
 __all__ = ["Blame", "Trouble", "blames", "lived_us", "trouble_of"]
 
@@ -33,7 +35,8 @@ class Blame(NamedTuple):
 class Trouble(NamedTuple):
     """The exchanges that did not succeed at once."""
 
-    requests: int
+    requests: int | None
+    """None if it is unknown: a trace of the level "connection" has no record of a request that succeeds at once."""
     failed: int
     statuses: dict[int, int]
     """The number of exchanges that ended with each HTTP status other than 200; status 0: no answer."""
@@ -42,47 +45,56 @@ class Trouble(NamedTuple):
     """The requests whose connection failed."""
 
     @property
-    def share(self) -> float:
-        """The share of requests that failed, or had to be repeated."""
-        return self.failed / self.requests if self.requests else 0.0
+    def share(self) -> float | None:
+        """The share of requests that failed, or had to be repeated; None if it is unknown."""
+        return self.failed / self.requests if self.requests else None
 
     @property
     def is_of_note(self) -> bool:
         """Whether it may have limited goodput: even one refused body makes all later ones smaller."""
-        return self.share >= _TROUBLE_OF_NOTE or _TOO_LARGE in self.statuses or (self.absences > 0)
+        are_many = self.failed > 0 if self.share is None else self.share >= _TROUBLE_OF_NOTE
+        return are_many or _TOO_LARGE in self.statuses or self.absences > 0
+
+
+class _RoundTrips(NamedTuple):
+    least_us: int
+    median_us: int
 
 
 def trouble_of(of: Analysis) -> Trouble:
     """Count the exchanges that failed."""
-    requests = repeats = broken = 0
-    statuses: dict[int, int] = {}
+    numbers: Counter[str] = Counter()
+    statuses: Counter[int] = Counter()
     for row in of.exchanges:
-        event, n = row["event"], row["n"]
-        requests += n if event in ("exchange_sent", "exchange_repeated") else 0
-        repeats += n if event == "exchange_repeated" else 0
-        broken += n if event == "exchange_failed" else 0
-        if event == "exchange_answered" and row["status"] != 200:
-            statuses[row["status"]] = statuses.get(row["status"], 0) + n
-    refused = sum(statuses.values())
+        numbers[row["event"]] += row["n"]
+        if row["event"] == TraceEvent.EXCHANGE_ANSWERED and row["status"] != 200:
+            statuses[row["status"]] += row["n"]
+    sent, repeats = numbers[TraceEvent.EXCHANGE_SENT], numbers[TraceEvent.EXCHANGE_REPEATED]
+    broken = numbers[TraceEvent.EXCHANGE_FAILED]
+    refused = statuses.total()
     unanswered = max(broken, repeats - refused)
     if unanswered:
         statuses[0] = unanswered
-    return Trouble(max(requests, refused), refused + unanswered, statuses, of.absences, broken)
+    failed = refused + unanswered
+    # Of some requests, perhaps only the failure was recorded.
+    requests = max(sent + repeats, failed) if sent else None
+    return Trouble(requests, failed, dict(statuses), of.absences, broken)
 
 
 def lived_us(of: Analysis) -> int:
     """Return the time of all senders: every stall, and every time with a limit."""
     stalled: int = sum(row["us"] for row in of.stalls)
-    return stalled + sum(of.limits.get(name) or 0 for name in LIMITS)
+    limited: int = sum(of.limits.get(name, 0) for name in LIMITS)
+    return stalled + limited
 
 
 def blames(of: Analysis) -> list[Blame]:
     """Return the families that took time, the largest first. Their times add up to `lived_us`."""
     found: dict[str, list[int]] = {}
     for name in LIMITS:
-        if of.limits.get(name):
+        if us := of.limits.get(name):
             family = _explained(of, "writer" if name == "awaiting" and _writes_slowly(of) else OF_LIMIT[name])
-            found.setdefault(family, [0, 0])[0] += of.limits[name]
+            found.setdefault(family, [0, 0])[0] += us
     for row in of.stalls:
         sums = found.setdefault(_explained(of, OF_STALL[row["why"]]), [0, 0])
         sums[0] += row["us"]
@@ -105,8 +117,8 @@ def _writes_slowly(of: Analysis) -> bool:
     An application that waits until everything is acknowledged writes right after that: the path is slow, not the
     application.
     """
-    paced = (of.limits.get("idle") or 0) + (of.limits.get("all_sent") or 0)
-    return bool(2 * paced >= of.limits.get("awaiting", 0))
+    paced = of.limits.get("idle", 0) + of.limits.get("all_sent", 0)
+    return bool(2 * paced >= of.limits["awaiting"])
 
 
 def _is_narrow(of: Analysis) -> bool:
@@ -114,9 +126,8 @@ def _is_narrow(of: Analysis) -> bool:
 
     Requests are then repeated because their answers are late, and no request fails for another reason.
     """
-    least, middle = of.trips.get("us_min"), (of.trips.get("us") or [None])[0]
-    trouble = trouble_of(of)
-    is_queue = bool(least and middle and middle >= _QUEUE_US and middle >= 4 * least)
+    trips, trouble = _round_trips(of), trouble_of(of)
+    is_queue = trips is not None and trips.median_us >= _QUEUE_US and trips.median_us >= 4 * trips.least_us
     return is_queue and not trouble.broken and not set(trouble.statuses) - {0}
 
 
@@ -125,29 +136,34 @@ def _is_troubled(of: Analysis) -> bool:
 
 
 def _loses(of: Analysis) -> bool:
-    lost, judged = of.totals["lost"], of.totals["judged"]
-    return lost >= _LOSSES_OF_NOTE and _share(lost, judged) >= _LOSS_OF_NOTE
+    return _is_loss_of_note(of.totals["lost"], of.totals["judged"])
 
 
 def _repeats(of: Analysis) -> bool:
     """Whether senders repeated many packets, and no receiver was traced that could tell which ones were lost."""
     resent = of.totals["packets"] - of.totals["unique_packets"]
-    is_of_note = resent >= _LOSSES_OF_NOTE and _share(resent, of.totals["packets"]) >= _LOSS_OF_NOTE
-    return is_of_note and not of.totals["judged"]
+    return _is_loss_of_note(resent, of.totals["packets"]) and not of.totals["judged"]
 
 
 def _is_far(of: Analysis) -> bool:
     """Whether round trips are long although nothing queues: the median is near the least."""
-    least, middle = of.trips.get("us_min"), (of.trips.get("us") or [None])[0]
-    return bool(least and middle and least >= _FAR_US and 2 * least >= middle)
+    trips = _round_trips(of)
+    return trips is not None and trips.least_us >= _FAR_US and 2 * trips.least_us >= trips.median_us
 
 
 def _has_large_windows(of: Analysis) -> bool:
-    return (of.limits.get("granted_most") or 0) >= _WINDOW_BYTES
+    most: int | None = of.limits.get("granted_most")
+    return most is not None and most >= _WINDOW_BYTES
 
 
-def _share(part: Any, whole: Any) -> float:
-    return part / whole if whole else 0.0
+def _round_trips(of: Analysis) -> _RoundTrips | None:
+    """Return the shortest and the median round trip, or None if none was measured."""
+    quantiles = of.trips.get("us")
+    return _RoundTrips(of.trips["us_min"], quantiles[0]) if quantiles else None
+
+
+def _is_loss_of_note(part: int, whole: int) -> bool:
+    return part >= _LOSSES_OF_NOTE and part >= _LOSS_OF_NOTE * whole
 
 
 _RULES = (

@@ -102,7 +102,8 @@ def packets_of(flow: DataFrame, holes: DataFrame | None = None) -> DataFrame:
       trace does not tell: nothing of it was received or acknowledged.
     - `proven`: a cumulative acknowledgement says that the packet arrived, whether or not the receiver was traced.
     - `is_open`: it may still have been on its way when the trace of its receiver ended.
-    - `in_doubt`: its arrival may be among the records that the receiver's writer lost (`holes`, of `holes.table_of`).
+    - `in_doubt`: its arrival may be among the records that the receiver's writer lost (`holes`, of
+      `hole_queries.table_of`).
     - `judged`: the fate of each of its attempts is known.
 
     All columns are numbers, because Spark would sort rows with text columns in order to group them: `sender` is a hash

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -78,7 +78,7 @@ class Folder(Protocol):
         """Return the content of a small file."""
 
     def make(self, name: str = "") -> None:
-        """Create a folder and those above it. Existing ones are kept."""
+        """Create a folder and those above it. They survive a crash. Existing ones are kept."""
 
     def write(self, name: str, content: bytes) -> None:
         """Write a new file."""
@@ -90,7 +90,10 @@ class Folder(Protocol):
         """Make sure that a folder and everything in it would survive a crash."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with everything in it. Has no effect if there is none."""
+        """Remove a file, or a folder with everything in it. Has no effect if there is none.
+
+        Of a folder on this machine, files that cannot be removed stay.
+        """
 
     def lock(self) -> AbstractContextManager[bool]:
         """Hold the lock of this folder, which must exist. Raise HeldError if another process has it.
@@ -164,7 +167,13 @@ class LocalFolder:
         return (self.path / name).read_bytes()
 
     def make(self, name: str = "") -> None:
-        (self.path / name).mkdir(parents=True, exist_ok=True)
+        path = self.path / name
+        missing = [path, *(above for above in path.parents if not above.exists())]
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            # Sync the name of a folder that was there, too: its creator may have died before it synced the name.
+            with suppress(PermissionError):  # the folder above may be one that we cannot read
+                _sync(each.parent)
 
     def write(self, name: str, content: bytes) -> None:
         with (self.path / name).open("xb") as file:

@@ -29,7 +29,7 @@ def stalls_of(
     """Return the stalls, each with the step that ended it, what happened meanwhile, and its cause (`why`).
 
     `is_open`: the stall still lasted when the trace of its sender ended. A silence in which the sender's writer lost
-    records (`holes`, of `holes.table_of`) is not counted: perhaps the sender was not silent.
+    records (`holes`, of `hole_queries.table_of`) is not counted: perhaps the sender was not silent.
     """
     columns = ["stream", "node", "writer", "kind", "sequence", "attempt", "size", "cause", *_BEFORE]
     ended = steps.where("is_stall").select(

@@ -36,7 +36,8 @@ def writers(files: Rows) -> Rows:
     found: dict[str, Row] = {}
     for row in files:
         if row["writer"] and row["last"] is not None:
-            of = found.setdefault(row["writer"], {"writer": row["writer"], "events": 0, "last": 0, "dropped": 0})
+            empty = {"writer": row["writer"], "events": 0, "last": row["last"], "dropped": 0}
+            of = found.setdefault(row["writer"], empty)
             of["events"] += row["events"]
             of["last"] = max(of["last"], row["last"])
             of["dropped"] += row["dropped"] or 0
@@ -125,8 +126,8 @@ def retransmissions(sums: Rows) -> Rows:
     sent = (row for row in sums if row["event"] == TraceEvent.PACKET_SENT and row["numbered"])
     added = _added(sent, lambda row: (row["relay"], row["carrier"], row["bucket"], cause(row)))
     rows: Rows = [
-        dict(zip(("relay", "carrier", "bucket", "cause"), key, strict=True)) | {"packets": n, "bytes": size}
-        for key, (n, size, _) in added.items()
+        {"relay": relay, "carrier": carrier, "bucket": bucket, "cause": why, "packets": n, "bytes": size}
+        for (relay, carrier, bucket, why), (n, size, _) in added.items()
     ]
     return sorted(rows, key=lambda row: (row["relay"], row["carrier"], row["bucket"], row["cause"] or ""))
 

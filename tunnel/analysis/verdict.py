@@ -1,5 +1,6 @@
 """The verdict: a few sentences that say what limited goodput, and what the main causes were."""
 
+from collections import Counter
 from typing import Any
 
 from tunnel.analysis.analyse import Analysis
@@ -28,9 +29,9 @@ _ADVICE = {
 
 def verdict(of: Analysis) -> list[str]:
     """Return sentences for the reader of the report, the most important first."""
-    if not of.totals or not of.totals.get("streams"):
+    if not of.totals.get("streams"):
         return [*_failures(of, is_main=False), _NO_PACKETS, *_trace(of)]
-    found = blames(of)
+    found = blames(of) if of.totals["packets"] else []
     is_http = bool(found) and found[0].family == "http"
     return [_limit(of, found), *_failures(of, is_main=is_http), *_loss(of), *_repeats(of), *_trace(of)]
 
@@ -39,10 +40,9 @@ def _limit(of: Analysis, found: list[Blame]) -> str:
     """Return the main cause, the share of the senders' time that it took, and the place to look at."""
     if not of.totals["packets"]:
         return "The senders of the streams were not traced, so the trace does not tell what limited goodput."
-    whole_us = lived_us(of)
-    if not found or not whole_us:
+    if not found:
         return "The trace is too short to tell what limited goodput: record for longer."
-    first = found[0]
+    first, whole_us = found[0], lived_us(of)
     family = FAMILIES[first.family]
     text = (
         f"The main limit of goodput was: {family.title} ({family.meaning}). It took "
@@ -82,12 +82,15 @@ def _failures(of: Analysis, *, is_main: bool) -> list[str]:
             f"{'no answer' if not status else f'status {status}'}: {count(n)}"
             for status, n in sorted(trouble.statuses.items(), key=lambda item: (-item[1], item[0]))
         ]
-        text = (
-            f"{count(trouble.failed)} of {count(trouble.requests)} requests failed "
-            f"({percent(min(1.0, trouble.share))}; {', '.join(how[:4])})."
-        )
+        statuses = ", ".join(how[:4])
+        if trouble.share is None:
+            text = f"{count(trouble.failed)} requests failed ({statuses}); the trace does not tell how many succeeded."
+        else:
+            of_all = f"{count(trouble.failed)} of {count(trouble.requests)} requests failed"
+            text = f"{of_all} ({percent(trouble.share)}; {statuses})."
     if trouble.absences:
-        text += f" Endpoints lost their relay, or could not reach it: {count(trouble.absences)} times."
+        times = "once" if trouble.absences == 1 else f"{count(trouble.absences)} times"
+        text += f" Endpoints lost their relay, or could not reach it: {times}."
     return [text.strip() if is_main else f"{text.strip()} {_advice(of, 'http')}."]
 
 
@@ -143,10 +146,10 @@ def _repeats(of: Analysis) -> list[str]:
     resent = totals["packets"] - totals["unique_packets"]
     if resent <= _RATE_OF_NOTE * totals["packets"]:
         return []
-    causes: dict[str, int] = {}
+    causes: Counter[str] = Counter()
     for row in of.retransmissions:
         if row["cause"]:
-            causes[row["cause"]] = causes.get(row["cause"], 0) + row["packets"]
+            causes[row["cause"]] += row["packets"]
     text = f"{percent(resent / totals['packets'])} of all transmissions were repeats, {size(totals['resent_bytes'])}"
     if causes:
         top = max(causes, key=lambda cause: (causes[cause], cause))

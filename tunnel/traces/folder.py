@@ -28,7 +28,7 @@ class _Found(NamedTuple):
 
 def create_private(path: Path) -> BinaryIO:
     """Create a file that only its owner can read. Raise FileExistsError if there is one, or a link."""
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 class TraceFolder:
@@ -77,17 +77,21 @@ class TraceFolder:
         return sorted(files)
 
     def _remove(self, count: int) -> None:
-        """Remove complete files, the oldest first, until `count` bytes have room."""
+        """Remove complete files, the oldest first, until `count` bytes have room. Keep all if that is not enough."""
         files = self._files()
         self._held_bytes = sum(found.size_bytes for found in files)
-        for found in files:
-            if self._held_bytes + count <= self.bytes_max:
+        complete = [found for found in files if not found.name.startswith("_")]  # the others are still being written
+        excess_bytes = self._held_bytes + count - self.bytes_max
+        if excess_bytes > sum(found.size_bytes for found in complete):
+            return
+        for found in complete:
+            if excess_bytes <= 0:
                 return
             self._say_once()
-            if not found.name.startswith("_"):  # else it is still being written
-                (self.path / found.name).unlink(missing_ok=True)
-                self.removed_files += 1
-                self._held_bytes -= found.size_bytes
+            (self.path / found.name).unlink(missing_ok=True)
+            self.removed_files += 1
+            self._held_bytes -= found.size_bytes
+            excess_bytes -= found.size_bytes
 
     def _say_once(self) -> None:
         if not self._has_told:

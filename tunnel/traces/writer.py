@@ -182,7 +182,10 @@ class TraceWriter:
         if not self._folder.takes(len(frame)):
             self._finish()  # a complete file can be removed
             if not self._folder.takes(len(frame)):
-                raise OSError(errno.EDQUOT, "the limit for trace files is reached, and none can be removed")
+                text = (
+                    "the limit for trace files is reached, and to remove the complete ones would not make enough room"
+                )
+                raise OSError(errno.EDQUOT, text)
         if self._file is None:
             self._open()
         assert self._file is not None

@@ -80,7 +80,7 @@ class RelayHandler(web.RequestHandler):
         self._is_chunked = False  # the body that comes has no length
         self._rest = b""  # data that came and waits for the payer's turn
         self._rest_bytes = 0  # charged for `_rest`
-        self._resuming: asyncio.Handle | None = None  # reads on after a change of the payer, unless the new one must wait, too
+        self._resuming: asyncio.Handle | None = None  # reads on after a change of the payer
         self._ahead_bytes = 0  # charged for data that came while aiohttp parses nothing, because a request waits
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
         self._discards_rest = True

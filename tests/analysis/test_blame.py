@@ -1,0 +1,283 @@
+"""What limited goodput, on analyses made by hand: how times are shared out, and which evidence moves them elsewhere.
+
+The rules are those of the table in docs/ANALYSIS.md.
+"""
+
+from typing import Any
+
+import pytest
+
+from tunnel.analysis.analyse import Analysis
+from tunnel.analysis.blame import Blame, Trouble, blames, lived_us, trouble_of
+from tunnel.analysis.families import FAMILIES, OF_LIMIT, OF_STALL
+from tunnel.analysis.limits import LIMITS
+
+STALL_OF = {family: why for why, family in OF_STALL.items()}
+WINDOW = 128 * 1024
+
+
+def totals(**changes: int) -> dict[str, int]:
+    return {"packets": 1000, "unique_packets": 1000, "judged": 1000, "lost": 0, **changes}
+
+
+def stall(why: str, us: int) -> dict[str, Any]:
+    return {"why": why, "us": us, "stalls": 1}
+
+
+def exchange(event: str, n: int, status: int = 0) -> dict[str, Any]:
+    return {"kind": "push", "event": f"exchange_{event}", "status": status, "n": n}
+
+
+def refusals(n: int, status: int = 503, requests: int = 100) -> list[dict[str, Any]]:
+    return [exchange("sent", requests - n), exchange("repeated", n), exchange("answered", n, status)]
+
+
+def unanswered(n: int, requests: int = 100) -> list[dict[str, Any]]:
+    return [exchange("sent", requests - n), exchange("repeated", n)]
+
+
+def trips(least_us: int, median_us: int) -> dict[str, Any]:
+    return {"us_min": least_us, "us": [median_us, 9 * median_us, 99 * median_us]}
+
+
+def family_of(family: str, granted_most: int | None = None, **evidence: Any) -> str:
+    """The family to which the time of a stall of this family belongs, given the evidence."""
+    facts: dict[str, Any] = {"totals": totals(), **evidence}
+    of = Analysis(stalls=[stall(STALL_OF[family], 5)], limits={"granted_most": granted_most}, **facts)
+    (blame,) = blames(of)
+    assert (blame.us, blame.stalled_us) == (5, 5)
+    return blame.family
+
+
+def moved(**evidence: Any) -> dict[str, str]:
+    """The families whose time belongs to another family, and that one."""
+    return {family: found for family in FAMILIES if (found := family_of(family, **evidence)) != family}
+
+
+# the sums
+
+
+def test_every_limit_and_every_stall_counts_for_its_family() -> None:
+    limits = {name: 10**at for at, name in enumerate(LIMITS)}
+    stalls = [stall(why, 10 ** (len(LIMITS) + at)) for at, why in enumerate(OF_STALL)]
+    of = Analysis(totals=totals(), limits=limits, stalls=stalls)
+    expected = dict.fromkeys(FAMILIES, 0)
+    for name, us in limits.items():
+        expected[OF_LIMIT[name]] += us
+    for row in stalls:
+        expected[OF_STALL[row["why"]]] += row["us"]
+    assert {blame.family: blame.us for blame in blames(of)} == expected
+    assert lived_us(of) == sum(expected.values())
+
+
+def test_only_the_time_in_stalls_counts_as_stalled() -> None:
+    of = Analysis(totals=totals(), limits={"carrier_full": 7}, stalls=[stall("carrier_busy", 2), stall("loop_lag", 1)])
+    assert blames(of) == [Blame("rate", 9, 2), Blame("loop", 1, 1)]
+
+
+def test_the_family_that_took_most_time_comes_first_and_equal_ones_are_sorted_by_name() -> None:
+    stalls = [stall("loop_lag", 2), stall("carrier_tcp", 3), stall("connecting", 2), stall("no_answer", 1)]
+    found = blames(Analysis(totals=totals(), stalls=stalls))
+    assert [blame.family for blame in found] == ["tcp", "connecting", "loop", "silence"]
+
+
+def test_four_classes_of_loss_are_one_cause() -> None:
+    whys = ("loss", "double_retransmission", "tail_retransmission", "ack_delay_or_loss")
+    of = Analysis(totals=totals(), stalls=[stall("packet_delay", 300), *(stall(why, 100) for why in whys)])
+    assert blames(of) == [Blame("loss", 400, 400), Blame("delay", 300, 300)]
+
+
+def test_a_trace_without_a_sender_has_no_cause() -> None:
+    of = Analysis(totals=totals(), limits={**dict.fromkeys(LIMITS, 0), "granted_most": WINDOW})
+    assert (blames(of), lived_us(of)) == ([], 0)
+    assert (blames(Analysis()), lived_us(Analysis())) == ([], 0)
+
+
+# the application that writes slowly
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        ({"awaiting": 10}, [Blame("delay", 10, 0)]),
+        ({"awaiting": 10, "idle": 4}, [Blame("delay", 10, 0), Blame("writer", 4, 0)]),
+        ({"awaiting": 10, "all_sent": 4}, [Blame("delay", 10, 0), Blame("writer", 4, 0)]),
+        ({"awaiting": 10, "all_sent": 2, "idle": 2, "ending": 9}, [Blame("delay", 19, 0), Blame("writer", 4, 0)]),
+        ({"awaiting": 10, "idle": 5}, [Blame("writer", 15, 0)]),
+        ({"awaiting": 10, "all_sent": 5}, [Blame("writer", 15, 0)]),
+        ({"awaiting": 10, "all_sent": 2, "idle": 3}, [Blame("writer", 15, 0)]),
+    ],
+)
+def test_waiting_for_acknowledgements_is_the_writers_time_if_it_paused_half_as_long(
+    limits: dict[str, int], found: list[Blame]
+) -> None:
+    assert blames(Analysis(totals=totals(), limits=limits)) == found
+
+
+def test_the_end_of_a_stream_is_never_the_writers_time() -> None:
+    of = Analysis(totals=totals(), limits={"ending": 3, "idle": 9})
+    assert blames(of) == [Blame("writer", 9, 0), Blame("delay", 3, 0)]
+
+
+# the rules
+
+
+def test_without_evidence_no_time_belongs_to_another_family() -> None:
+    assert moved() == {}
+    assert moved(exchanges=refusals(1), trips=trips(1_000, 2_000), granted_most=WINDOW - 1) == {}
+
+
+@pytest.mark.parametrize(
+    ("least_us", "median_us", "families"),
+    [
+        (125_000, 500_000, {"http": "rate", "delay": "rate", "loss": "rate"}),
+        (1, 500_000, {"http": "rate", "delay": "rate", "loss": "rate"}),
+        (124_000, 499_999, {}),  # 500 ms is the shortest deadline of a request
+        (125_001, 500_000, {}),
+        (250_000, 500_000, {"rate": "delay"}),
+        (50_000, 100_000, {"rate": "delay"}),
+        (50_000, 100_001, {}),
+        (49_999, 50_000, {}),
+    ],
+)
+def test_round_trips_tell_a_narrow_path_from_a_long_one(
+    least_us: int, median_us: int, families: dict[str, str]
+) -> None:
+    """On a narrow path, packets queue: the median is far above the shortest. On a long one, it is near it."""
+    assert moved(trips=trips(least_us, median_us)) == families
+
+
+def test_a_trace_without_round_trips_is_evidence_of_no_path() -> None:
+    assert moved(trips={"samples": 0, "us_min": None, "us": None}) == {}
+
+
+def test_late_answers_are_the_work_of_a_narrow_path() -> None:
+    found = moved(trips=trips(1_000, 600_000), exchanges=unanswered(90))
+    assert found == {"http": "rate", "delay": "rate", "loss": "rate", "polls": "http"}
+
+
+@pytest.mark.parametrize("exchanges", [refusals(90), [exchange("sent", 100), exchange("failed", 90)]])
+def test_requests_that_fail_otherwise_are_not_the_work_of_a_narrow_path(exchanges: list[dict[str, Any]]) -> None:
+    assert moved(trips=trips(1_000, 600_000), exchanges=exchanges) == HTTP
+
+
+HTTP = {"rate": "http", "delay": "http", "polls": "http", "loss": "http"}
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {"exchanges": refusals(2)},
+        {"exchanges": unanswered(2)},
+        {"exchanges": [exchange("sent", 98), exchange("failed", 2)] * 2},
+        {"exchanges": refusals(1, status=413, requests=1000)},
+        {"absences": 1},
+    ],
+)
+def test_the_http_path_explains_a_slow_carrier_and_late_acknowledgements_if_it_failed(
+    evidence: dict[str, Any],
+) -> None:
+    assert moved(**evidence) == HTTP
+
+
+def test_a_few_failed_requests_explain_nothing() -> None:
+    assert moved(exchanges=refusals(1, requests=51)) == {}
+    assert moved(exchanges=refusals(1, requests=50)) == HTTP
+
+
+@pytest.mark.parametrize("losses", [totals(lost=10), totals(lost=0, judged=0, unique_packets=990)])
+def test_losses_stay_losses_beside_failed_requests(losses: dict[str, int]) -> None:
+    assert moved(totals=losses, absences=1) == {"rate": "http", "delay": "http", "polls": "http"}
+
+
+LOSS = {"rate": "loss", "delay": "loss"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "families"),
+    [
+        ({"lost": 10}, LOSS),
+        ({"lost": 9}, {}),
+        ({"lost": 5, "judged": 500}, LOSS),
+        ({"lost": 4, "judged": 4}, {}),  # it may be an accident
+        # repeats show losses only if no receiver was traced
+        ({"judged": 0, "unique_packets": 990}, LOSS),
+        ({"judged": 0, "unique_packets": 991}, {}),
+        ({"judged": 0, "packets": 8, "unique_packets": 4}, {}),
+        ({"judged": 1, "unique_packets": 500}, {}),
+    ],
+)
+def test_one_loss_in_a_hundred_transmissions_explains_a_slow_path(
+    changes: dict[str, int], families: dict[str, str]
+) -> None:
+    assert moved(totals=totals(**changes)) == families
+
+
+def test_losses_explain_a_slow_path_sooner_than_its_length() -> None:
+    assert moved(totals=totals(lost=10), trips=trips(60_000, 60_000)) == LOSS
+
+
+@pytest.mark.parametrize(
+    ("evidence", "family"),
+    [
+        ({}, "rate"),
+        ({"trips": trips(60_000, 60_000)}, "delay"),
+        ({"trips": trips(60_000, 60_000), "totals": totals(lost=10)}, "loss"),
+        ({"totals": totals(judged=0, unique_packets=990)}, "loss"),
+        ({"absences": 1}, "rate"),
+    ],
+)
+def test_a_large_window_that_is_full_shows_a_slow_path(evidence: dict[str, Any], family: str) -> None:
+    assert family_of("window", granted_most=WINDOW, **evidence) == family
+    assert family_of("window", granted_most=WINDOW - 1, **evidence) == "window"
+    assert family_of("window", **evidence) == "window"
+
+
+# the exchanges that failed
+
+
+def test_requests_and_failures_are_added_over_all_kinds() -> None:
+    rows = [
+        exchange("sent", 60),
+        exchange("sent", 30),
+        exchange("repeated", 10),
+        exchange("abandoned", 50),
+        exchange("answered", 80, 200),
+        exchange("answered", 3, 503),
+        exchange("answered", 2, 503),
+        exchange("answered", 4, 429),
+    ]
+    found = trouble_of(Analysis(exchanges=rows, absences=2))
+    assert found == Trouble(100, 10, {503: 5, 429: 4, 0: 1}, absences=2, broken=0)
+    assert found.share == 0.1
+
+
+def test_a_request_that_was_refused_and_repeated_failed_once() -> None:
+    assert trouble_of(Analysis(exchanges=refusals(7))) == Trouble(100, 7, {503: 7}, 0, 0)
+
+
+def test_a_request_whose_connection_failed_and_that_was_repeated_failed_once() -> None:
+    rows = [exchange("sent", 90), exchange("repeated", 10), exchange("failed", 6)]
+    assert trouble_of(Analysis(exchanges=rows)) == Trouble(100, 10, {0: 10}, 0, 6)
+    rows = [exchange("sent", 90), exchange("repeated", 10), exchange("failed", 12)]
+    assert trouble_of(Analysis(exchanges=rows)) == Trouble(100, 12, {0: 12}, 0, 12)
+
+
+def test_no_more_requests_fail_than_there_were() -> None:
+    """The trace may have the failures of requests, but not their beginnings."""
+    rows = [exchange("sent", 2), exchange("failed", 5), exchange("answered", 4, 502)]
+    found = trouble_of(Analysis(exchanges=rows))
+    assert (found.requests, found.failed, found.share) == (9, 9, 1.0)
+
+
+def test_the_share_of_failures_is_unknown_if_only_failures_were_recorded() -> None:
+    """A trace of the level "connection" has no requests that succeeded at once."""
+    found = trouble_of(Analysis(exchanges=refusals(3, requests=3)[1:]))
+    assert (found.requests, found.failed, found.share) == (None, 3, None)
+    assert found.is_of_note
+
+
+def test_there_is_no_trouble_without_failures() -> None:
+    found = trouble_of(Analysis(exchanges=[exchange("sent", 9), exchange("answered", 9, 200)]))
+    assert (found, found.share, found.is_of_note) == (Trouble(9, 0, {}, 0, 0), 0.0, False)
+    assert not trouble_of(Analysis()).is_of_note
