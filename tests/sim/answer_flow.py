@@ -84,7 +84,10 @@ class AnswerFlow:
             self._at(arrive_us, self._sink.end)
 
     def _join(self, piece: bytes, arrive_us: int, *, is_last: bool) -> bytes:
-        """Keep the piece until those that come soon after it have arrived, too. At the last one, return all of them."""
+        """Keep the piece, so that it arrives together with those that come soon after it.
+
+        The last piece of the answer is returned at once, after those that were kept.
+        """
         if arrive_us > self._joined_until_us:
             self._release_joined()
         if is_last:

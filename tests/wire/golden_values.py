@@ -131,7 +131,7 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
     ("data_large", _packet(PacketType.DATA, 2, bytes(range(256)) * 16), None, "1.1"),
     ("close", _packet(PacketType.CLOSE, 3, encode_end(_close)), _close, "2.5"),
     (
-        "close_received",  # a CLOSE with the optional field *received* (2.5)
+        "close_received",  # a CLOSE with the optional field of 2.5, which is `End.received` here
         _packet(PacketType.CLOSE, 3, encode_end(_close_with_received)),
         _close_with_received,
         "2.5, 5.4",

@@ -72,8 +72,9 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         help="poll: separate HTTP requests, each with a complete answer. stream: like poll, and let the relay stream "
         "its answers where the path allows it. auto: like stream, and use an upgraded HTTP connection (link) or else a "
         "WebSocket where the path allows it. link: like auto, but without a WebSocket. websocket: like "
-        "auto, but without a link. With link or websocket, the command begins its work only after it has tried once to "
-        "open that one, and it repeats a failed try every second (default: TUNNEL_CARRIER, or auto)",
+        "auto, but without a link. With link or websocket, the command first tries to open the link or the WebSocket. "
+        "Then it begins its work even if this try has failed, and tries again every second (default: TUNNEL_CARRIER, "
+        "or auto)",
     )
     add_carrier_rates(group)
     if accepts:

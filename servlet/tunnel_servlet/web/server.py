@@ -95,7 +95,7 @@ class RelayHandler(web.RequestHandler):
         self._expect_headers()
         if self._turns is not None:
             self._turns.join(self._payer, self, self.counted.source)
-            # Not at once: the transport begins to read only after `connection_made` has returned.
+            # Not here: the transport begins to read after this method, and uvloop ignores a pause before that.
             self._clock.call_soon(self._hold_reading)
         self._charge(began)
 
@@ -190,9 +190,10 @@ class RelayHandler(web.RequestHandler):
         self._forget_answer()
         self._leave_turns()
         super().connection_lost(exc)
-        # Thousands of connections can end at once. Without references back to this object, their memory is free now,
-        # and not when the collector finds them, which in an idle relay may be never. (aiohttp's task uses neither
-        # `_messages` nor `_keepalive_handle` any more: it was cancelled, since the server has `handler_cancellation`.)
+        # Thousands of connections can end at once. `_messages` and `_keepalive_handle` lead back to this object. Without
+        # them, its memory is freed now; with them, only when the collector finds the cycle, which in an idle relay may
+        # be never. (aiohttp's task does not use them any more: it was cancelled, since the server has
+        # `handler_cancellation`.)
         self._messages.clear()
         self._keepalive_handle = None
         self._charge(began)
@@ -248,7 +249,7 @@ class RelayHandler(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Write the errors that aiohttp reports to the relay's log, except those of a connection that is closing.
+        """Write to the relay's log the errors that aiohttp reports, except those of a connection that is closing.
 
         uvloop raises RuntimeError where an answer is written to a connection that has just ended.
         """
@@ -385,7 +386,9 @@ class _Server(web.Server):
         protocol = request.protocol
         try:
             if request.headers.get("Expect", _CONTINUE).lower() != _CONTINUE:
-                response: web.StreamResponse = web.Response(status=417, text=f"the only expectation is {_CONTINUE}")
+                response: web.StreamResponse = web.Response(
+                    status=417, text=f"the header Expect may only be {_CONTINUE}"
+                )
             else:
                 response = await self._answer(request)
             if isinstance(protocol, RelayHandler) and not protocol.counted.user and not self._is_admin:

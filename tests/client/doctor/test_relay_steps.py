@@ -66,7 +66,7 @@ def test_a_clock_that_is_half_a_minute_off_is_good_enough(skew_s: int) -> None:
         (503, "why", 7000, UNREACHABLE, "a tunnel relay refuses this user: HTTP 503, why", "try again, in 7 s"),
     ],
 )
-def test_a_relay_that_refuses_us_is_distinguished_from_one_that_cannot_be_reached(
+def test_the_report_says_why_a_relay_that_answers_does_not_accept_us(
     status: int, why: str, wait_ms: int, code: int, text: str, advice: str
 ) -> None:
     works, report = examined(FakeProber([answered("status", status, why, wait_ms=wait_ms)] * 3))
@@ -148,7 +148,7 @@ def test_a_firewall_that_refuses_only_our_type_of_body_is_distinguished_from_a_l
     assert "login or block page" in found.advice
 
 
-def test_if_another_type_of_body_reaches_the_relay_the_tunnel_uses_it() -> None:
+def test_the_tunnel_uses_another_type_of_body_if_it_can_attach_with_it() -> None:
     blocked = foreign(403, PAGE_OF_APACHE)
     fake = FakeProber([blocked] * 3, path=lambda asked: answered("attached") if asked.body_type else None)
     works, report = examined(fake)
