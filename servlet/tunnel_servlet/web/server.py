@@ -190,9 +190,9 @@ class RelayHandler(web.RequestHandler):
         self._forget_answer()
         self._leave_turns()
         super().connection_lost(exc)
-        # Thousands of connections can end at once. `_messages` and `_keepalive_handle` lead back to this object. Without
-        # them, its memory is freed now; with them, only when the collector finds the cycle, which in an idle relay may
-        # be never. (aiohttp's task does not use them any more: it was cancelled, since the server has
+        # Thousands of connections can end at once. `_messages` and `_keepalive_handle` lead back to this object.
+        # Without them, its memory is freed now; with them, only when the collector finds the cycle, which in an idle
+        # relay may be never. (aiohttp's task does not use them any more: it was cancelled, since the server has
         # `handler_cancellation`.)
         self._messages.clear()
         self._keepalive_handle = None
