@@ -203,8 +203,8 @@ class World:
         window = session.connection.sender.window
         cumulative = unwrap(ack.cumulative, window.oldest)
         ranges = [(unwrap(first, window.oldest), unwrap(last, window.oldest)) for first, last in ack.ranges]
-        bad = any(not cumulative < first <= last < window.next_sequence for first, last in ranges)
-        if cumulative < window.next_sequence and not bad:
+        bad = any(not cumulative < first <= last < window.unsent_sequence for first, last in ranges)
+        if cumulative < window.unsent_sequence and not bad:
             session.peer.vouch(cumulative, ack.window)
             for first, last in ranges:
                 if not set(range(first, last + 1)) <= session.peer.received:

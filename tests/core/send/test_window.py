@@ -291,6 +291,45 @@ def test_an_impossible_acknowledgement_is_malformed(cumulative: int, ranges: lis
     assert len(window.outstanding) == 2
 
 
+@pytest.mark.parametrize(
+    ("cumulative", "ranges"),
+    [(FIRST + 1, []), (FIRST - 1, [(FIRST + 1, FIRST + 1)]), (FIRST - 1, [(FIRST, FIRST + 1)])],
+)
+def test_a_packet_that_has_a_number_and_was_never_sent_cannot_be_acknowledged(
+    cumulative: int, ranges: list[tuple[int, int]]
+) -> None:  # 4.4
+    window = make()
+    carry(window, b"a")
+    window.insert(PacketType.OPTION, b"option")
+    assert window.acknowledge(cumulative, ranges) is None
+    assert window.acknowledge(FIRST, []) is not None
+    option = take(window)
+    assert (option.type, option.sequence) == (PacketType.OPTION, FIRST + 1)
+    window.lose(option, "cause")
+    assert window.acknowledge(FIRST + 1, []) == [option]
+    assert window.idle
+
+
+def test_an_edge_cannot_name_a_packet_that_was_never_sent() -> None:  # 2.10
+    window = make()
+    carry(window, b"x" * 100)
+    window.insert(PacketType.OPTION, b"option")
+    assert not window.announce_edge(FIRST + 1, 10)
+    assert window.edge_used == 100
+    take(window)
+    assert window.announce_edge(FIRST + 1, 10)
+    assert window.edge_used == 0
+
+
+def test_after_the_end_of_the_peer_packets_that_were_never_sent_count_as_acknowledged_too() -> None:  # 5.7
+    window = make()
+    carry(window, b"a")
+    window.insert(PacketType.OPTION, b"option")
+    window.acknowledge_all()
+    assert window.idle
+    assert window.take(BIG) is None
+
+
 def test_the_oldest_loss_leaves_first_and_with_its_cause() -> None:
     window = make()
     segments = carry(window, b"a", b"b", b"c")

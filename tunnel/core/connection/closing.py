@@ -61,8 +61,7 @@ class Closing:
 
     def all_received(self, now: int) -> None:
         """Treat everything sent as received: the peer has ended, which only our CLOSE can have caused (5.7)."""
-        window = self._connection.sender.window
-        window.acknowledge(window.next_sequence - 1, [])
+        self._connection.sender.window.acknowledge_all()
         self._connection.apply(Input.CLOSE_ACKED, now)
 
     def peer_released(self, now: int) -> None:

@@ -103,6 +103,7 @@ class SendWindow:
         self.buffer_bytes_max = buffer_bytes_max
         self.oldest = first_sequence  # the first number that is not acknowledged cumulatively
         self.next_sequence = first_sequence
+        self.unsent_sequence = first_sequence  # the first number that was never sent; an inserted packet has one before
         self.outstanding: dict[int, Segment] = {}
         self.peer_edge = peer_edge  # stream offset up to which the peer has room (4.1)
         self.written_bytes = 0
@@ -223,13 +224,17 @@ class SendWindow:
             heappop(self._lost)
             self.lost_bytes -= segment.size
             segment.next_attempt()
+            if not segment.attempt:
+                self.unsent_sequence = segment.sequence + 1
         elif self.written_bytes > self.sent_offset:
             size = self._cut_size(size_max)
             if size <= 0:
                 return None
             segment = self._number(PacketType.DATA, self._cut(size), size)
+            self.unsent_sequence = self.next_sequence
         elif self._ends and not self.ends_held:
             segment = self._number_end(self._ends.popleft())
+            self.unsent_sequence = self.next_sequence
         else:
             return None
         if segment.size:
@@ -257,10 +262,10 @@ class SendWindow:
 
         Return None if it names packets that were never sent, or an invalid range (4.4); then nothing was changed.
         """
-        if cumulative >= self.next_sequence:
+        if cumulative >= self.unsent_sequence:
             return None
         for first, last in ranges:
-            if not cumulative < first <= last < self.next_sequence:
+            if not cumulative < first <= last < self.unsent_sequence:
                 return None
         newly: list[Segment] = []
         while self.oldest <= cumulative:
@@ -275,6 +280,11 @@ class SendWindow:
         if self._sacked:
             self._sacked.remove_up_to(self.oldest - 1)
         return newly
+
+    def acknowledge_all(self) -> None:
+        """Treat everything that has a number as acknowledged, even what was never sent: the peer has ended."""
+        self.unsent_sequence = self.next_sequence
+        self.acknowledge(self.next_sequence - 1, [])
 
     def _merge(self, ranges: list[tuple[int, int]], newly: list[Segment]) -> None:
         for first, last in ranges:
@@ -305,7 +315,7 @@ class SendWindow:
 
     def announce_edge(self, sequence: int, room_bytes: int) -> bool:
         """Apply an edge that the relay has announced. Return False if 2.10 requires that it is ignored."""
-        if sequence < self.edge_sequence or sequence >= self.next_sequence:
+        if sequence < self.edge_sequence or sequence >= self.unsent_sequence:
             return False
         for passed in range(max(self.edge_sequence + 1, self.oldest), sequence + 1):
             self._uncharge(self.outstanding[passed])
@@ -327,7 +337,7 @@ class SendWindow:
         self._lost.clear()
         self.outstanding.clear()
         self._sacked = RangeSet()
-        self.oldest = self.next_sequence
+        self.oldest = self.unsent_sequence = self.next_sequence
         self.edge_used = self.lost_bytes = 0
         return junked
 
