@@ -30,6 +30,11 @@ def test_every_code_of_the_relay_has_its_meaning(code: StatusCode) -> None:
     assert (outcome.code, outcome.retry_after_us) == (code, 1_500_000)
 
 
+def test_a_status_without_a_text_is_reported_with_its_code() -> None:
+    outcome = judge(503, encoded(Status(StatusCode.BUSY)), 0)
+    assert outcome.text == f"HTTP 503 from the relay: code {int(StatusCode.BUSY)}, without a reason"
+
+
 def test_the_longer_of_both_retry_afters_is_obeyed() -> None:
     assert judge(503, encoded(Status(StatusCode.BUSY, 1500)), 2_000_000).retry_after_us == 2_000_000
 

@@ -84,7 +84,10 @@ class DialedLink(LinkProtocol):
             self.state.opened(self._now())
             self.owner.link_open(self)
             return True
-        self._refuse(message.text if isinstance(message, Status) else "not a relay's answer to a link")
+        if isinstance(message, Status):
+            self._refuse(message.text or f"the relay refused the link with code {message.code}, and gave no reason")
+        else:
+            self._refuse("not a relay's answer to a link")
         return False
 
     def found(self, found: LinkInput) -> None:

@@ -118,7 +118,7 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
             verdict = _BY_CODE.get(message.code, _BY_STATUS.get(status, Verdict.REPEAT))
             if verdict is Verdict.FOREIGN:
                 verdict = Verdict.FATAL  # the relay itself answered, with a code of a later version
-            text = f"HTTP {status} from the relay: {message.text}"
+            text = f"HTTP {status} from the relay: {message.text or f'code {message.code}, without a reason'}"
             if status == _TOO_MANY_REQUESTS:
                 retry_after_us = retry_after_us or _TOO_MANY_US
             return Outcome(verdict, None, message.code, text, max(retry_after_us, message.retry_after_ms * 1000))

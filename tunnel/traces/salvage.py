@@ -43,7 +43,8 @@ def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
             continue
         following = _next_frame(data, position + 1)
         if following < 0:
-            # no intact frame follows: the file is truncated if it ends within this one, else its rest is corrupt
+            # no intact frame follows: if the file ends within the frame at `position`, it is truncated; otherwise its
+            # rest is corrupt
             if size:
                 findings.corrupt_frames += 1
             else:
@@ -167,7 +168,7 @@ def _salvage(path: Path, directory: int) -> Path | None:
 
 
 def _is_being_written(name: str) -> bool:
-    """Whether the process that the file name (NAME-PID-TOKEN-COUNT) names is alive.
+    """Whether the process that the file name (NAME-PID-RANDOM-COUNT) names is alive.
 
     If another process has taken that PID since, the answer is True although no process writes the file. The file is
     salvaged when the PID is free again and a process begins to trace into this directory.

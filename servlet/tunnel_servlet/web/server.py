@@ -95,7 +95,8 @@ class RelayHandler(web.RequestHandler):
         self._expect_headers()
         if self._turns is not None:
             self._turns.join(self._payer, self, self.counted.source)
-            # Not here: the transport begins to read after this method, and uvloop ignores a pause before that.
+            # Pause later if `join` holds this connection: the transport begins to read after this method, and uvloop
+            # ignores a pause that comes before.
             self._clock.call_soon(self._hold_reading)
         self._charge(began)
 
