@@ -211,6 +211,18 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
         Log.open(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["copy.log", "5.log", "-0000000000000000005.log", "\u0660" * 20 + ".log"])
+def test_a_file_that_is_no_segment_is_named(tmp_path: Path, name: str) -> None:
+    with Log.open(tmp_path) as log:
+        log.append([b"a"])
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(LogError, match=f"^{tmp_path / name} is no segment of a log: move it away$"):
+        Log.open(tmp_path)
+    (tmp_path / name).rename(tmp_path / "copy")
+    with Log.open(tmp_path) as log:
+        assert payloads(log) == [b"a"]
+
+
 @in_loop
 async def test_a_disk_that_fails_ends_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log.open(tmp_path, config(flush_messages=1, pending_bytes_max=10))
@@ -312,6 +324,38 @@ async def test_the_writer_may_make_room_just_when_a_caller_begins_to_wait_for_it
         monkeypatch.setattr(asyncio, "get_running_loop", get_loop_late)
         await log.room()
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["its loop has ended", "its loop goes on"])
+def test_a_caller_that_no_longer_waits_for_room_does_not_harm_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_closed: bool
+) -> None:
+    gate = threading.Event()
+    real = os.writev
+
+    def held(descriptor: int, buffers: list[memoryview]) -> int:
+        assert gate.wait(HANGING_S)
+        return real(descriptor, buffers)
+
+    monkeypatch.setattr(os, "writev", held)
+
+    @in_loop_within(HANGING_S)
+    async def give_up(log: Log) -> None:
+        await fill(log)
+        waiting = asyncio.ensure_future(log.room())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        if not is_closed:
+            gate.set()
+            await log.flushed(2, now=True)
+            await asyncio.sleep(0)
+
+    with Log.open(tmp_path, config(pending_bytes_max=10)) as log:
+        give_up(log)
+        gate.set()
+        log.flush()
+        assert payloads(log) == [bytes(50)] * 2
 
 
 @in_loop
@@ -418,14 +462,6 @@ def test_nothing_is_flushed_and_no_segment_begins_before_it_is_due(
         assert log.end_offset == 0
         log.flush()
     assert len(list(tmp_path.glob("*.log"))) == 1
-
-
-def test_there_is_room_until_waiting_bytes_exceed_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
-    with Log.open(tmp_path, config(pending_bytes_max=22)) as log:
-        log.append([b"a"])
-        log.append([b"a"])
-        assert (log._pending_bytes, log.has_room) == (22, True)
 
 
 def test_messages_are_found_in_a_segment_that_was_written_in_many_sets(tmp_path: Path) -> None:

@@ -8,17 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import cast
 
 import pytest
 
 from tests.messages.streams import stream_pair
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
-from tunnel.messages.calls import CallChannel, Response
-from tunnel.messages.errors import FencedError, LogError, OutboxError, RemoteCallError
+from tunnel.messages.calls import CallChannel
+from tunnel.messages.codec import Codec
+from tunnel.messages.errors import FencedError, LogError, MessageTooLargeError, OutboxError, RemoteCallError
 from tunnel.messages.inbox import Inbox
 from tunnel.messages.log import LogConfig
 from tunnel.messages.outbox import DELIVER, Outbox, OutboxSender, read_batch
+from tunnel.messages.sets import ByteBufferMessageSet
 
 
 class Wire:
@@ -258,11 +259,15 @@ def test_a_directory_that_is_no_outbox_is_refused(tmp_path: Path) -> None:
         with pytest.raises(LogError, match="another process"):
             Outbox.open(tmp_path)
     identity = (tmp_path / "outbox.json").read_bytes()
-    (tmp_path / "outbox.json").write_bytes(b"[]")
-    with pytest.raises(LogError, match="is not an outbox"):
-        Outbox.open(tmp_path)
+    text = f"^{tmp_path} is not an outbox: .*; name the directory of an outbox, or an empty one$"
+    for content in (b"[]", b'{"id":"no id","epoch":1}', b'{"id":"00","epoch":"1"}'):
+        (tmp_path / "outbox.json").write_bytes(content)
+        with pytest.raises(LogError, match=text):
+            Outbox.open(tmp_path)
+        assert (tmp_path / "outbox.json").read_bytes() == content
     os.unlink(tmp_path / "outbox.json")
-    with pytest.raises(LogError, match="is missing"):
+    text = f"^{tmp_path}/outbox.json is missing beside a log: restore it, or start with an empty directory$"
+    with pytest.raises(LogError, match=text):
         Outbox.open(tmp_path)
     (tmp_path / "outbox.json").write_bytes(identity)
     with Outbox.open(tmp_path) as outbox:
@@ -270,53 +275,76 @@ def test_a_directory_that_is_no_outbox_is_refused(tmp_path: Path) -> None:
         assert read_batch(outbox.log, 0) == (outbox.log.read(0).load(), 1)
 
 
+def test_each_outbox_has_an_id_of_its_own_and_each_opening_an_epoch_that_is_on_disk(tmp_path: Path) -> None:
+    """An inbox has room for the 16 bytes of an id."""
+    ids = set()
+    for name in ("one", "two"):
+        for epoch in (1, 2):
+            with Outbox.open(tmp_path / name) as outbox:
+                ids.add(outbox.id)
+                assert outbox.epoch == epoch
+                stored = (tmp_path / name / "outbox.json").read_bytes()
+                assert stored == b'{"id":"%s","epoch":%d}' % (outbox.id.hex().encode(), epoch)
+    assert [len(each) for each in ids] == [16, 16]
+
+
 @in_loop_within(HANGING_S)
-async def test_a_receiver_that_is_down_is_asked_with_exponential_backoff(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sender without pauses would take a whole processor, and flood the receiver when it comes back."""
-    pauses: list[float] = []
-    real = asyncio.sleep
+async def test_an_accepted_message_is_on_disk_and_waits_for_no_others(tmp_path: Path) -> None:
+    never = LogConfig(flush_messages=1_000_000, flush_s=3600.0)
+    with Outbox.open(tmp_path, never) as outbox:
+        assert await outbox.put(b"a") == 0
+        assert (outbox.log.end_offset, outbox.undelivered) == (1, 1)
+        assert await outbox.put_many([b"b", b"c"]) == 1
+        assert (outbox.log.end_offset, outbox.undelivered) == (3, 3)
+        assert await outbox.put_many([]) == 3
+    with Outbox.open(tmp_path, never) as outbox:
+        assert list(outbox.log.read(0).payloads()) == [b"a", b"b", b"c"]
 
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        await real(0)
 
-    async def refuse() -> CallChannel:
-        raise ConnectionRefusedError("down")
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    longest = Random(1)
-    longest.random = lambda: 1.0  # type: ignore[method-assign]
+@in_loop_within(HANGING_S)
+async def test_a_message_that_no_receiver_would_take_is_not_accepted(tmp_path: Path) -> None:
+    """It could never be delivered, and all messages after it would wait for it."""
     with Outbox.open(tmp_path) as outbox:
-        async with OutboxSender(outbox, refuse, random=longest) as sender:
-            while sender.attempts < 9:
-                await real(0)
-    assert pauses[:8] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+        with pytest.raises(MessageTooLargeError, match="1000001 bytes, at most 1000000 are allowed"):
+            await outbox.put(bytes(1_000_001))
+        with pytest.raises(MessageTooLargeError):
+            await outbox.put_many([b"a", bytes(1_000_001), b"b"])
+        assert outbox.log.next_offset == 0
+        assert await outbox.put(bytes(1_000_000)) == 0
 
 
-class Answering:
-    """A receiver that expects one number next, whatever it is asked."""
+@in_loop_within(HANGING_S)
+async def test_a_large_message_that_an_older_version_accepted_is_delivered(tmp_path: Path) -> None:
+    with Outbox.open(tmp_path / "out") as outbox, Inbox.open(tmp_path / "in") as inbox:
+        outbox.log.append([bytes(1_000_001), b"next"])
+        async with wire(inbox) as path, fast(outbox, path):
+            await outbox.delivered(1)
+        assert received(inbox) == [bytes(1_000_001), b"next"]
 
-    def __init__(self, expected: int) -> None:
-        self._expected = expected
 
-    async def call(self, *request: object, **options: object) -> Response:
-        return Response(b"", {"next": str(self._expected)})
+@in_loop_within(HANGING_S)
+async def test_each_message_is_delivered_when_the_receiver_has_confirmed_it(tmp_path: Path) -> None:
+    with Outbox.open(tmp_path) as outbox:
+        await outbox.put_many([b"a", b"b", b"c"])
+        waiting = [asyncio.ensure_future(outbox.delivered(number)) for number in range(3)]
+        for number, done in ((0, 0), (1, 1), (1, 1), (3, 3), (2, 3)):
+            outbox.confirm(number)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert [each.done() for each in waiting] == [True] * done + [False] * (3 - done)
+            assert outbox.undelivered == 3 - done
+        await outbox.delivered(2)  # at once
 
 
-@in_loop
-async def test_a_receiver_that_lost_confirmed_messages_is_noticed_at_the_greeting(tmp_path: Path) -> None:
-    """No outbox has those messages any more: sending the rest would leave a hole that nothing reports."""
-    with Outbox.open(tmp_path, LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=10)) as outbox:
-        for _ in range(5):
-            await outbox.put(b"message")
+@in_loop_within(HANGING_S)
+async def test_a_batch_has_whole_messages_and_counts_as_the_log_does(tmp_path: Path) -> None:
+    with Outbox.open(tmp_path) as outbox:
+        await outbox.put_many([b"%d" % number * 10 for number in range(4)])
+        data = outbox.log.read(0).load()
+        assert read_batch(outbox.log, 1) == (data[20:], 3)
+        assert read_batch(outbox.log, 1, 45) == (data[20:60], 2)
+        assert read_batch(outbox.log, 1, 1) == (data[20:40], 1)
+        packed = ByteBufferMessageSet.of([b"a", b"b"], codec=Codec.GZIP)
+        outbox.log.append_set(packed.data, 1)
         outbox.log.flush()
-        outbox.confirm(3)
-        assert outbox.log.first_offset == 3
-        sender = OutboxSender(outbox, lambda: asyncio.Future())
-        with pytest.raises(OutboxError, match="the receiver lost messages"):
-            await sender._hello(cast("CallChannel", Answering(2)))
-        assert await sender._hello(cast("CallChannel", Answering(3))) == 3
-        with pytest.raises(OutboxError, match="restored from an old copy"):
-            await sender._hello(cast("CallChannel", Answering(6)))
+        assert read_batch(outbox.log, 4) == (packed.data, 1)

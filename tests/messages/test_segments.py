@@ -1,6 +1,8 @@
 """Segments: finding messages by offset, and recovery after a crash."""
 
+import math
 import os
+import time
 from array import array
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tunnel.messages.segments import (
     Segment,
     make_directory,
     recover_segments,
+    segment_base,
     segment_path,
     write_atomically,
 )
@@ -341,3 +344,39 @@ def test_a_reader_gets_nothing_that_is_not_flushed(tmp_path: Path) -> None:
         assert segment.read(0, size_max).size_bytes <= segment.size
     assert list(segment.read(0, 1 << 30).payloads()) == PAYLOADS[: segment.count]
     assert segment.read(segment.count, 1 << 30).size_bytes == 0
+
+
+def test_the_name_of_a_segment_tells_its_first_offset(tmp_path: Path) -> None:
+    for base in (0, 7, 1 << 63):
+        assert segment_base(segment_path(tmp_path, base)) == base
+    for name in ("7.log", "copy.log", f"{7:020d}.old", "-0000000000000000007.log", "\u0660" * 20 + ".log"):
+        with pytest.raises(LogError) as caught:
+            segment_base(tmp_path / name)
+        assert str(caught.value) == f"{tmp_path / name} is no segment of a log: move it away"
+
+
+def test_the_age_of_a_segment_counts_from_its_last_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = filled(tmp_path)
+    os.utime(segment.path, (0, 1000))
+    monkeypatch.setattr(time, "time", lambda: 1300.0)
+    assert segment.age_s() == 300
+    segment.remove()
+    assert segment.age_s() == math.inf  # it has been removed by now: it is older than anything that is to be kept
+
+
+@pytest.mark.parametrize("torn", [b"", b"torn"])
+def test_a_last_segment_without_a_whole_message_is_empty(tmp_path: Path, torn: bytes) -> None:
+    segment_path(tmp_path, 0).write_bytes(torn)
+    segment = Segment(tmp_path, 0)
+    assert segment.recover(last=True) == len(torn)
+    assert (segment.size, segment.count, segment.path.read_bytes()) == (0, 0, b"")
+
+
+def test_every_message_of_a_new_segment_is_found(tmp_path: Path) -> None:
+    segment = Segment(tmp_path, 5)
+    writer = segment.writer()
+    os.write(writer.number, encode_payloads([b"a", b"b"]))
+    segment.note(0, 0)
+    segment.note(1, 11)
+    segment.size, segment.count = 22, 2
+    assert [next(iter(segment.read(offset, 100))).payload for offset in (5, 6)] == [b"a", b"b"]

@@ -32,6 +32,21 @@ def test_a_set_can_be_compressed_as_one_message(codec: Codec) -> None:
     assert [each.message.codec for each in messages.shallow()] == [codec]
 
 
+def test_a_set_too_large_to_be_unpacked_at_once_is_compressed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker would store it as one message, and its consumers could never get past it."""
+    monkeypatch.setattr("tunnel.messages.sets.UNPACKED_BYTES_MAX", 100)
+    payloads = [b"%02d" % number * 20 for number in range(9)]  # 50 bytes each, with the header
+    messages = ByteBufferMessageSet.of(payloads, codec=Codec.GZIP)
+    assert list(ByteBufferMessageSet(messages.data, unpacked_bytes_max=100).payloads()) == payloads
+    for count, parts in ((1, 1), (2, 1), (3, 2)):
+        found = ByteBufferMessageSet.of(payloads[:count], codec=Codec.GZIP)
+        assert [each.message.codec for each in found.shallow()] == [Codec.GZIP] * parts
+    two = ByteBufferMessageSet.of([bytes(60), bytes(60)], codec=Codec.GZIP)
+    assert [each.message.codec for each in two.shallow()] == [Codec.GZIP] * 2
+    large = ByteBufferMessageSet.of([bytes(200)], codec=Codec.GZIP)  # which cannot be divided
+    assert list(large.payloads()) == [bytes(200)]
+
+
 def test_too_large_a_message_is_refused_before_anything_is_encoded() -> None:
     with pytest.raises(MessageTooLargeError):
         ByteBufferMessageSet.of([b"ok", bytes(11)], message_bytes_max=10)

@@ -26,7 +26,15 @@ import structlog
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError
 from tunnel.messages.life import Closeable
 from tunnel.messages.message import encode_payloads
-from tunnel.messages.segments import INDEX_BYTES, Segment, SegmentSet, make_directory, recover_segments, sync_directory
+from tunnel.messages.segments import (
+    INDEX_BYTES,
+    Segment,
+    SegmentSet,
+    make_directory,
+    recover_segments,
+    segment_base,
+    sync_directory,
+)
 
 __all__ = ["Log", "LogConfig"]
 
@@ -70,7 +78,7 @@ class Log(Closeable):
         self.directory = directory
         self.cut_bytes = 0  # size of the torn tail that was cut off when the log was opened
         self._config = config
-        self._lock_file = lock
+        self._lock_file: int | None = lock
         self._segments = segments
         self._bases = array("Q", (segment.base for segment in segments))
         self._condition = threading.Condition()
@@ -103,7 +111,7 @@ class Log(Closeable):
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            bases = sorted(int(path.stem) for path in place.glob("*.log"))
+            bases = sorted(map(segment_base, place.glob("*.log")))
             segments = [Segment(place, base) for base in bases or [0]]
             if not bases:
                 segments[0].writer()
@@ -129,9 +137,9 @@ class Log(Closeable):
             self._closing = True
             self._condition.notify_all()
         self._thread.join()
-        if self._lock_file >= 0:
+        if self._lock_file is not None:
             os.close(self._lock_file)
-            self._lock_file = -1
+            self._lock_file = None
 
     def discard_unflushed(self) -> None:
         """Cut off messages that were written and not flushed: callers got an error for them. The log must be closed."""
@@ -295,7 +303,7 @@ class Log(Closeable):
         if config.retain_s is None or self._error is not None:
             return
         last = self._segments[-1]
-        if last.size and time.time() - last.path.stat().st_mtime > config.retain_s:
+        if last.size and last.age_s() > config.retain_s:
             with self._condition:
                 self._must_roll = True
                 self._condition.notify_all()
@@ -313,7 +321,7 @@ class Log(Closeable):
         total = sum(segment.size for segment in self._segments)
         for segment in sealed:
             too_much = config.retain_bytes is not None and total > config.retain_bytes
-            too_old = config.retain_s is not None and time.time() - segment.path.stat().st_mtime > config.retain_s
+            too_old = config.retain_s is not None and segment.age_s() > config.retain_s
             if not too_much and not too_old:
                 break
             total -= segment.size

@@ -8,7 +8,6 @@ send from copies of one outbox, the receiver refuses the one with the lower epoc
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,10 +20,10 @@ import structlog
 
 from tunnel.errors import TunnelError
 from tunnel.messages.calls import CallChannel, Request, Response
-from tunnel.messages.errors import FencedError, LogError, OutboxError, RemoteCallError
+from tunnel.messages.errors import FencedError, LogError, MalformedFrameError, OutboxError, RemoteCallError
 from tunnel.messages.life import Closeable, Startable
 from tunnel.messages.log import Log, LogConfig
-from tunnel.messages.message import UNPACKED_BYTES_MAX, scan
+from tunnel.messages.message import MESSAGE_BYTES_MAX, UNPACKED_BYTES_MAX, check_size, count_whole
 from tunnel.messages.segments import write_atomically
 from tunnel.messages.sets import ByteBufferMessageSet
 
@@ -91,10 +90,11 @@ class Outbox(Closeable):
                 if log.end_offset:
                     raise LogError(f"{path} is missing beside a log: restore it, or start with an empty directory")
                 known = _Identity(secrets.token_hex(_ID_BYTES), 0)
+            outbox_id = bytes.fromhex(known.id)
             known.epoch += 1
             # The epoch is on disk before the first message is sent, so that each opening of this directory has its own.
             write_atomically(path, msgspec.json.encode(known))
-        except (msgspec.DecodeError, OSError) as error:
+        except (msgspec.DecodeError, ValueError, OSError) as error:
             log.close()
             raise LogError(
                 f"{place} is not an outbox: {error}; name the directory of an outbox, or an empty one"
@@ -102,20 +102,23 @@ class Outbox(Closeable):
         except BaseException:
             log.close()
             raise
-        return cls(log, bytes.fromhex(known.id), known.epoch)
+        return cls(log, outbox_id, known.epoch)
 
     def close(self) -> None:
         """Flush the outbox, and release it for other processes."""
         self.log.close()
 
     async def put(self, payload: bytes) -> int:
-        """Accept a message, and return its number. On return the message is on disk, and will be delivered."""
-        number = self.log.append([payload])
-        await self.log.flushed(number + 1, now=True)
-        return number
+        """Accept a message, and return its number. On return the message is on disk, and will be delivered.
+
+        MessageTooLargeError if it has over 1,000,000 bytes. LogError if it cannot be written.
+        """
+        return await self.put_many([payload])
 
     async def put_many(self, payloads: Sequence[bytes]) -> int:
-        """Accept several messages, as `put` does, and return the number of the first."""
+        """Accept several messages, as `put` does, and return the number of the first. All are accepted, or none."""
+        for payload in payloads:
+            check_size(payload, MESSAGE_BYTES_MAX)
         number = self.log.append(payloads)
         await self.log.flushed(number + len(payloads), now=True)
         return number
@@ -158,7 +161,7 @@ class OutboxSender(Startable):
         self.attempts = 0
         self._outbox = outbox
         self._connect = connect
-        self._random = random or Random(os.getpid())
+        self._random = random or Random()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -172,11 +175,13 @@ class OutboxSender(Startable):
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait(self) -> None:
-        """Wait until the sender has stopped for good, and raise `error` if it is set."""
+        """Wait until the sender has stopped for good, and raise `error` if it is set, or what `connect` raised."""
         assert self._task is not None
         await asyncio.wait([self._task])
         if self.error is not None:
             raise self.error
+        if not self._task.cancelled():
+            self._task.result()
 
     async def _run(self) -> None:
         pause_s = _RETRY_S
@@ -268,17 +273,17 @@ class OutboxSender(Startable):
             if error.code == FENCED:
                 raise FencedError(f"{error}: a newer process sends from this outbox; stop this one") from error
             raise
-        return int((response.fields or {})["next"])
+        try:
+            return int((response.fields or {})["next"])
+        except (KeyError, ValueError):
+            raise MalformedFrameError("the receiver did not answer with the number that it expects next") from None
 
 
 def read_batch(log: Log, position: int, size_max: int = _BATCH_BYTES) -> tuple[bytes, int]:
     """Return whole messages from this offset on, as bytes, and their number."""
     data = log.read(position, size_max).load()
-    size, count = 0, 0
-    for found in scan(data, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
-        size = found.next_offset
-        count += 1
-    return data[:size], count
+    count, end = count_whole(data)
+    return data[:end], count
 
 
 Hello: TypeAlias = Callable[[bytes, int], Awaitable[int]]
@@ -308,7 +313,8 @@ def outbox_handlers(hello: Hello, accept: Accept) -> dict[int, Callable[[Request
 
     def on_deliver(request: Request) -> Awaitable[Response]:
         outbox_id, epoch, first = place(request)
-        payloads = list(ByteBufferMessageSet(request.body).payloads())
+        # Older versions accepted messages that are larger than `put` accepts now.
+        payloads = list(ByteBufferMessageSet(request.body, message_bytes_max=UNPACKED_BYTES_MAX).payloads())
         return confirm(accept(outbox_id, epoch, first, payloads))
 
     async def confirm(durable: Awaitable[int]) -> Response:

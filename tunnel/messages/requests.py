@@ -112,7 +112,7 @@ class ProduceDecoder:
                 begun = self._begin(position)
                 if begun is None:
                     break
-                self._parsed += begun - position
+                self._parsed = begun - position
                 position = begun
             while self._left:
                 group = self._group(position)

@@ -6,8 +6,10 @@ one message.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
+import time
 import weakref
 from array import array
 from bisect import bisect_right
@@ -24,6 +26,7 @@ __all__ = [
     "SegmentSet",
     "make_directory",
     "recover_segments",
+    "segment_base",
     "segment_path",
     "sync_directory",
     "write_atomically",
@@ -40,6 +43,13 @@ _FOOT = struct.Struct(">QQ")  # the end of an index file: the messages and bytes
 def segment_path(directory: Path, base: int) -> Path:
     """Return the path of the segment that begins with this offset. The names sort in the order of the offsets."""
     return directory / f"{base:020d}{_SUFFIX}"
+
+
+def segment_base(path: Path) -> int:
+    """Return the first offset of a segment, from its name. LogError if no segment has this name."""
+    if path.stem.isdecimal() and path == segment_path(path.parent, int(path.stem)):
+        return int(path.stem)
+    raise LogError(f"{path} is no segment of a log: move it away")
 
 
 def sync_directory(directory: Path) -> None:
@@ -117,6 +127,13 @@ class Segment:
     @property
     def index_path(self) -> Path:
         return self.path.with_suffix(".index")
+
+    def age_s(self) -> float:
+        """Return the seconds since the segment was last written; infinity if it has just been removed."""
+        try:
+            return time.time() - self.path.stat().st_mtime
+        except FileNotFoundError:
+            return math.inf
 
     # opening
 

@@ -103,15 +103,14 @@ class ByteBufferMessageSet(MessageSet):
     ) -> ByteBufferMessageSet:
         """Return a set of these payloads, compressed as a whole if there is a codec.
 
+        If receivers would refuse to unpack that much at once, it is compressed in several messages.
         MessageTooLargeError if a payload is over the limit.
         """
         kept = payloads if isinstance(payloads, list) else list(payloads)
         if kept and max(map(len, kept)) > message_bytes_max:
             for payload in kept:
                 check_size(payload, message_bytes_max)
-        data = encode_payloads(kept)
-        if codec is not Codec.NONE:
-            data = encode_message(Message(compress(data, codec), codec))
+        data = encode_payloads(kept) if codec is Codec.NONE else _compressed(kept, codec)
         return cls(data, message_bytes_max=message_bytes_max)
 
     @property
@@ -119,9 +118,7 @@ class ByteBufferMessageSet(MessageSet):
         return len(self.data)
 
     def __iter__(self) -> Iterator[MessageAndOffset]:
-        return scan(
-            self.data, message_bytes_max=self.message_bytes_max, unpacked_bytes_max=self.unpacked_bytes_max, deep=True
-        )
+        return scan(self.data, message_bytes_max=self.message_bytes_max, unpacked_bytes_max=self.unpacked_bytes_max)
 
     def shallow(self) -> Iterator[MessageAndOffset]:
         return scan(
@@ -131,6 +128,15 @@ class ByteBufferMessageSet(MessageSet):
     def write_to(self, destination: Destination, offset: int = 0, size_max: int | None = None) -> int:
         start, end = bounds(self.size_bytes, offset, size_max)
         return send_bytes(destination, memoryview(self.data)[start:end])
+
+
+def _compressed(payloads: list[bytes], codec: Codec) -> bytes:
+    """Return compressed messages with these payloads, each of which receivers unpack."""
+    data = encode_payloads(payloads)
+    if len(data) > UNPACKED_BYTES_MAX and len(payloads) > 1:
+        half = len(payloads) // 2
+        return _compressed(payloads[:half], codec) + _compressed(payloads[half:], codec)
+    return encode_message(Message(compress(data, codec), codec))
 
 
 def bounds(size_bytes: int, offset: int, size_max: int | None) -> tuple[int, int]:

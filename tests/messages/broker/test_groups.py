@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.messages.broker.rig import brokered
-from tests.support.loops import in_loop
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.messages import ConsumedMessage, RemoteCallError
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.progress import Progress
-from tunnel.messages.broker.protocol import JOIN, MALFORMED, check_name, number_field
-from tunnel.messages.calls import Request
+from tunnel.messages.broker.protocol import JOIN, LIMIT, NOT_OWNER
 
 
 @in_loop
@@ -48,6 +49,145 @@ async def test_members_share_the_partitions_in_the_order_of_joining() -> None:
     await group.changed(group.generation, 0.0)
 
 
+def test_a_group_gives_partitions_only_to_its_members() -> None:
+    groups = Groups(10.0)
+    connection = object()
+    group = groups.join("g", "t", "a", connection)
+    groups.join("g", "t", "b", connection)
+    assert group.partitions_of("c", 3) == []
+    assert group.partitions_of("b", 1) == []  # there are more members than partitions
+    groups.check_owner("g", "t", "a", 2, 3)
+    text = "^partition 1 of t no longer belongs to a in the group g$"
+    with pytest.raises(RemoteCallError, match=text) as caught:
+        groups.check_owner("g", "t", "a", 1, 3)
+    assert caught.value.code == NOT_OWNER
+    for name, topic in (("other", "t"), ("g", "other")):
+        with pytest.raises(RemoteCallError) as caught:
+            groups.check_owner(name, topic, "a", 0, 3)
+        assert caught.value.code == NOT_OWNER
+
+
+@in_loop_within(HANGING_S)
+async def test_each_change_begins_a_later_generation_and_wakes_all_who_wait_for_it() -> None:
+    groups = Groups(10.0)
+    connection = object()
+    group = groups.join("g", "t", "a", connection)
+
+    async def woken_by(*change: object) -> None:
+        before = group.generation
+        waiting = [asyncio.ensure_future(group.changed(before, HANGING_S)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        name, *arguments = change
+        getattr(groups, str(name))("g", "t", *arguments)
+        await asyncio.gather(*waiting)
+        assert group.generation > before
+        await group.changed(before, HANGING_S)  # at once
+
+    await woken_by("join", "b", connection)
+    await woken_by("rewound")
+    await woken_by("leave", "b", connection)
+    groups.rewound("other", "t")  # nothing to do: it has no members
+
+
+@in_loop_within(HANGING_S)
+async def test_waiting_for_a_generation_ends_with_its_time_and_leaves_nothing_behind() -> None:
+    groups = Groups(10.0)
+    group = groups.join("g", "t", "a", object())
+    await group.changed(group.generation, 0.0)
+    assert group._waiters == set()
+    waiting = asyncio.ensure_future(group.changed(group.generation, HANGING_S))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    groups.join("g", "t", "b", object())  # before the cancelled task has run
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert group._waiters == set()
+
+
+def test_generations_never_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that gives an old generation asks for the present one: it must not take them for the same."""
+    now_ns = 0
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+    groups = Groups(10.0)
+    connection = object()
+    groups.join("short", "t", "a", connection)
+    long = groups.join("long", "t", "a", connection)
+    for _ in range(5):
+        groups.rewound("long", "t")
+    groups.leave("long", "t", "a", connection)
+    groups.leave("short", "t", "a", connection)
+    assert groups.join("long", "t", "a", connection).generation > long.generation
+    first = Groups(10.0).join("g", "t", "a", connection)
+    now_ns = 1_000_000  # a restart takes longer than this millisecond, and each change of the members does, too
+    assert Groups(10.0).join("g", "t", "a", connection).generation > first.generation
+
+
+def test_a_session_ends_when_its_member_was_silent_for_longer_than_it_may_be() -> None:
+    now = 0.0
+    groups = Groups(10.0, clock=lambda: now)
+    one, two = object(), object()
+
+    def members_at(seconds: float) -> int:
+        nonlocal now
+        now = seconds
+        groups.expire()
+        return groups.members
+
+    groups.join("g", "t", "a", one)
+    groups.join("h", "t", "a", one)
+    now = 4.0
+    group = groups.join("g", "t", "b", two)
+    assert [members_at(seconds) for seconds in (10.0, 10.1, 14.0)] == [3, 1, 1]
+    assert group.partitions_of("b", 2) == [0, 1]
+    groups.check_owner("g", "t", "b", 1, 2)
+    groups.join("g", "t", "b", two)  # prolongs the session
+    assert [members_at(seconds) for seconds in (24.0, 24.1)] == [1, 0]
+
+
+def test_a_member_that_connects_again_stays_when_its_old_connection_ends() -> None:
+    groups = Groups(10.0)
+    old, new = object(), object()
+    group = groups.join("g", "t", "a", old)
+    before = group.generation
+    assert groups.join("g", "t", "a", new) is group
+    groups.leave("g", "t", "a", old)
+    assert (groups.members, group.generation) == (1, before)
+    for name, topic, member in (("other", "t", "a"), ("g", "other", "a"), ("g", "t", "other")):
+        groups.leave(name, topic, member, new)  # nothing to do
+    assert groups.members == 1
+    groups.leave("g", "t", "a", new)
+    assert groups.members == 0
+
+
+def test_a_full_group_refuses_only_new_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunnel.messages.broker.groups._MEMBERS_MAX", 2)
+    groups = Groups(10.0)
+    connection = object()
+    for member in ("a", "b", "a"):
+        groups.join("g", "t", member, connection)
+    text = "^the group g has 2 members: use another group$"
+    with pytest.raises(RemoteCallError, match=text) as caught:
+        groups.join("g", "t", "c", connection)
+    assert caught.value.code == LIMIT
+    groups.join("h", "t", "c", connection)
+    assert groups.members == 3
+
+
+def test_the_log_of_a_broker_names_the_members_that_come_and_go() -> None:
+    groups = Groups(10.0)
+    connection = object()
+    with capture_logs() as lines:
+        for member in ("a", "b", "b"):
+            groups.join("g", "t", member, connection)
+        groups.leave("g", "t", "a", connection)
+    told = {"group": "g", "topic": "t", "log_level": "info"}
+    assert lines == [
+        {"event": "member_joined", "member": "a", "members": 1, **told},
+        {"event": "member_joined", "member": "b", "members": 2, **told},
+        {"event": "member_left", "member": "a", "members": 1, **told},
+    ]
+
+
 @in_loop
 async def test_memberships_of_one_connection_are_limited(tmp_path: Path) -> None:
     async with brokered(tmp_path) as (broker, client):
@@ -70,20 +210,3 @@ def test_progress_counts_settled_messages_up_to_the_first_gap() -> None:
     assert progress.position == 6
     progress.settled(6)
     assert (progress.position, len(progress)) == (8, 0)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", "a b", "a\n", "\xe9", "a" * 201, ".new", "a\0"])
-def test_names_that_are_unsafe_as_file_names_are_refused(name: str) -> None:
-    with pytest.raises(RemoteCallError) as caught:
-        check_name("topic", name)
-    assert caught.value.code == MALFORMED
-    assert check_name("topic", "a" * 200) == "a" * 200
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "1" * 30, "11", "1.0", "٣٣"])
-def test_numbers_out_of_bounds_are_refused(text: str) -> None:
-    with pytest.raises(RemoteCallError, match="must be a number from 0 to 10"):
-        number_field(Request(1, b"", {"n": text}), "n", high=10)
-    with pytest.raises(RemoteCallError, match="not nothing"):
-        number_field(Request(1, b""), "n")
-    assert number_field(Request(1, b"", {"n": "7"}), "n") == 7

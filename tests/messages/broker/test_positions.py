@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +14,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from tests.messages.broker.rig import brokered
 from tests.support.loops import HANGING_S, in_loop_within
+from tunnel.messages import BrokerSettings
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.positions import PositionKey, Positions
 from tunnel.messages.broker.protocol import LIMIT
@@ -21,6 +28,19 @@ OTHER: PositionKey = ("reports", "orders", 0)
 
 def made(directory: Path, positions_max: int = 10, **options: Any) -> Positions:
     return Positions(directory, positions_max, DiskRoom(directory, 0), **options)
+
+
+@contextmanager
+def failing_disk(positions: Positions) -> Iterator[None]:
+    """Let the log fail when it is written. Afterwards it can be opened again at once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "writev", fail)
+        yield
+    positions._store._failed_at = float("-inf")  # as if the pause after the failure had passed
+
+
+def fail(*arguments: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def checkpoint(directory: Path) -> Any:
@@ -127,3 +147,69 @@ async def test_positions_that_do_not_fit_their_log_are_refused(tmp_path: Path) -
     await again.load()
     assert again.get(KEY) == 9
     await again.close()
+
+
+@in_loop_within(HANGING_S)
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_position_that_was_refused_never_takes_effect(tmp_path: Path, *, force: bool) -> None:
+    """The answer was that nothing was stored. If a later call moved the group there, it would miss messages."""
+    positions = made(tmp_path)
+    await positions.load()
+    await positions.set(KEY, 5)
+    with failing_disk(positions), pytest.raises(RemoteCallError, match="nothing was stored"):
+        await positions.set(KEY, 50, force=force)
+    assert await positions.set(KEY, 6) == 6
+    assert positions.get(KEY) == 6
+    await positions.close()
+    again = made(tmp_path)
+    await again.load()
+    assert again.get(KEY) == 6
+    await again.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_positions_that_are_set_while_the_log_is_read_again_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = made(tmp_path)
+    await positions.load()
+    await positions.set(KEY, 5)
+    with failing_disk(positions), pytest.raises(RemoteCallError):
+        await positions.set(OTHER, 1)
+    entered, gate = asyncio.Event(), threading.Event()
+    loop, real = asyncio.get_running_loop(), Positions._load
+
+    def slow(*arguments: Any) -> Any:
+        found = real(*arguments)
+        loop.call_soon_threadsafe(entered.set)
+        assert gate.wait(HANGING_S)
+        return found
+
+    monkeypatch.setattr(Positions, "_load", slow)
+    first = asyncio.ensure_future(positions.set(KEY, 6))
+    await entered.wait()
+    second = asyncio.ensure_future(positions.set(OTHER, 7))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    gate.set()
+    assert (await first, await second) == (6, 7)
+    assert (positions.get(KEY), positions.get(OTHER)) == (6, 7)
+    await positions.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_a_connection_adds_no_more_positions_than_it_may_and_refused_ones_do_not_count(tmp_path: Path) -> None:
+    """A client that tries until the disk has room again would otherwise be refused for good."""
+    async with brokered(tmp_path, settings=BrokerSettings(new_positions_max=2)) as (broker, client):
+        await client.producer().send("t", b"a", b"b")
+        with failing_disk(broker.positions):
+            for _ in range(4):
+                with pytest.raises(RemoteCallError, match="nothing was stored"):
+                    await client.commit("one", "t", 0, 1)
+        for group in ("two", "three", "two"):
+            assert await client.commit(group, "t", 0, 1) == 1
+        text = "^this connection has added too many positions: use an existing group$"
+        with pytest.raises(RemoteCallError, match=text) as caught:
+            await client.commit("four", "t", 0, 1)
+        assert caught.value.code == LIMIT
+        assert await client.commit("two", "t", 0, 2) == 2

@@ -22,7 +22,7 @@ from tunnel.messages import (
     RemoteCallError,
     SyncProducer,
 )
-from tunnel.messages.broker.disk_room import DiskRoom, free_bytes
+from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
 from tunnel.messages.broker.positions import Positions
 from tunnel.messages.broker.protocol import STORAGE
@@ -217,20 +217,3 @@ async def test_a_topic_that_is_created_when_its_client_leaves_is_whole(tmp_path:
         async with ChannelTable() as table:
             for number in range(5):
                 await BrokerClient(table, client.address).producer().send(f"t{number}", b"b")
-
-
-def test_the_room_is_looked_up_again_when_it_seems_used_up_and_when_the_figure_is_old(tmp_path: Path) -> None:
-    now, free = [0.0], [100]
-    room = DiskRoom(tmp_path, 50, free=lambda _: free[0], clock=lambda: now[0])
-    room.take(50)
-    free[0] = 50
-    with pytest.raises(RemoteCallError, match="50 bytes are left, and 50"):
-        room.take(1)
-    free[0] = 1000
-    room.take(900)
-    free[0] = 0
-    room.take(10)
-    now[0] = 1.0
-    with pytest.raises(RemoteCallError):
-        room.take(10)
-    assert free_bytes(tmp_path) > 0

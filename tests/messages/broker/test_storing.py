@@ -14,7 +14,7 @@ from tests.support.loops import HANGING_S, in_loop_within
 from tunnel.messages import BrokerSettings, RemoteCallError, TopicSpec
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
-from tunnel.messages.broker.protocol import CONFLICT, CORRUPT, LIMIT, NOT_MASTER, UNKNOWN
+from tunnel.messages.broker.protocol import CONFLICT, CORRUPT, LIMIT, NOT_MASTER, STORAGE, UNKNOWN
 from tunnel.messages.broker.storing import Allowance, Stored, Storing, check_set
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.codec import Codec
@@ -173,7 +173,7 @@ async def test_a_connection_creates_no_more_partitions_than_it_may(tmp_path: Pat
     assert caught.value.code == LIMIT
     assert set(rig.topics.found) == {"a", "b"}
     assert (await rig.store(request([b"a"], topic="a")))[0].end == 1
-    with pytest.raises(RemoteCallError, match="topic"):
+    with pytest.raises(RemoteCallError, match=r"^'no/name' is no name for a topic:"):
         await rig.storing.create("no/name", MEMORY, Allowance(10, 10))
     with pytest.raises(RemoteCallError, match="exists with 2 partitions"):
         await rig.storing.create("a", TopicSpec(storage="memory"), rig.allowance)
@@ -190,3 +190,46 @@ async def test_a_partition_on_disk_is_opened_for_the_first_message(tmp_path: Pat
     await partition.flushed(2)
     assert partition.end_offset == 2
     await partition.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_a_topic_that_could_not_be_created_does_not_count_as_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that tries until the disk has room again would otherwise be refused for good."""
+    rig = Rig(tmp_path)
+
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tunnel.messages.broker.topics.write_atomically", fail)
+        for _ in range(10):
+            with pytest.raises(RemoteCallError) as caught:
+                await rig.store(request([b"a"]))
+            assert caught.value.code == STORAGE
+    with pytest.raises(RemoteCallError, match="is no name for a topic"):
+        await rig.store(request([b"a"], topic="no/name"))
+    assert rig.allowance.partitions == 10
+    assert (await rig.store(request([b"a"])))[0].end == 1
+    assert rig.allowance.partitions == 8
+
+
+@in_loop_within(HANGING_S)
+async def test_messages_are_stored_in_a_topic_that_is_not_kept_as_new_ones_are(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.topics.create("t", TopicSpec(storage="memory", partitions=3))
+    assert (await rig.store(request([b"a"], 2)))[0].number == 2
+
+
+@in_loop_within(HANGING_S)
+async def test_damage_far_inside_a_large_set_is_named_by_its_place() -> None:
+    data = encode_payloads([bytes(1014)] * 100)
+    for broken, text in (
+        (data[:-1], "the set ends within a message (at 101376)"),
+        (data + b"cut", "the set ends within a message (at 102400)"),
+        (data[:-1] + b"x", "the payload does not match its CRC-32 (at 101376)"),
+    ):
+        with pytest.raises(RemoteCallError) as caught:
+            await check_set(broken)
+        assert str(caught.value) == f"the message set is damaged: {text}; nothing was stored"

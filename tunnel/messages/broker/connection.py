@@ -250,12 +250,16 @@ class CallConnection:
             member = text_field(request, "member")
             shared.groups.check_owner(group, name, member, number, len(topic.partitions))
         key = group, name, number
-        if not shared.positions.knows(key):
-            if not self._allowance.positions:
-                raise RemoteCallError(LIMIT, "this connection has added too many positions: use an existing group")
-            self._allowance.positions -= 1
         force = (request.fields or {}).get("force") == "1"
-        holds = await shared.positions.set(key, offset, force=force)
+        added = 0 if shared.positions.knows(key) else 1
+        if added > self._allowance.positions:
+            raise RemoteCallError(LIMIT, "this connection has added too many positions: use an existing group")
+        self._allowance.positions -= added
+        try:
+            holds = await shared.positions.set(key, offset, force=force)
+        except RemoteCallError:
+            self._allowance.positions += added  # nothing was stored
+            raise
         if force:
             shared.groups.rewound(group, name)
         return Response(b"", {"offset": str(holds)})

@@ -75,7 +75,6 @@ class Groups:
         """Add a member to a group, or prolong its session."""
         found = self._groups.get((group, topic))
         if found is None:
-            self._generation += 1
             found = self._groups[group, topic] = Group(self._generation)
         is_new = member not in found.members
         if is_new and len(found.members) >= _MEMBERS_MAX:

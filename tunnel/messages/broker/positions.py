@@ -16,7 +16,7 @@ from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
 from tunnel.messages.broker.protocol import LIMIT
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.errors import LogError, RemoteCallError
-from tunnel.messages.log import LogConfig
+from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import encode_payloads
 from tunnel.messages.segments import write_atomically
 
@@ -58,18 +58,25 @@ class Positions:
         self._positions: dict[PositionKey, int] = {}
         self._checked = 0  # the offset of the last checkpoint
         self._checkpointing = asyncio.Lock()
+        self._read_from: Log | None = None  # the open log that the positions were read from
+        self._recovering = asyncio.Lock()
 
     async def load(self) -> None:
         """Read the positions. LogError if another process has them, or they cannot be understood."""
         await self._store.open()
         try:
-            await asyncio.to_thread(self._load)
+            await self._read()
         except BaseException:
             await self._store.close()
             raise
 
-    def _load(self) -> None:
+    async def _read(self) -> None:
         log = self._store.log
+        self._checked, self._positions = await asyncio.to_thread(self._load, log)
+        self._read_from = log
+
+    def _load(self, log: Log) -> tuple[int, dict[PositionKey, int]]:
+        """Return the offset of the checkpoint, and all positions."""
         try:
             checkpoint = _Checkpoint(0, [])
             if self._file.exists():
@@ -87,8 +94,7 @@ class Positions:
                 offset += len(payloads)
         except (msgspec.DecodeError, ValueError) as error:
             raise LogError(f"{self._file.parent} does not hold positions: {error}; restore it") from error
-        self._checked = checkpoint.offset
-        self._positions = {(each.group, each.topic, each.partition): each.offset for each in records}
+        return checkpoint.offset, {(each.group, each.topic, each.partition): each.offset for each in records}
 
     def get(self, key: PositionKey) -> int:
         """Return the offset from which a group goes on; 0 if it has none."""
@@ -109,14 +115,13 @@ class Positions:
 
     async def set(self, key: PositionKey, offset: int, *, force: bool = False) -> int:
         """Store a position, and return the one that holds now: a smaller one changes nothing, unless `force` is set."""
+        while not self._is_current:
+            await unbroken(self._recover())
         known = self._positions.get(key)
         if known is None and len(self._positions) >= self._positions_max:
             raise RemoteCallError(LIMIT, f"the broker keeps {self._positions_max} positions: use an existing group")
-        if known is not None and offset <= known and not force:
-            offset = known  # the known position may not be on disk yet: wait for it below
-        if not self._store.is_ready:
-            await unbroken(self._recover())
-            return await self.set(key, offset, force=force)
+        if known is not None and not force:
+            offset = max(offset, known)  # the known position may not be on disk yet: wait for it below
         end = self._store.log.next_offset
         if offset != known:
             record = encode_payloads([msgspec.json.encode(_Record(*key, offset))])
@@ -127,10 +132,17 @@ class Positions:
             await unbroken(self._checkpoint())
         return offset
 
+    @property
+    def _is_current(self) -> bool:
+        """Whether the log can be written, and the positions in memory are those that it has stored or will store."""
+        return self._store.is_ready and self._store.log is self._read_from
+
     async def _recover(self) -> None:
         """Open the log again, and forget the positions that it has not stored."""
-        await self._store.ready()
-        await asyncio.to_thread(self._load)
+        async with self._recovering:
+            if not self._is_current:
+                await self._store.ready()
+                await self._read()
 
     async def _checkpoint(self) -> None:
         async with self._checkpointing:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.partition import Partition, ProduceOptions
-from tunnel.messages.broker.protocol import CORRUPT, LIMIT, NOT_MASTER, check_name
+from tunnel.messages.broker.protocol import CORRUPT, LIMIT, NOT_MASTER
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.topics import Topic, Topics
 from tunnel.messages.errors import CorruptMessageError, RemoteCallError
@@ -83,19 +83,19 @@ class Storing:
             checked.append(
                 (request, await self._topic(request.topic, allowance), await check_set(request.messages.data))
             )
-        places: list[tuple[Partition, int]] = []
-        for request, topic, _ in checked:
+        places: list[tuple[bytes, int, Partition, int]] = []
+        for request, topic, count in checked:
             number = topic.choose() if request.partition == -1 else request.partition
             partition = topic.partition(number)
             if not partition.is_ready:
                 await partition.ready()
-            places.append((partition, number))
-        if len(checked) > 1:  # a single set is checked when it is appended
-            for (request, _, _), (partition, _) in zip(checked, places, strict=True):
-                partition.check(request.messages.data)
+            places.append((request.messages.data, count, partition, number))
+        if len(places) > 1:  # a single set is checked when it is appended
+            for data, _, partition, _ in places:
+                partition.check(data)
         found: list[Stored] = []
-        for (request, _, count), (partition, number) in zip(checked, places, strict=True):
-            offset = partition.append(request.messages.data, count, options)
+        for data, count, partition, number in places:
+            offset = partition.append(data, count, options)
             found.append(Stored(partition, number, offset, offset + count))
         return found
 
@@ -111,7 +111,6 @@ class Storing:
         """Create a topic for a client, or return the one that exists. RemoteCallError if a limit is reached."""
         if name in self._topics.found:
             return await self._topics.create(name, spec)
-        check_name("topic", name)
         if not self._settings.creates_topics or self._settings.master:
             raise RemoteCallError(LIMIT, "clients may not create topics here: ask the operator of the broker for it")
         if allowance.partitions < spec.partitions:
@@ -119,6 +118,10 @@ class Storing:
                 LIMIT, "this connection has created too many topics or partitions: use existing ones, or --topic"
             )
         allowance.partitions -= spec.partitions
-        topic = await self._topics.create(name, spec)
+        try:
+            topic = await self._topics.create(name, spec)
+        except RemoteCallError:
+            allowance.partitions += spec.partitions  # nothing was created
+            raise
         note("topic_created", topic=name, partitions=topic.spec.partitions, storage=topic.spec.storage)
         return topic
