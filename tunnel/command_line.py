@@ -82,7 +82,7 @@ def add_events_option(
         "--json",
         action="store_true",
         dest="events",
-        help=f"write each event, such as {examples}, as one line of JSON to standard output, and nothing else "
+        help=f"write each event, such as {examples}, as one line of JSON to standard output, and no lines for people "
         "(default: lines for people on a terminal, otherwise a JSON log on standard error)",
     )
 

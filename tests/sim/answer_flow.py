@@ -84,9 +84,9 @@ class AnswerFlow:
             self._at(arrive_us, self._sink.end)
 
     def _join(self, piece: bytes, arrive_us: int, *, is_last: bool) -> bytes:
-        """Keep the piece, so that it arrives together with those that come soon after it.
+        """Keep the piece, so that it arrives together with those that come soon after it, and return no bytes.
 
-        The last piece of the answer is returned at once, after those that were kept.
+        If it is the last piece of the answer, return it at once, joined to the end of those that are still kept.
         """
         if arrive_us > self._joined_until_us:
             self._release_joined()

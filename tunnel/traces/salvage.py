@@ -43,8 +43,8 @@ def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
             continue
         following = _next_frame(data, position + 1)
         if following < 0:
-            # no intact frame follows: if the file ends within the frame at `position`, it is truncated; otherwise its
-            # rest is corrupt
+            # no intact frame follows: if the data ends within the frame at `position`, the file is truncated;
+            # otherwise everything from there on counts as one corrupt frame
             if size:
                 findings.corrupt_frames += 1
             else:
@@ -118,7 +118,9 @@ def examine(path: Path) -> tuple[Findings, list[bytes]]:
 
 
 def salvage_directory(directory: Path) -> list[Path]:
-    """Salvage the files named `_NAME` that dead processes left: keep their intact frames, under NAME. Return the paths.
+    """Salvage the files that dead processes left, whose names begin with `_`. Return the paths of the salvaged files.
+
+    The intact frames of each file are kept, under the same name without the `_`.
 
     A file without an intact frame is deleted. Files that a running process writes are not touched. If another process
     salvages this directory at present, it is left to that one.
@@ -168,7 +170,7 @@ def _salvage(path: Path, directory: int) -> Path | None:
 
 
 def _is_being_written(name: str) -> bool:
-    """Whether the process that the file name (NAME-PID-RANDOM-COUNT) names is alive.
+    """Whether the process that the file name (`_NAME-PID-RANDOM-COUNT` and the suffix) names is alive.
 
     If another process has taken that PID since, the answer is True although no process writes the file. The file is
     salvaged when the PID is free again and a process begins to trace into this directory.

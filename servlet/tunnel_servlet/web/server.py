@@ -83,7 +83,7 @@ class RelayHandler(web.RequestHandler):
         self._resuming: asyncio.Handle | None = None  # reads on after a change of the payer
         self._ahead_bytes = 0  # charged for data that came while aiohttp parses nothing, because a request waits
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
-        self._discards_rest = True
+        self._discards_unread_body = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         began = self._began()
@@ -159,7 +159,10 @@ class RelayHandler(web.RequestHandler):
 
     @property
     def _is_costly(self) -> bool:
-        """Whether parsing may take long in proportion to the size of the data, so that it is done in pieces."""
+        """Whether the data that comes now may take long to parse for its size, so that it is parsed in pieces.
+
+        Such data is a head (no request is being handled), a chunked body, or websocket frames.
+        """
         return self._is_idle or self._is_chunked or self._guard is not None
 
     def watch_frames(self, guard: FrameGuard) -> None:
@@ -221,7 +224,7 @@ class RelayHandler(web.RequestHandler):
 
     def close_unread(self) -> None:
         """Close the connection after this answer, even if the rest of the request's body has not been read."""
-        self._discards_rest = False
+        self._discards_unread_body = False
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -234,7 +237,7 @@ class RelayHandler(web.RequestHandler):
         response, is_lost = await super().finish_response(request, resp, start_time)
         content = request.content
         is_over = is_lost or self._close or self._force_close or content.is_eof()
-        if self._turns is not None and self._discards_rest and not is_over:
+        if self._turns is not None and self._discards_unread_body and not is_over:
             await discard(content, self._turns, lambda: self._payer, _DISCARD_S)
         return response, is_lost
 

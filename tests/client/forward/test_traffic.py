@@ -25,7 +25,7 @@ async def test_failures_are_counted_by_cause_with_a_limit_on_causes() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
         traffic = Traffic(attachment)
         for number in range(30):
-            # `read_closed` reports one failure. The attachment calls it when an exchange or a link has failed.
+            # `read_closed`, a method of ErrorListener, reports one failure of an exchange or a link.
             traffic.read_closed(f"Error{number}: details")
         traffic.read_closed("Error3: other details")
         failures = traffic.report().exchanges_failed
