@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from itertools import zip_longest
+from pathlib import Path
 
 import msgspec
 
@@ -37,6 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="N,N",
         help="how many readers read the backlog at once, one phase for each number (default 1,2,4,8)",
     )
+    parser.add_argument(
+        "--replica-dir",
+        type=Path,
+        metavar="DIR",
+        help="make the replica's directory here, on a disk of its own (default: beside the master's)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
 
@@ -45,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(text, file=sys.stderr, flush=True)
 
     load = os.getloadavg()[0]
-    measures = run(options.messages, options.seconds, options.readers, told=tell)
+    measures = run(options.messages, options.seconds, options.readers, replica_directory=options.replica_dir, told=tell)
     if options.json:
         print(json.dumps(msgspec.to_builtins(measures)))
     else:

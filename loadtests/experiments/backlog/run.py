@@ -69,14 +69,17 @@ def run(
     seconds: float,
     readers: Sequence[int] = READERS,
     *,
+    replica_directory: Path | None = None,
     told: Callable[[str], None] = lambda text: None,
 ) -> Measures:
     """Fill a backlog with `messages` of 1 KiB and measure; each phase takes `seconds`.
 
-    For each number in `readers` there is a phase in which that many readers read the backlog at once. Blocks until the
-    end and removes all of its files. `told` is called with the name of each phase.
+    For each number in `readers` there is a phase in which that many readers read the backlog at once. The replica keeps
+    its files in a new directory, in `replica_directory` if there is one. Blocks until the end and removes all of its
+    files. `told` is called with the name of each phase.
     """
     place = Path(tempfile.mkdtemp(prefix="tunnel-backlog-"))
+    apart = Path(tempfile.mkdtemp(prefix="tunnel-backlog-", dir=replica_directory))
     measures = Measures(messages)
     try:
         told("filling")
@@ -87,11 +90,12 @@ def run(
         told("sending the log to a socket")
         measures.zero_copy = send_log(place / "master", seconds, zero_copy=True)
         measures.copied = send_log(place / "master", seconds, zero_copy=False)
-        shutil.copytree(place / "master", place / "replica", ignore=shutil.ignore_patterns("lock"))
-        for figures, has_replica in ((measures.without_replica, False), (measures.with_replica, True)):
-            _measure(figures, place, seconds, readers, has_replica=has_replica, told=told)
+        shutil.copytree(place / "master", apart / "replica", ignore=shutil.ignore_patterns("lock"))
+        for figures, copy in ((measures.without_replica, None), (measures.with_replica, apart / "replica")):
+            _measure(figures, place / "master", copy, seconds, readers, told)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(apart, ignore_errors=True)
     return measures
 
 
@@ -129,19 +133,19 @@ def _read(directory: Path, seconds: float, *, cold: bool) -> tuple[float, float]
 
 def _measure(
     figures: Figures,
-    place: Path,
+    log: Path,
+    copy: Path | None,
     seconds: float,
     readers: Sequence[int],
-    *,
-    has_replica: bool,
     told: Callable[[str], None],
 ) -> None:
+    """Measure a broker with this log and, if there is a `copy` of the log, with a replica that serves the copy."""
     with hold_port() as port, hold_port() as replica_port:
         master, replica = f"127.0.0.1:{port}", f"127.0.0.1:{replica_port}"
-        name = "with a replica" if has_replica else "without a replica"
-        brokers = [_broker(port, place / "master", "", replica if has_replica else "")]
-        if has_replica:
-            brokers.append(_broker(replica_port, place / "replica", master, ""))
+        name = "without a replica" if copy is None else "with a replica"
+        brokers = [_broker(port, log, "", "" if copy is None else replica)]
+        if copy is not None:
+            brokers.append(_broker(replica_port, copy, master, ""))
         try:
             for broker, processors in zip(brokers, _machines(), strict=False):
                 _start(broker, processors).wait_ready()
@@ -151,7 +155,7 @@ def _measure(
             figures.sender_beside_reader = sender["per_second"]
             figures.reader = far["per_second"]
             figures.reader_redirected = bool(far["redirected"])
-            if has_replica:
+            if copy is not None:
                 told(f"{name}: the replica copies what was sent")
                 _together(("level", master, replica))
             told(f"{name}: live messages")
