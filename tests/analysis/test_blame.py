@@ -263,18 +263,21 @@ def test_a_request_whose_connection_failed_and_that_was_repeated_failed_once() -
     assert trouble_of(Analysis(exchanges=rows)) == Trouble(100, 12, {0: 12}, 0, 12)
 
 
-def test_no_more_requests_fail_than_there_were() -> None:
-    """The trace may have the failures of requests, but not their beginnings."""
+def test_the_share_is_unknown_if_more_requests_failed_than_were_sent() -> None:
+    """One endpoint may have traced all packets, and another one at the level "connection"."""
     rows = [exchange("sent", 2), exchange("failed", 5), exchange("answered", 4, 502)]
     found = trouble_of(Analysis(exchanges=rows))
-    assert (found.requests, found.failed, found.share) == (9, 9, 1.0)
+    assert (found.requests, found.failed, found.share) == (None, 9, None)
+    rows = [exchange("sent", 9), *rows[1:]]
+    assert trouble_of(Analysis(exchanges=rows)).share == 1.0
 
 
 def test_the_share_of_failures_is_unknown_if_only_failures_were_recorded() -> None:
     """A trace of the level "connection" has no requests that succeeded at once."""
-    found = trouble_of(Analysis(exchanges=refusals(3, requests=3)[1:]))
-    assert (found.requests, found.failed, found.share) == (None, 3, None)
+    found = trouble_of(Analysis(exchanges=refusals(5, requests=5)[1:]))
+    assert (found.requests, found.failed, found.share) == (None, 5, None)
     assert found.is_of_note
+    assert not trouble_of(Analysis(exchanges=refusals(4, requests=4)[1:])).is_of_note
 
 
 def test_there_is_no_trouble_without_failures() -> None:

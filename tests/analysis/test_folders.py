@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -163,13 +164,17 @@ def test_a_folder_that_was_made_survives_a_crash(tmp_path: Path, steps: list[tup
     assert [step[:2] for step in steps] == [(SYNC, "a")]
 
 
-def test_a_folder_can_be_made_in_one_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("code", "is_fatal"), [(errno.EACCES, False), (errno.EINVAL, False), (errno.EIO, True)])
+def test_a_folder_can_be_made_in_one_that_cannot_be_read_or_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, code: int, is_fatal: bool
+) -> None:
     def refuse(path: Any, flags: int) -> NoReturn:
-        raise PermissionError(errno.EACCES, "Permission denied")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "open", refuse)
-    LocalFolder(tmp_path).make("a/b")
-    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(OSError, match=os.strerror(code)) if is_fatal else nullcontext():
+        LocalFolder(tmp_path).make("a/b")
+    assert is_fatal or (tmp_path / "a" / "b").is_dir()
 
 
 def test_a_folder_is_removed_with_everything_in_it(tmp_path: Path) -> None:

@@ -172,9 +172,9 @@ def test_a_relay_that_never_answered_is_the_verdict_if_no_packet_was_traced() ->
 
 def test_requests_that_failed_are_no_share_of_those_that_were_not_recorded() -> None:
     """A trace of the level "connection" has no requests that succeeded at once."""
-    sentences = verdict(Analysis(exchanges=[exchange("repeated", 3), exchange("answered", 3, 503)]))
+    sentences = verdict(Analysis(exchanges=[exchange("repeated", 5), exchange("answered", 5, 503)]))
     assert sentences[0].startswith(
-        "3 requests failed (status 503: 3); the trace does not tell how many succeeded. Status 503: "
+        "5 requests failed (status 503: 5); the trace does not tell how many succeeded. Status 503: "
     )
 
 

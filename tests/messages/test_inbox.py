@@ -14,10 +14,11 @@ from tests.support.disk import RecordedDisk
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tests.support.power import Act, Step
 from tunnel.messages.calls import Request
+from tunnel.messages.codec import Codec, compress
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.inbox import Inbox, InboxRecord
 from tunnel.messages.log import LogConfig
-from tunnel.messages.message import encode_payloads
+from tunnel.messages.message import HEADER_BYTES, UNPACKED_BYTES_MAX, Message, encode_message, encode_payloads
 from tunnel.messages.outbox import DELIVER, FENCED, GAP, HELLO
 
 SMALL = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=200)
@@ -40,6 +41,31 @@ def checkpoint(directory: Path) -> dict[str, Any] | None:
     """Return what the checkpoint on disk says; None if there is none."""
     path = directory / "inbox.json"
     return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.exists() else None
+
+
+def asked(code: int, outbox: bytes, first: int, body: bytes) -> Request:
+    return Request(code, body, {"outbox": outbox.hex(), "epoch": "1", "first": str(first)}, False)
+
+
+@in_loop_within(HANGING_S)
+@pytest.mark.parametrize("size", [100, UNPACKED_BYTES_MAX - HEADER_BYTES])
+async def test_two_users_a_compressed_message_of_one_outbox_is_refused_and_costs_another_nothing(
+    tmp_path: Path, *, size: int
+) -> None:
+    """Its record could be larger than readers accept: then no outbox's messages could be read any more."""
+    packed = encode_message(Message(compress(encode_payloads([bytes(size)]), Codec.ZSTD), Codec.ZSTD))
+    evil = b"e" * 16
+    with Inbox.open(tmp_path) as inbox:
+        for sender in (ID, evil):
+            await cast(Awaitable[Any], inbox.handlers[HELLO](asked(HELLO, sender, 0, b"")))
+        for body in (packed, encode_payloads([b"plain"]) + packed, encode_payloads([b"cut"])[:-1]):
+            with pytest.raises(RemoteCallError, match="without compression") as caught:
+                await cast(Awaitable[Any], inbox.handlers[DELIVER](asked(DELIVER, evil, 0, body)))
+            assert caught.value.code == GAP
+        await cast(Awaitable[Any], inbox.handlers[DELIVER](asked(DELIVER, ID, 0, encode_payloads([b"honest"]))))
+        assert received(inbox) == [b"honest"]
+    with Inbox.open(tmp_path) as inbox:
+        assert received(inbox) == [b"honest"]
 
 
 @in_loop

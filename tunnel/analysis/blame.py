@@ -36,7 +36,8 @@ class Trouble(NamedTuple):
     """The exchanges that did not succeed at once."""
 
     requests: int | None
-    """None if it is unknown: a trace of the level "connection" has no record of a request that succeeds at once."""
+    """None if it is unknown: a trace of the level "connection" has no record of a request that succeeds at once. One
+    endpoint may have traced at this level, and another one all packets."""
     failed: int
     statuses: dict[int, int]
     """The number of exchanges that ended with each HTTP status other than 200; status 0: no answer."""
@@ -52,7 +53,7 @@ class Trouble(NamedTuple):
     @property
     def is_of_note(self) -> bool:
         """Whether it may have limited goodput: even one refused body makes all later ones smaller."""
-        are_many = self.failed > 0 if self.share is None else self.share >= _TROUBLE_OF_NOTE
+        are_many = self.failed >= _LOSSES_OF_NOTE if self.share is None else self.share >= _TROUBLE_OF_NOTE
         return are_many or _TOO_LARGE in self.statuses or self.absences > 0
 
 
@@ -76,8 +77,8 @@ def trouble_of(of: Analysis) -> Trouble:
     if unanswered:
         statuses[0] = unanswered
     failed = refused + unanswered
-    # Of some requests, perhaps only the failure was recorded.
-    requests = max(sent + repeats, failed) if sent else None
+    # If more requests failed than were sent, only the failures of some were recorded.
+    requests = sent + repeats if sent and sent + repeats >= failed else None
     return Trouble(requests, failed, dict(statuses), of.absences, broken)
 
 

@@ -5,6 +5,7 @@ It is handled without Java. Every other URI belongs to Hadoop (`tunnel.analysis.
 scheme, so that its default file system does not matter.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -12,7 +13,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -172,8 +173,11 @@ class LocalFolder:
         for each in reversed(missing):
             each.mkdir(exist_ok=True)
             # Sync the name of a folder that was there, too: its creator may have died before it synced the name.
-            with suppress(PermissionError):  # the folder above may be one that we cannot read
+            try:
                 _sync(each.parent)
+            except OSError as error:  # the folder above may be one that we cannot read, or that cannot be synced
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
+                    raise
 
     def write(self, name: str, content: bytes) -> None:
         with (self.path / name).open("xb") as file:

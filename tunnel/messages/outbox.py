@@ -23,9 +23,8 @@ from tunnel.messages.calls import CallChannel, Request, Response
 from tunnel.messages.errors import FencedError, LogError, MalformedFrameError, OutboxError, RemoteCallError
 from tunnel.messages.life import Closeable, Startable
 from tunnel.messages.log import Log, LogConfig
-from tunnel.messages.message import MESSAGE_BYTES_MAX, UNPACKED_BYTES_MAX, check_size, count_whole
+from tunnel.messages.message import MESSAGE_BYTES_MAX, UNPACKED_BYTES_MAX, check_size, count_whole, plain_payloads
 from tunnel.messages.segments import write_atomically
-from tunnel.messages.sets import ByteBufferMessageSet
 
 __all__ = [
     "DELIVER",
@@ -313,8 +312,11 @@ def outbox_handlers(hello: Hello, accept: Accept) -> dict[int, Callable[[Request
 
     def on_deliver(request: Request) -> Awaitable[Response]:
         outbox_id, epoch, first = place(request)
-        # Older versions accepted messages that are larger than `put` accepts now.
-        payloads = list(ByteBufferMessageSet(request.body, message_bytes_max=UNPACKED_BYTES_MAX).payloads())
+        # Outboxes of older versions may hold messages that are larger than `put` accepts now; a frame limits them. No
+        # outbox compresses, and a receiver does not unpack: 30 KB could become 700 MB.
+        payloads, end = plain_payloads(request.body, message_bytes_max=UNPACKED_BYTES_MAX)
+        if end != len(request.body):
+            raise RemoteCallError(GAP, "an outbox must send whole and intact messages, without compression")
         return confirm(accept(outbox_id, epoch, first, payloads))
 
     async def confirm(durable: Awaitable[int]) -> Response:

@@ -19,8 +19,9 @@ from tests.support.loops import HANGING_S, in_loop_within
 from tunnel.messages import BrokerSettings
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.positions import PositionKey, Positions
-from tunnel.messages.broker.protocol import LIMIT
+from tunnel.messages.broker.protocol import LIMIT, STORAGE
 from tunnel.messages.errors import LogError, RemoteCallError
+from tunnel.messages.segments import write_atomically
 
 KEY: PositionKey = ("billing", "orders", 1)
 OTHER: PositionKey = ("reports", "orders", 0)
@@ -158,6 +159,8 @@ async def test_a_position_that_was_refused_never_takes_effect(tmp_path: Path, *,
     await positions.set(KEY, 5)
     with failing_disk(positions), pytest.raises(RemoteCallError, match="nothing was stored"):
         await positions.set(KEY, 50, force=force)
+    assert positions.get(KEY) == 5  # a member that joins now must not begin at 50
+    assert [part async for part in positions.of_group(KEY[0])] == [[(KEY, 5)]]
     assert await positions.set(KEY, 6) == 6
     assert positions.get(KEY) == 6
     await positions.close()
@@ -165,6 +168,63 @@ async def test_a_position_that_was_refused_never_takes_effect(tmp_path: Path, *,
     await again.load()
     assert again.get(KEY) == 6
     await again.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_a_checkpoint_that_waited_while_the_log_failed_has_no_refused_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = made(tmp_path, checkpoint_records=1)
+    await positions.load()
+    entered, gate, is_first = threading.Event(), threading.Event(), [True]
+    real_write, real_load = write_atomically, Positions._load
+
+    def slow_write(*arguments: Any) -> None:
+        if is_first.pop() if is_first else False:
+            entered.set()
+            assert gate.wait(HANGING_S)
+        real_write(*arguments)
+
+    monkeypatch.setattr("tunnel.messages.broker.positions.write_atomically", slow_write)
+    writing = [asyncio.ensure_future(positions.set(("group", "topic", number), 1)) for number in range(5)]
+    await asyncio.to_thread(entered.wait, HANGING_S)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    with failing_disk(positions), pytest.raises(RemoteCallError):
+        await positions.set(KEY, 77)
+    reading = threading.Event()
+
+    def slow_load(*arguments: Any) -> Any:
+        assert reading.wait(HANGING_S)
+        return real_load(*arguments)
+
+    monkeypatch.setattr(Positions, "_load", slow_load)
+    recovering = asyncio.ensure_future(positions.set(OTHER, 3))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    gate.set()  # the checkpoints that waited go on before the positions have been read again
+    await asyncio.wait(writing)
+    reading.set()
+    assert await recovering == 3
+    assert positions.get(KEY) == 0
+    await positions.close()
+    again = made(tmp_path)
+    await again.load()
+    assert (again.get(KEY), again.get(OTHER), again.get(("group", "topic", 4))) == (0, 3, 1)
+    await again.close()
+
+
+@in_loop_within(HANGING_S)
+async def test_positions_that_cannot_be_read_again_are_an_error_of_the_disk(tmp_path: Path) -> None:
+    positions = made(tmp_path)
+    await positions.load()
+    with failing_disk(positions), pytest.raises(RemoteCallError):
+        await positions.set(KEY, 5)
+    (tmp_path / "positions.json").write_bytes(b"{")
+    with pytest.raises(RemoteCallError, match=r"the broker cannot read its positions: .*restore it") as caught:
+        await positions.set(KEY, 5)
+    assert caught.value.code == STORAGE
+    await positions.close()
 
 
 @in_loop_within(HANGING_S)

@@ -221,7 +221,7 @@ async def test_a_list_of_many_positions_is_made_in_parts(tmp_path: Path) -> None
             await asyncio.sleep(0)
 
     async with brokered(tmp_path, topics={"t": TopicSpec()}) as (broker, client):
-        broker.positions._positions = {(f"g{-number % 3500:04}", "t", 0): number for number in range(3500)}
+        broker.positions._stored = {(f"g{-number % 3500:04}", "t", 0): (0, number) for number in range(3500)}
         counting = asyncio.ensure_future(count())
         before = turns
         parts = [part async for part in broker.positions.of_group()]
@@ -239,7 +239,7 @@ async def test_a_list_of_many_positions_is_made_in_parts(tmp_path: Path) -> None
 @in_loop
 async def test_a_client_that_reads_no_list_does_not_hold_up_others(tmp_path: Path) -> None:
     async with brokered(tmp_path, topics={"t": TopicSpec()}) as (broker, client):
-        broker.positions._positions = {(f"g{number}", "t", 0): 0 for number in range(20_000)}
+        broker.positions._stored = {(f"g{number}", "t", 0): (0, 0) for number in range(20_000)}
         _, writer = await connect(client)
         writer.write(b"".join(frame(POSITIONS, opaque, group="") for opaque in range(200)))
         for _ in range(3):

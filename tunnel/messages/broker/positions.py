@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ import structlog
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.in_parts import in_parts
 from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
-from tunnel.messages.broker.protocol import LIMIT
+from tunnel.messages.broker.protocol import LIMIT, STORAGE
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.log import Log, LogConfig
@@ -56,6 +57,7 @@ class Positions:
         self._positions_max = positions_max
         self._checkpoint_records = checkpoint_records
         self._positions: dict[PositionKey, int] = {}
+        self._stored: dict[PositionKey, tuple[int, int]] = {}  # those on disk, each with the end of the log then
         self._checked = 0  # the offset of the last checkpoint
         self._checkpointing = asyncio.Lock()
         self._read_from: Log | None = None  # the open log that the positions were read from
@@ -73,6 +75,7 @@ class Positions:
     async def _read(self) -> None:
         log = self._store.log
         self._checked, self._positions = await asyncio.to_thread(self._load, log)
+        self._stored = {key: (0, offset) for key, offset in self._positions.items()}
         self._read_from = log
 
     def _load(self, log: Log) -> tuple[int, dict[PositionKey, int]]:
@@ -97,18 +100,17 @@ class Positions:
         return checkpoint.offset, {(each.group, each.topic, each.partition): each.offset for each in records}
 
     def get(self, key: PositionKey) -> int:
-        """Return the offset from which a group goes on; 0 if it has none."""
-        return self._positions.get(key, 0)
+        """Return the offset on disk from which a group goes on; 0 if it has none."""
+        return self._stored.get(key, (0, 0))[1]
 
     def knows(self, key: PositionKey) -> bool:
         """Whether a group has a position in a partition."""
         return key in self._positions
 
     async def of_group(self, group: str = "") -> AsyncIterator[list[tuple[PositionKey, int]]]:
-        """Yield the present positions of a group, or of all groups, in order and in parts."""
-        found = self._positions
-        async for part in in_parts(list(found), (lambda key: key[0] == group) if group else None):
-            yield [(key, found[key]) for key in part]
+        """Yield the positions of a group on disk, or those of all groups, in order and in parts."""
+        async for part in in_parts(list(self._stored), (lambda key: key[0] == group) if group else None):
+            yield [(key, self.get(key)) for key in part]
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -128,9 +130,16 @@ class Positions:
             end = self._store.append(record, 1, _OPTIONS) + 1
             self._positions[key] = offset
         await self._store.flushed(end)
-        if end - self._checked > self._checkpoint_records and not self._checkpointing.locked():
-            await unbroken(self._checkpoint())
+        if end >= self._stored.get(key, (0, 0))[0]:
+            self._stored[key] = end, offset
+        if self._checkpoint_is_due:
+            with suppress(RemoteCallError):  # this position is on disk, whatever becomes of later ones
+                await unbroken(self._checkpoint())
         return offset
+
+    @property
+    def _checkpoint_is_due(self) -> bool:
+        return self._is_current and self._store.log.next_offset - self._checked > self._checkpoint_records
 
     @property
     def _is_current(self) -> bool:
@@ -142,10 +151,15 @@ class Positions:
         async with self._recovering:
             if not self._is_current:
                 await self._store.ready()
-                await self._read()
+                try:
+                    await self._read()
+                except (LogError, OSError) as error:
+                    raise RemoteCallError(STORAGE, f"the broker cannot read its positions: {error}") from error
 
     async def _checkpoint(self) -> None:
         async with self._checkpointing:
+            if not self._checkpoint_is_due:
+                return  # another task has made one, or the positions in memory are not those of the log
             log = self._store.log
             records = [_Record(*key, offset) for key, offset in self._positions.items()]
             checkpoint = _Checkpoint(log.next_offset, records)
