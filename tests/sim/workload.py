@@ -86,7 +86,10 @@ class Stream:
 
     @property
     def aborted_unheard(self) -> bool:
-        """Whether the acceptor aborted before its acceptance had left. The initiator then gets a refusal, and stops."""
+        """Whether the acceptor aborted before its ACCEPTED had left.
+
+        The initiator then gets REJECTED(gone), and does not try again.
+        """
         acceptor, initiator = self.acceptor, self.initiator
         aborted = acceptor is not None and acceptor.aborted
         return aborted and initiator is not None and initiator.refusal == RejectReason.GONE

@@ -30,8 +30,8 @@ _CLOSING = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "the relay is 
 class AnswerPath(Protocol):
     """A connection on which answers leave, one after the other."""
 
-    def answers(self, number: int) -> int:
-        """Note which request is being answered. Return the number of the request that was answered before."""
+    def answer_begins(self, number: int) -> int:
+        """Note that the answer to this request leaves from now on. Return the request whose answer left before."""
 
     def cut_answer(self, number: int) -> None:
         """End the connection if the answer to this request has not left this process yet."""
@@ -118,7 +118,7 @@ class SwitchHost:
             if not answer.done():
                 answer.set_result(Response(number, status, [data], goes_on=number in self.streams))
                 if path is not None:
-                    self._answer_paths.pop(path.answers(number), None)
+                    self._answer_paths.pop(path.answer_begins(number), None)
                     self._answer_paths[number] = path
 
         number = self._wait(answered)

@@ -72,7 +72,7 @@ class RelayHandler(web.RequestHandler):
         self._answer_timer: asyncio.Handle | None = None  # set while a part of an answer waits in this process
         self._answer_bytes = 0  # charged for this part
         self._output: asyncio.WriteTransport | None = None
-        self._answer_number = 0  # the number that the SwitchHost gave the request that was answered last
+        self._answer_number = 0  # of the request whose answer leaves now, or left last; the SwitchHost numbers them
         self._is_idle = True  # no request is being handled
         self._turns = server.turns
         self._is_held = False  # nothing is read until it is the payer's turn
@@ -212,8 +212,8 @@ class RelayHandler(web.RequestHandler):
         """Note that the request was answered; the next byte starts the deadline again."""
         self._is_idle = True
 
-    def answers(self, number: int) -> int:
-        """Note which request is being answered. Return the number of the request that was answered before."""
+    def answer_begins(self, number: int) -> int:
+        """Note that the answer to this request leaves from now on. Return the request whose answer left before."""
         before, self._answer_number = self._answer_number, number
         return before
 
