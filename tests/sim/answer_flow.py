@@ -57,7 +57,7 @@ class AnswerFlow:
         self._fault = kinds[0] if kinds else None
         self._strikes_at = log_between(random, 1, CUT_BYTES_MAX)
         self._passed = 0
-        self._kept = b""
+        self._kept = b""  # held back until the answer ends
         self._joined = b""  # pieces that arrive together
         self._joined_until_us = 0  # the time at which they arrive
         self._latest_us = 0  # the latest arrival so far: no piece arrives before an earlier one
@@ -84,9 +84,9 @@ class AnswerFlow:
             self._at(arrive_us, self._sink.end)
 
     def _join(self, piece: bytes, arrive_us: int, *, is_last: bool) -> bytes:
-        """Keep the piece, so that it arrives together with those that come soon after it, and return no bytes.
+        """Let the piece wait, so that it arrives together with those that come soon after it, and return no bytes.
 
-        If it is the last piece of the answer, return it at once, joined to the end of those that are still kept.
+        The last piece of the answer does not wait: return it at once, after the pieces that still wait.
         """
         if arrive_us > self._joined_until_us:
             self._release_joined()

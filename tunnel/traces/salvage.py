@@ -170,7 +170,7 @@ def _salvage(path: Path, directory: int) -> Path | None:
 
 
 def _is_being_written(name: str) -> bool:
-    """Whether the process that the file name (`_NAME-PID-RANDOM-COUNT` and the suffix) names is alive.
+    """Whether the process whose PID is in the file name (`_NAME-PID-RANDOM-COUNT` and the suffix) is alive.
 
     If another process has taken that PID since, the answer is True although no process writes the file. The file is
     salvaged when the PID is free again and a process begins to trace into this directory.

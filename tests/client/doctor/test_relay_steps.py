@@ -37,16 +37,16 @@ def examined(fake: FakeProber) -> tuple[bool, Report]:
     return works[0], report
 
 
-@pytest.mark.parametrize(("theirs_s", "word"), [(3600, "behind"), (-3600, "ahead of")])
-def test_a_wrong_clock_is_reported_with_the_direction_in_which_to_set_it(theirs_s: int, word: str) -> None:
+@pytest.mark.parametrize(("skew_s", "ours"), [(3600, "behind"), (-3600, "ahead of")])
+def test_a_wrong_clock_is_reported_with_the_direction_in_which_to_set_it(skew_s: int, ours: str) -> None:
     reply = answered("attached")
-    reply.headers["date"] = formatdate(time.time() + theirs_s, usegmt=True)
+    reply.headers["date"] = formatdate(time.time() + skew_s, usegmt=True)
     _, report = examined(FakeProber([reply]))
     found = finding(report, "clock")
     assert found.verdict is Verdict.NOTE
-    assert f" s {word} the other side" in found.text
+    assert f" s {ours} the other side" in found.text
     assert found.advice.startswith("set the clock")
-    assert found.data["skew_s"] * theirs_s > 0
+    assert found.data["skew_s"] * skew_s > 0
 
 
 @pytest.mark.parametrize("skew_s", [-30, 30])
