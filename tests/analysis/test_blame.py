@@ -1,6 +1,7 @@
-"""What limited goodput, on analyses made by hand: how times are shared out, and which evidence moves them elsewhere.
+"""The families that are blamed for limited goodput, on analyses made by hand.
 
-The rules are those of the table in docs/ANALYSIS.md.
+The tests show how time is divided among the families, and which evidence moves it to another family. The rules are
+those of the table in docs/ANALYSIS.md.
 """
 
 from typing import Any
@@ -41,7 +42,7 @@ def trips(least_us: int, median_us: int) -> dict[str, Any]:
 
 
 def family_of(family: str, granted_most: int | None = None, **evidence: Any) -> str:
-    """The family to which the time of a stall of this family belongs, given the evidence."""
+    """Return the family that is blamed for a stall that belongs to `family` by itself, given the evidence."""
     facts: dict[str, Any] = {"totals": totals(), **evidence}
     of = Analysis(stalls=[stall(STALL_OF[family], 5)], limits={"granted_most": granted_most}, **facts)
     (blame,) = blames(of)
@@ -50,7 +51,7 @@ def family_of(family: str, granted_most: int | None = None, **evidence: Any) -> 
 
 
 def moved(**evidence: Any) -> dict[str, str]:
-    """The families whose time belongs to another family, and that one."""
+    """Return, for each family whose time the evidence moves, the family to which it moves."""
     return {family: found for family in FAMILIES if (found := family_of(family, **evidence)) != family}
 
 
@@ -108,7 +109,7 @@ def test_a_trace_without_a_sender_has_no_cause() -> None:
         ({"awaiting": 10, "all_sent": 2, "idle": 3}, [Blame("writer", 15, 0)]),
     ],
 )
-def test_waiting_for_acknowledgements_is_the_writers_time_if_it_paused_half_as_long(
+def test_awaiting_counts_for_the_writer_if_its_pauses_take_at_least_half_as_long(
     limits: dict[str, int], found: list[Blame]
 ) -> None:
     assert blames(Analysis(totals=totals(), limits=limits)) == found
@@ -143,21 +144,21 @@ def test_without_evidence_no_time_belongs_to_another_family() -> None:
 def test_round_trips_tell_a_narrow_path_from_a_long_one(
     least_us: int, median_us: int, families: dict[str, str]
 ) -> None:
-    """On a narrow path, packets queue: the median is far above the shortest. On a long one, it is near it."""
+    """On a narrow path, packets queue: the median is far above the shortest. On a long path, the two are close."""
     assert moved(trips=trips(least_us, median_us)) == families
 
 
-def test_a_trace_without_round_trips_is_evidence_of_no_path() -> None:
+def test_without_round_trips_no_path_counts_as_narrow_or_long() -> None:
     assert moved(trips={"samples": 0, "us_min": None, "us": None}) == {}
 
 
-def test_late_answers_are_the_work_of_a_narrow_path() -> None:
+def test_late_answers_are_blamed_on_a_narrow_path() -> None:
     found = moved(trips=trips(1_000, 600_000), exchanges=unanswered(90))
     assert found == {"http": "rate", "delay": "rate", "loss": "rate", "polls": "http"}
 
 
 @pytest.mark.parametrize("exchanges", [refusals(90), [exchange("sent", 100), exchange("failed", 90)]])
-def test_requests_that_fail_otherwise_are_not_the_work_of_a_narrow_path(exchanges: list[dict[str, Any]]) -> None:
+def test_other_failures_are_not_blamed_on_a_narrow_path(exchanges: list[dict[str, Any]]) -> None:
     assert moved(trips=trips(1_000, 600_000), exchanges=exchanges) == HTTP
 
 
@@ -174,7 +175,7 @@ HTTP = {"rate": "http", "delay": "http", "polls": "http", "loss": "http"}
         {"absences": 1},
     ],
 )
-def test_the_http_path_explains_a_slow_carrier_and_late_acknowledgements_if_it_failed(
+def test_failures_on_the_http_path_explain_a_slow_carrier_and_late_acknowledgements(
     evidence: dict[str, Any],
 ) -> None:
     assert moved(**evidence) == HTTP
@@ -213,7 +214,7 @@ def test_one_loss_in_a_hundred_transmissions_explains_a_slow_path(
     assert moved(totals=totals(**changes)) == families
 
 
-def test_losses_explain_a_slow_path_sooner_than_its_length() -> None:
+def test_losses_take_precedence_over_the_length_of_the_path() -> None:
     assert moved(totals=totals(lost=10), trips=trips(60_000, 60_000)) == LOSS
 
 

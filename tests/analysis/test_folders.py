@@ -18,9 +18,9 @@ SYNC = "sync"
 
 @pytest.fixture
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bytes]]:
-    """What happens below `tmp_path`: the files and folders that are synced and linked, with the content they have then.
+    """The syncs and links below `tmp_path`, each with the path of the file or folder, and its content at that time.
 
-    Of a name with a random part, `-` and what follows are left out.
+    A name with a random part is cut before its first `-`.
     """
     found: list[tuple[str, str, bytes]] = []
     fsync, link = os.fsync, os.link
@@ -95,8 +95,8 @@ def test_files_that_vanish_meanwhile_are_not_found_and_all_others_are(tmp_path: 
     assert [file.name for file in LocalFolder(tmp_path).walk()] == [str(number) for number in range(8)]
 
 
-def test_files_are_sorted_by_folder_before_name(tmp_path: Path) -> None:
-    """They have the order of the parts of their paths: a folder comes where its name does."""
+def test_files_are_sorted_by_the_parts_of_their_paths(tmp_path: Path) -> None:
+    """A folder's files come where the folder's name sorts among its siblings. As text, a-b would come before a/0."""
     for name in ("a/1", "a-b", "a/0", "A", "b"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
@@ -195,7 +195,7 @@ def test_a_link_to_a_folder_is_removed_and_the_folder_is_not(tmp_path: Path) -> 
     assert (folder.names(""), folder.names("a")) == (["a"], ["b"])
 
 
-def test_what_cannot_be_removed_of_a_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_removed_stay_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = LocalFolder(tmp_path)
     folder.make("a")
     for name in "bcd":
@@ -215,10 +215,10 @@ def test_what_cannot_be_removed_of_a_folder_stays(tmp_path: Path, monkeypatch: p
 # files that survive a crash
 
 
-def test_a_file_that_must_survive_a_crash_is_on_disk_before_it_appears_and_its_name_after(
+def test_put_if_absent_syncs_the_content_before_the_link_and_the_folder_after_it(
     tmp_path: Path, steps: list[tuple[str, str, bytes]]
 ) -> None:
-    """Until then it has a hidden name."""
+    """Before the link, the file has a hidden name."""
     folder = LocalFolder(tmp_path)
     (tmp_path / "in").mkdir()
     folder.put_if_absent("in/a.json", b"whole")
@@ -226,7 +226,7 @@ def test_a_file_that_must_survive_a_crash_is_on_disk_before_it_appears_and_its_n
     assert folder.names("in") == ["a.json"]
 
 
-def test_what_a_killed_process_leaves_of_a_record_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_record_of_a_killed_process_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden: list[Path] = []
     link = os.link
 
@@ -316,7 +316,9 @@ def test_a_held_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
     ("written", "shown"),
     [(b"", "it has not written its name yet"), (b"\xffa", "\ufffda"), (b"x" * 5_000, "x" * 200)],
 )
-def test_the_name_of_a_holder_is_shown_as_far_as_it_is_readable(tmp_path: Path, written: bytes, shown: str) -> None:
+def test_an_unreadable_or_long_name_of_the_holder_is_shown_as_far_as_possible(
+    tmp_path: Path, written: bytes, shown: str
+) -> None:
     (tmp_path / "lock").write_bytes(written)
     with (tmp_path / "lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)

@@ -59,7 +59,7 @@ def test_the_verdict_on_a_run_without_faults_says_so() -> None:
 
 
 @pytest.mark.parametrize(("second_us", "is_told"), [(50, True), (49, False)])
-def test_a_second_limit_is_told_from_a_twentieth_of_the_time_on(second_us: int, is_told: bool) -> None:
+def test_a_second_limit_is_named_if_it_took_at_least_a_twentieth_of_the_time(second_us: int, is_told: bool) -> None:
     text = limit(limits={"carrier_full": 1_000 - second_us, "idle": second_us})
     assert ("The second was: the application wrote slowly, 5 %." in text) == is_told
 
@@ -170,7 +170,7 @@ def test_a_relay_that_never_answered_is_the_verdict_if_no_packet_was_traced() ->
     assert sentences[1:] == [NO_PACKETS]
 
 
-def test_requests_that_failed_are_no_share_of_those_that_were_not_recorded() -> None:
+def test_failed_requests_are_given_without_a_share_if_the_others_were_not_recorded() -> None:
     """A trace of the level "connection" has no requests that succeeded at once."""
     sentences = verdict(Analysis(exchanges=[exchange("repeated", 5), exchange("answered", 5, 503)]))
     assert sentences[0].startswith(
@@ -187,13 +187,13 @@ def test_a_few_failed_requests_are_not_mentioned(limits: dict[str, int]) -> None
 
 
 def test_a_single_body_that_was_too_large_is_told() -> None:
-    """All later ones are smaller."""
+    """After it, the endpoint sends only smaller bodies."""
     exchanges = [exchange("sent", 1000), exchange("answered", 1, 413)]
     sentence = told(limits={"idle": 1_000}, exchanges=exchanges)[1]
     assert sentence.startswith("1 of 1,000 requests failed (0.1 %; status 413: 1). Status 413: ")
 
 
-def test_failed_requests_are_listed_without_a_repeated_advice_if_they_are_the_main_limit() -> None:
+def test_failed_requests_are_listed_without_repeating_the_advice_if_they_are_the_main_limit() -> None:
     exchanges = [exchange("sent", 1000), exchange("answered", 1, 503)]
     assert told(limits={}, stalls=[stall("carrier_http", 9)], exchanges=exchanges)[1] == (
         "1 of 1,000 requests failed (0.1 %; status 503: 1)."
@@ -214,7 +214,7 @@ def test_the_trace_of_one_end_proves_no_loss() -> None:
     assert told(totals=streams(both_ends=0, judged=0))[1:] == [ONE_END]
 
 
-def test_nothing_is_said_of_losses_if_all_packets_were_on_their_way() -> None:
+def test_losses_are_not_mentioned_if_all_packets_were_still_in_flight_at_the_end() -> None:
     assert told(totals=streams(judged=0, open_packets=9))[1:] == []
 
 

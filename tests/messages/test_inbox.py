@@ -52,7 +52,10 @@ def asked(code: int, outbox: bytes, first: int, body: bytes) -> Request:
 async def test_two_users_a_compressed_message_of_one_outbox_is_refused_and_costs_another_nothing(
     tmp_path: Path, *, size: int
 ) -> None:
-    """Its record could be larger than readers accept: then no outbox's messages could be read any more."""
+    """Unpacked, the message could become a record larger than readers of the inbox accept.
+
+    Then the messages of all outboxes would be unreadable.
+    """
     packed = encode_message(Message(compress(encode_payloads([bytes(size)]), Codec.ZSTD), Codec.ZSTD))
     evil = b"e" * 16
     with Inbox.open(tmp_path) as inbox:

@@ -113,14 +113,14 @@ def test_a_log_without_a_limit_of_age_keeps_everything(tmp_path: Path) -> None:
         assert payloads(log) == [b"old"]
 
 
-def test_as_many_segments_are_removed_as_exceed_the_bytes(tmp_path: Path) -> None:
+def test_the_oldest_segments_are_removed_until_the_rest_fits_into_retain_bytes(tmp_path: Path) -> None:
     filled(tmp_path, 5)
     with Log.open(tmp_path, config(retain_bytes=120, retain_s=10_000.0)) as log:
         log.retain()
         assert (log.first_offset, log.size_bytes) == (3, 120)
 
 
-def test_a_segment_that_is_just_as_old_as_it_may_be_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_whose_age_equals_the_limit_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path, 2)
     with Log.open(tmp_path, config()) as log:
         log.append([b"last"])

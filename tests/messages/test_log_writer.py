@@ -1,4 +1,4 @@
-"""A log and its writer thread: what wakes it, when it flushes, and what it never does without need."""
+"""A log and its writer thread: what wakes it, when it flushes, and which work it avoids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunnel.messages.log import Log
 def until_it_waits(log: Log) -> None:
     while not log._is_waiting:
         time.sleep(0.001)
-    with log._condition:  # the writer holds it until it really waits
+    with log._condition:  # the writer holds the lock until it waits
         pass
 
 
@@ -27,10 +27,10 @@ def until_it_is_written(log: Log) -> None:
     until_it_waits(log)
 
 
-def test_messages_that_wait_for_their_group_do_not_wake_the_writer(
+def test_of_messages_that_wait_for_their_group_only_the_first_wakes_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To wake a thread costs as much as to store a hundred messages."""
+    """Waking a thread costs about as much as checking 100 messages."""
     monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
     real, waits = threading.Condition.wait, 0
 
@@ -56,7 +56,7 @@ def test_messages_that_wait_for_their_group_do_not_wake_the_writer(
         assert payloads(log) == [b"a"] * 20
 
 
-def test_there_is_room_and_nothing_to_write_until_waiting_bytes_exceed_the_limit(
+def test_waiting_bytes_at_the_limit_leave_room_and_do_not_hasten_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
@@ -98,7 +98,7 @@ def test_a_group_that_was_written_in_part_waits_for_its_rest(tmp_path: Path, mon
 
 
 @in_loop_within(HANGING_S)
-async def test_only_a_caller_that_wants_it_hastens_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_a_caller_with_now_hastens_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel.messages.log._WRITE_S", NEVER_S)
     with Log.open(tmp_path, config()) as log:
         log.append([b"a"])

@@ -276,7 +276,7 @@ def test_a_directory_that_is_no_outbox_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_outbox_has_an_id_of_its_own_and_each_opening_an_epoch_that_is_on_disk(tmp_path: Path) -> None:
-    """An inbox has room for the 16 bytes of an id."""
+    """Inboxes store ids of exactly 16 bytes."""
     ids = set()
     for name in ("one", "two"):
         for epoch in (1, 2):
@@ -289,7 +289,7 @@ def test_each_outbox_has_an_id_of_its_own_and_each_opening_an_epoch_that_is_on_d
 
 
 @in_loop_within(HANGING_S)
-async def test_an_accepted_message_is_on_disk_and_waits_for_no_others(tmp_path: Path) -> None:
+async def test_put_flushes_at_once_instead_of_waiting_for_a_group(tmp_path: Path) -> None:
     never = LogConfig(flush_messages=1_000_000, flush_s=3600.0)
     with Outbox.open(tmp_path, never) as outbox:
         assert await outbox.put(b"a") == 0

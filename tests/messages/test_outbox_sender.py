@@ -32,7 +32,11 @@ Answer = Response | Exception | None
 
 
 class Receiver:
-    """The sender's end of a channel to a receiver. It gives one answer to each request in turn; None never answers."""
+    """The sender's end of a channel to a receiver.
+
+    It answers the requests in turn with `answers`. A request whose answer is None, or for which none is left, waits
+    until the test sets its future in `waiting`.
+    """
 
     def __init__(self, *answers: Answer) -> None:
         self.is_open = True
@@ -60,7 +64,7 @@ class Receiver:
             await self.waiting[-1]
             return expects(number)
         finally:
-            for _ in range(5):  # a channel takes some turns of the loop to give up
+            for _ in range(5):  # a cancelled call needs several turns of the loop to end
                 await asyncio.sleep(0)
             self.active -= 1
 
@@ -212,7 +216,7 @@ async def test_eight_batches_are_in_flight_in_their_order(tmp_path: Path, single
 async def test_a_channel_that_fails_with_batches_in_flight_is_followed_by_another(
     tmp_path: Path, pauses: Pauses, single: None
 ) -> None:
-    """No batch of the first is under way any more when the sender connects again."""
+    """When the sender connects again, no batch of the first channel is in flight."""
     with Outbox.open(tmp_path) as outbox:
         await outbox.put_many([b"a", b"b", b"c"])
         first = Receiver(expects(0), ConnectionResetError("cut"), None, None)
@@ -241,7 +245,7 @@ async def test_a_sender_that_is_closed_has_given_up_everything(tmp_path: Path) -
 
 
 @in_loop_within(HANGING_S)
-async def test_an_idle_sender_waits_for_the_next_message_without_a_loop(tmp_path: Path) -> None:
+async def test_an_idle_sender_does_not_poll_for_the_next_message(tmp_path: Path) -> None:
     with Outbox.open(tmp_path) as outbox:
         asked: list[int] = []
         flushed = outbox.log.flushed
@@ -292,7 +296,7 @@ async def test_an_answer_without_a_number_is_a_failure_like_any_other(
 
 
 @in_loop_within(HANGING_S)
-async def test_only_a_newer_process_stops_a_sender_and_not_another_refusal(tmp_path: Path, pauses: Pauses) -> None:
+async def test_of_all_refusals_only_a_newer_epoch_stops_a_sender(tmp_path: Path, pauses: Pauses) -> None:
     with Outbox.open(tmp_path) as outbox, capture_logs() as lines:
         await outbox.put(b"a")
         receivers = [
@@ -318,7 +322,7 @@ async def test_only_a_newer_process_stops_a_sender_and_not_another_refusal(tmp_p
 
 
 @in_loop_within(HANGING_S)
-async def test_an_error_of_the_function_that_connects_reaches_those_who_wait(tmp_path: Path) -> None:
+async def test_wait_raises_an_unexpected_error_of_connect_and_returns_after_close(tmp_path: Path) -> None:
     with Outbox.open(tmp_path) as outbox:
         async with OutboxSender(outbox, connecting([ZeroDivisionError("a defect")])) as sender:
             with pytest.raises(ZeroDivisionError, match="a defect"):

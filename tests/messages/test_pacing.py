@@ -131,7 +131,10 @@ class Rounds:
         self.now = 0
 
     def go(self, took_us: int, size: int | None = None) -> int:
-        """Send one part, which fills the window unless it has a size, and report it; return the new window."""
+        """Send and report one part of `size` bytes, or one that fills the window if `size` is None.
+
+        Return the new size of the window.
+        """
         window = self.window
         room = window.room()
         window.sent(room if size is None else size, self.now)
@@ -151,7 +154,7 @@ class Rounds:
 
 
 def after(rounds: Rounds, took_us: int, size: int) -> int:
-    """Return how large a window of this size is after a round."""
+    """Set the window to `size` bytes, run one round that takes `took_us`, and return the new size."""
     rounds.window.window_bytes = size
     return rounds.go(took_us)
 
@@ -167,7 +170,7 @@ def test_the_window_doubles_in_each_round_trip_while_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize(("took_us", "factor"), [(6_250, 0.8), (10_000, 0.5), (50_000, 0.5)])
-def test_the_window_shrinks_until_about_the_target_is_waited(took_us: int, factor: float) -> None:
+def test_the_window_shrinks_until_parts_wait_for_about_the_target(took_us: int, factor: float) -> None:
     rounds = Rounds(TimeWindow(4_000))
     rounds.go(1_000)
     rounds.window.window_bytes = 1_000_000
@@ -201,7 +204,7 @@ def test_the_window_grows_by_a_tenth_at_most_while_data_waits_and_doubles_after_
     assert after(rounds, 8_700, 100_000) == round(100_000 * 9_000 / 8_700)
 
 
-def test_rounds_in_which_the_window_was_not_the_limit_do_not_show_that_nothing_waits() -> None:
+def test_rounds_that_do_not_fill_the_window_do_not_count_as_rounds_without_waiting() -> None:
     rounds = Rounds(TimeWindow(4_000))
     rounds.go(5_000)
     rounds.go(6_000)
@@ -232,7 +235,7 @@ def test_the_time_of_a_round_is_between_the_shortest_and_the_mean_of_its_parts()
 
 
 def test_a_report_of_several_parts_gives_the_time_of_the_last() -> None:
-    """The first of them were ready earlier: how long they took is not known."""
+    """The earlier parts arrived before the report, at unknown times."""
     window = TimeWindow()
     for at in (0, 100, 700):
         window.sent(10, at)
@@ -250,7 +253,7 @@ def test_a_part_takes_at_least_a_microsecond() -> None:
     assert rounds.window.base_us == 1
 
 
-def test_only_times_of_parts_count_and_not_those_of_reports() -> None:
+def test_a_report_that_completes_no_part_gives_no_time() -> None:
     window = TimeWindow()
     window.sent(100, 0)
     assert window.received(50, 10)
@@ -278,7 +281,7 @@ def test_parts_are_small_at_first_and_then_a_share_of_the_window() -> None:
 
 
 def rooms(rounds: Rounds, took_us: int, count: int) -> list[float]:
-    """Fill the window in some rounds; return the share of it that could be sent in each."""
+    """Fill the window in `count` rounds; return, for each round, the share of the window that there was room for."""
     found = []
     for _ in range(count):
         found.append(rounds.window.room() / rounds.window.window_bytes)
@@ -358,14 +361,14 @@ def test_parts_stay_as_they_are_during_a_probe() -> None:
 
 
 def steady() -> Rounds:
-    """A path that took 100 bytes in a microsecond, and 10 ms for each part."""
+    """Return rounds on a path that has carried 100 bytes per microsecond, with 10 ms for each part."""
     rounds = Rounds(TimeWindow(4_000))
     after(rounds, 10_000, 1_000_000)
     return rounds
 
 
 def test_delays_with_other_causes_do_not_close_the_window_below_the_proven_rate() -> None:
-    """The window of such a path is 400,000 bytes: what it takes in the time that a ping may wait."""
+    """The proven rate (100 bytes per microsecond) times the target (4 ms) is 400,000 bytes."""
     assert after(steady(), 50_000, 1_000_000) == 500_000
     assert after(steady(), 50_000, 500_000) == 400_000
     assert after(steady(), 50_000, 200_000) == 300_000  # it grows by a half at most
@@ -379,7 +382,7 @@ def test_a_window_that_is_not_used_does_not_grow_to_the_proven_rate_either(took_
 
 
 def delayed(rounds: Rounds, until_us: int) -> int:
-    """Return how large a window of 350,000 bytes is after a delay that ends at this time."""
+    """After a probe, set the window to 350,000 bytes, and let a round take until `until_us`; return the new size."""
     rounds.until_probe(10_000)
     while rounds.window.room() < rounds.window.window_bytes:
         rounds.go(10_000)
@@ -387,7 +390,7 @@ def delayed(rounds: Rounds, until_us: int) -> int:
 
 
 def test_a_rate_is_proven_for_a_second() -> None:
-    """A lower rate that was measured later then takes its place."""
+    """Then the highest rate measured since takes the place of the expired one."""
     assert delayed(steady(), 1_010_000) == 400_000
     assert delayed(steady(), 1_010_001) == 175_000
     for until_us, size in ((1_010_000, 400_000), (1_010_001, 200_000)):
@@ -404,7 +407,7 @@ def test_the_highest_of_the_proven_rates_counts() -> None:
 
 
 def test_a_rate_is_measured_over_five_milliseconds_at_least() -> None:
-    """After a pause, data that was held up arrives in a burst, which the path could not carry all the time."""
+    """After a pause, held-up data arrives in a burst, faster than the path can carry for long."""
     rounds = steady()
     after(rounds, 4_999, 2_000_000)  # 400 bytes in a microsecond
     assert after(rounds, 50_000, 500_000) == 400_000

@@ -33,7 +33,7 @@ def test_a_set_can_be_compressed_as_one_message(codec: Codec) -> None:
 
 
 def test_a_set_too_large_to_be_unpacked_at_once_is_compressed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker would store it as one message, and its consumers could never get past it."""
+    """A broker would store the oversized message, and no consumer could unpack it or read past it."""
     monkeypatch.setattr("tunnel.messages.sets.UNPACKED_BYTES_MAX", 100)
     payloads = [b"%02d" % number * 20 for number in range(9)]  # 50 bytes each, with the header
     messages = ByteBufferMessageSet.of(payloads, codec=Codec.GZIP)

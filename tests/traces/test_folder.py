@@ -43,7 +43,7 @@ def held(folder: Path) -> int:
 
 
 def wake(writer: TraceWriter) -> None:
-    """Let the thread of the writer run, and leave it the processor."""
+    """Wake the writer's thread, and give it time to run."""
     writer._wake.set()
     time.sleep(0.0002)
 
@@ -110,7 +110,7 @@ def test_the_oldest_complete_files_make_room(tmp_path: Path) -> None:
     assert "limit of 0.000429153 MiB: the oldest are removed" in told[0]
 
 
-def test_nothing_is_removed_that_would_not_make_enough_room(tmp_path: Path) -> None:
+def test_nothing_is_removed_if_that_would_not_make_enough_room(tmp_path: Path) -> None:
     told: list[str] = []
     old, older = left(tmp_path, 2, 100), left(tmp_path, 1, 100)
     left(tmp_path, 3, 200, name="_relay")
@@ -139,7 +139,7 @@ def test_the_bytes_that_were_taken_count_until_the_next_look(tmp_path: Path) -> 
 
 
 def test_a_full_folder_is_counted_again(tmp_path: Path) -> None:
-    """The user may have copied files elsewhere and removed them, as may another process."""
+    """The user, or another process, may have removed files."""
     file = left(tmp_path, 1, 90)
     folder = TraceFolder(tmp_path, 100, pytest.fail)
     folder.look()
@@ -184,8 +184,8 @@ def test_only_trace_files_are_counted_and_removed(tmp_path: Path, name: str, is_
     assert (tmp_path / name).exists() != is_ours
 
 
-def test_a_link_counts_as_the_link_that_it_is(tmp_path: Path) -> None:
-    """A link to a large file elsewhere takes no room here; to remove it would make none."""
+def test_a_symbolic_link_counts_with_its_own_size(tmp_path: Path) -> None:
+    """A link to a large file elsewhere takes no room here, so that removing it would not help."""
     large = tmp_path / "large"
     large.write_bytes(bytes(5_000))
     (tmp_path / f"relay-1-0123abcd-00001{SUFFIX}").symlink_to(large)

@@ -110,7 +110,7 @@ def test_a_loop_that_is_late_is_recorded_with_its_lag(time: Time) -> None:
     ]
 
 
-def test_a_relay_watches_its_loop_alone(time: Time) -> None:
+def test_a_loop_watch_samples_no_sockets(time: Time) -> None:
     records: list[TraceRecord] = []
     time.start(LoopWatch(records.append, "n"))
     time.pass_by(5_000_000)
@@ -167,7 +167,7 @@ def test_a_tcp_connection_has_figures() -> None:
 
 
 class Canned(socket.socket):
-    """A socket of which the system tells these bytes."""
+    """A socket whose `getsockopt` returns `told`."""
 
     told = b""
     asked: tuple[int, ...] = ()
@@ -204,7 +204,7 @@ def test_a_closed_socket_has_no_figures() -> None:
 
 
 @pytest.mark.parametrize(("size", "has_figures"), [(0, False), (103, False), (104, True), (208, True)])
-def test_an_old_system_may_tell_too_little(size: int, has_figures: bool) -> None:
+def test_a_tcp_info_that_is_too_short_gives_no_figures(size: int, has_figures: bool) -> None:
     with Canned() as sock:
         sock.told = bytes(size)
         assert (tcp_info(sock) is not None) == has_figures

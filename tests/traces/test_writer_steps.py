@@ -265,10 +265,11 @@ def test_a_folder_without_room_is_reported_as_one(still: Still, tmp_path: Path) 
     writer(record(1))
     writer._flush()
     assert writer.failure == (
-        f"{tmp_path}: the limit for trace files is reached, and to remove the complete ones would not make enough room"
+        f"{tmp_path}: the trace files have reached their limit of 9.53674e-06 MiB, and removing the complete ones "
+        "would not make enough room: raise the limit, or let fewer processes write there"
     )
     assert (writer.written, writer.dropped) == (0, 1)
-    with pytest.raises(OSError, match="the limit") as error:
+    with pytest.raises(OSError, match="their limit") as error:
         writer._write([record(2)], 0)
     assert error.value.errno == errno.EDQUOT
     assert list(tmp_path.iterdir()) == []
@@ -307,7 +308,7 @@ def test_what_other_processes_wrote_is_counted_when_a_file_begins(still: Still, 
     writer(record(2))
     writer._flush()
     assert "would not make enough room" in writer.failure
-    assert [each.time_us for each in read_all(tmp_path)] == [1]  # to remove these would have been in vain
+    assert [each.time_us for each in read_all(tmp_path)] == [1]  # removing it would not have made enough room
 
 
 def test_a_failure_in_a_folder_that_was_removed_does_not_end_the_thread(still: Still, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ __all__ = ["Blame", "Trouble", "blames", "lived_us", "trouble_of"]
 _TROUBLE_OF_NOTE = 0.02  # least share of all requests that must fail, or be repeated, to count
 _TOO_LARGE = 413
 _LOSS_OF_NOTE = 0.01  # least share of all transmissions that must be lost, or repeated, to count
-_LOSSES_OF_NOTE = 5  # fewer may be an accident
+_COUNT_OF_NOTE = 5  # fewer losses or failed requests may be an accident
 _FAR_US = 50_000  # a shorter round trip rarely limits a stream
 _QUEUE_US = 500_000  # the shortest deadline of a request (PROTOCOL 7.8)
 _WINDOW_BYTES = 128 * 1024  # half of the window with which a connection usually begins
@@ -36,8 +36,8 @@ class Trouble(NamedTuple):
     """The exchanges that did not succeed at once."""
 
     requests: int | None
-    """None if it is unknown: a trace of the level "connection" has no record of a request that succeeds at once. One
-    endpoint may have traced at this level, and another one all packets."""
+    """None if it is unknown: a trace of the level "connection" does not record requests that succeed at once. If only
+    some endpoints traced at that level, the recorded requests may be fewer than the failures."""
     failed: int
     statuses: dict[int, int]
     """The number of exchanges that ended with each HTTP status other than 200; status 0: no answer."""
@@ -52,9 +52,13 @@ class Trouble(NamedTuple):
 
     @property
     def is_of_note(self) -> bool:
-        """Whether it may have limited goodput: even one refused body makes all later ones smaller."""
-        are_many = self.failed >= _LOSSES_OF_NOTE if self.share is None else self.share >= _TROUBLE_OF_NOTE
-        return are_many or _TOO_LARGE in self.statuses or self.absences > 0
+        """Whether the failures may have limited goodput.
+
+        One body that was too large (413) suffices, because all later bodies are smaller. It also suffices that an
+        endpoint once lost its relay, or could not reach it.
+        """
+        has_many_failures = self.failed >= _COUNT_OF_NOTE if self.share is None else self.share >= _TROUBLE_OF_NOTE
+        return has_many_failures or _TOO_LARGE in self.statuses or self.absences > 0
 
 
 class _RoundTrips(NamedTuple):
@@ -77,7 +81,7 @@ def trouble_of(of: Analysis) -> Trouble:
     if unanswered:
         statuses[0] = unanswered
     failed = refused + unanswered
-    # If more requests failed than were sent, only the failures of some were recorded.
+    # If there are more failures than requests, some endpoints recorded only their failures.
     requests = sent + repeats if sent and sent + repeats >= failed else None
     return Trouble(requests, failed, dict(statuses), of.absences, broken)
 
@@ -141,7 +145,7 @@ def _loses(of: Analysis) -> bool:
 
 
 def _repeats(of: Analysis) -> bool:
-    """Whether senders repeated many packets, and no receiver was traced that could tell which ones were lost."""
+    """Whether senders repeated many packets, in a trace without a receiver that shows which of them were lost."""
     resent = of.totals["packets"] - of.totals["unique_packets"]
     return _is_loss_of_note(resent, of.totals["packets"]) and not of.totals["judged"]
 
@@ -164,7 +168,7 @@ def _round_trips(of: Analysis) -> _RoundTrips | None:
 
 
 def _is_loss_of_note(part: int, whole: int) -> bool:
-    return part >= _LOSSES_OF_NOTE and part >= _LOSS_OF_NOTE * whole
+    return part >= _COUNT_OF_NOTE and part >= _LOSS_OF_NOTE * whole
 
 
 _RULES = (

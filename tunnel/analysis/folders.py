@@ -79,7 +79,10 @@ class Folder(Protocol):
         """Return the content of a small file."""
 
     def make(self, name: str = "") -> None:
-        """Create a folder and those above it. They survive a crash. Existing ones are kept."""
+        """Create a folder and those above it, as far as they do not exist.
+
+        Their names survive a crash, unless the folder above cannot be read or synced.
+        """
 
     def write(self, name: str, content: bytes) -> None:
         """Write a new file."""
@@ -93,7 +96,7 @@ class Folder(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with everything in it. Has no effect if there is none.
 
-        Of a folder on this machine, files that cannot be removed stay.
+        In a folder on this machine, files that cannot be removed are left in place without an error.
         """
 
     def lock(self) -> AbstractContextManager[bool]:
@@ -169,10 +172,10 @@ class LocalFolder:
 
     def make(self, name: str = "") -> None:
         path = self.path / name
-        missing = [path, *(above for above in path.parents if not above.exists())]
-        for each in reversed(missing):
+        wanted = [path, *(above for above in path.parents if not above.exists())]
+        for each in reversed(wanted):
             each.mkdir(exist_ok=True)
-            # Sync the name of a folder that was there, too: its creator may have died before it synced the name.
+            # Sync the name even if the folder existed: the process that created it may have died before it did so.
             try:
                 _sync(each.parent)
             except OSError as error:  # the folder above may be one that we cannot read, or that cannot be synced

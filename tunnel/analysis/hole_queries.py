@@ -12,11 +12,12 @@ __all__ = ["holes_of", "table_of"]
 
 
 def holes_of(events: DataFrame, writers: list[str]) -> DataFrame:
-    """Return the time between two neighbouring records of one of these writers, wherever numbers are missing there.
+    """Return the holes between records of these writers, with the times at which each begins and ends.
 
-    A writer that dropped records reports it afterwards (`trace_dropped`). So these records lie between the report and
-    the record before it. Holes that begin in the same interval of SLACK_US are one row: `holes.merged` joins them
-    anyway.
+    A hole lies between two neighbouring records of one writer whose numbers show that others are missing between them.
+    A writer that dropped records reports it afterwards (`trace_dropped`). So the dropped records lie between that
+    report and the record before it. Holes that begin in the same interval of SLACK_US are one row: `holes.merged` would
+    join them anyway.
     """
     order = Window.partitionBy("writer").orderBy("number")
     numbered = events.where((F.col("version") == 1) & (F.col("number") > 0) & F.col("writer").isin(writers))
@@ -37,7 +38,7 @@ def holes_of(events: DataFrame, writers: list[str]) -> DataFrame:
 
 
 def table_of(session: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    """Return the rows of `holes.by_writer` as a table, in which a writer is the hash of its name.
+    """Return the rows of `holes.by_writer` as a table. Its column `writer` is the hash of the writer's name.
 
     The rows travel as one text, because Spark would start Python on its workers to read a table that is made of
     Python's values.

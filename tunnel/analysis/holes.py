@@ -15,9 +15,9 @@ Rows = list[dict[str, Any]]
 
 
 def merged(rows: Rows) -> dict[str, list[tuple[int, int]]]:
-    """Return the holes of each writer in order, each widened by a slack; those that then meet are joined.
+    """Return the holes of each writer in order, each widened by SLACK_US at both ends.
 
-    `rows` are those of hole_queries.holes_of.
+    Holes that then touch or overlap are joined. `rows` are those of hole_queries.holes_of.
     """
     found: dict[str, list[tuple[int, int]]] = {}
     for row in sorted(rows, key=lambda row: (row["writer"], row["begin"])):
@@ -33,8 +33,9 @@ def merged(rows: Rows) -> dict[str, list[tuple[int, int]]]:
 def by_writer(files: Rows, inner: dict[str, list[tuple[int, int]]]) -> Rows:
     """Return one row for each writer: its name, its holes, and the time of its last record (`until_us`).
 
-    The first hole ends with its first record. `files` are the rows of counts.file_health, and `inner` has the holes
-    between the records of each writer.
+    A writer's first hole ends with its first record. The time after its last record is not among the holes: it begins
+    at `until_us`. `files` are the rows of counts.file_health, and `inner` has the holes between the records of each
+    writer.
     """
     spans: dict[str, tuple[int, int]] = {}
     for row in files:

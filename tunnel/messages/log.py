@@ -2,7 +2,7 @@
 
 Appending puts bytes into a queue. The writer thread takes everything that waits, writes it with one call, and flushes
 when enough was written or enough time has passed. It is woken only when there is a reason to write or flush: waking a
-thread costs as much as storing a hundred messages. Readers see only flushed messages, so a message that was read never
+thread costs about as much as checking 100 messages. Readers see only flushed messages, so a message that was read never
 disappears in a crash. Only the writer thread writes to the files, so there are no concurrent writes.
 """
 

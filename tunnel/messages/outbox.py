@@ -174,7 +174,10 @@ class OutboxSender(Startable):
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait(self) -> None:
-        """Wait until the sender has stopped for good, and raise `error` if it is set, or what `connect` raised."""
+        """Wait until the sender has stopped for good.
+
+        Raise `error` if it is set, or else the unexpected exception that ended the sender, such as one of `connect`.
+        """
         assert self._task is not None
         await asyncio.wait([self._task])
         if self.error is not None:
@@ -312,8 +315,9 @@ def outbox_handlers(hello: Hello, accept: Accept) -> dict[int, Callable[[Request
 
     def on_deliver(request: Request) -> Awaitable[Response]:
         outbox_id, epoch, first = place(request)
-        # Outboxes of older versions may hold messages that are larger than `put` accepts now; a frame limits them. No
-        # outbox compresses, and a receiver does not unpack: 30 KB could become 700 MB.
+        # Outboxes of older versions may hold messages that are larger than `put` accepts now; the largest frame
+        # (16,777,216 bytes) is their only limit. Compressed messages are refused, since no outbox sends them and 30 KB
+        # could become 700 MB.
         payloads, end = plain_payloads(request.body, message_bytes_max=UNPACKED_BYTES_MAX)
         if end != len(request.body):
             raise RemoteCallError(GAP, "an outbox must send whole and intact messages, without compression")

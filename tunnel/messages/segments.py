@@ -129,7 +129,7 @@ class Segment:
         return self.path.with_suffix(".index")
 
     def age_s(self) -> float:
-        """Return the seconds since the segment was last written; infinity if it has just been removed."""
+        """Return the seconds since the segment was last written, or infinity if its file no longer exists."""
         try:
             return time.time() - self.path.stat().st_mtime
         except FileNotFoundError:

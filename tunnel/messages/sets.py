@@ -103,8 +103,8 @@ class ByteBufferMessageSet(MessageSet):
     ) -> ByteBufferMessageSet:
         """Return a set of these payloads, compressed as a whole if there is a codec.
 
-        If receivers would refuse to unpack that much at once, it is compressed in several messages.
-        MessageTooLargeError if a payload is over the limit.
+        If the set is larger than receivers unpack at once, it becomes several compressed messages. A single payload is
+        never divided. MessageTooLargeError if a payload is over the limit.
         """
         kept = payloads if isinstance(payloads, list) else list(payloads)
         if kept and max(map(len, kept)) > message_bytes_max:
@@ -131,7 +131,10 @@ class ByteBufferMessageSet(MessageSet):
 
 
 def _compressed(payloads: list[bytes], codec: Codec) -> bytes:
-    """Return compressed messages with these payloads, each of which receivers unpack."""
+    """Return these payloads in one or more compressed messages, so that receivers can unpack each message.
+
+    A single payload is never divided, even if it is larger than receivers unpack.
+    """
     data = encode_payloads(payloads)
     if len(data) > UNPACKED_BYTES_MAX and len(payloads) > 1:
         half = len(payloads) // 2

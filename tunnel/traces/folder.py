@@ -77,7 +77,10 @@ class TraceFolder:
         return sorted(files)
 
     def _remove(self, count: int) -> None:
-        """Remove complete files, the oldest first, until `count` bytes have room. Keep all if that is not enough."""
+        """Remove complete files, the oldest first, until `count` bytes have room.
+
+        Remove none if all of them together would not make enough room.
+        """
         files = self._files()
         self._held_bytes = sum(found.size_bytes for found in files)
         complete = [found for found in files if not found.name.startswith("_")]  # the others are still being written

@@ -120,10 +120,9 @@ def examine(path: Path) -> tuple[Findings, list[bytes]]:
 def salvage_directory(directory: Path) -> list[Path]:
     """Salvage the files that dead processes left, whose names begin with `_`. Return the paths of the salvaged files.
 
-    The intact frames of each file are kept, under the same name without the `_`.
-
-    A file without an intact frame is deleted. Files that a running process writes are not touched. If another process
-    salvages this directory at present, it is left to that one.
+    The intact frames of each file are kept, under the same name without the `_`. A file without an intact frame is
+    deleted. Files that a running process writes are not touched. If another process is salvaging this directory,
+    nothing is done.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -170,7 +169,7 @@ def _salvage(path: Path, directory: int) -> Path | None:
 
 
 def _is_being_written(name: str) -> bool:
-    """Whether the process whose PID is in the file name (`_NAME-PID-RANDOM-COUNT` and the suffix) is alive.
+    """Whether the process whose PID is in the file name (`_NAME-PID-RANDOM-NUMBER` and the suffix) is alive.
 
     If another process has taken that PID since, the answer is True although no process writes the file. The file is
     salvaged when the PID is free again and a process begins to trace into this directory.

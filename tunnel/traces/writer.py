@@ -34,6 +34,7 @@ _FILES_MIN = 8  # a file ends at 1/8 of the folder's limit: its removal takes on
 _CLOSE_S = 10.0  # how long `close` waits for the last records to be written, if the disk hangs
 QUEUE_RECORDS = 64 * FLUSH_RECORDS  # about one second of the fastest transport; further records are dropped
 _LEVEL = 1  # zstd level: a tenth of the size, at more than 1 GB/s
+_MIB = 1 << 20
 
 
 class TraceWriter:
@@ -180,10 +181,11 @@ class TraceWriter:
         if self._file is None:
             self._folder.look()
         if not self._folder.takes(len(frame)):
-            self._finish()  # a complete file can be removed
+            self._finish()  # a finished file is complete, so that it can be removed if necessary
             if not self._folder.takes(len(frame)):
                 text = (
-                    "the limit for trace files is reached, and to remove the complete ones would not make enough room"
+                    f"the trace files have reached their limit of {self._folder.bytes_max / _MIB:g} MiB, and removing "
+                    "the complete ones would not make enough room: raise the limit, or let fewer processes write there"
                 )
                 raise OSError(errno.EDQUOT, text)
         if self._file is None:

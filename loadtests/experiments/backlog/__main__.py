@@ -42,7 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--replica-dir",
         type=Path,
         metavar="DIR",
-        help="make the replica's directory here, on a disk of its own (default: beside the master's)",
+        help="create the replica's directory in DIR, which should be on another disk than the master's (default: the "
+        "temporary directory, as for the master)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
 """The four measures of a backlog, in phases of a few seconds.
 
 The processors are shared out as if there were two machines: one for the master, its sender and its live consumer, and
-one for the replica and all that catch up. Without a replica, those that catch up are on the second machine, too.
+one for the replica and the readers that catch up. Without a replica, these readers still run on the second machine.
 """
 
 import json
@@ -74,28 +74,29 @@ def run(
 ) -> Measures:
     """Fill a backlog with `messages` of 1 KiB and measure; each phase takes `seconds`.
 
-    For each number in `readers` there is a phase in which that many readers read the backlog at once. The replica keeps
-    its files in a new directory, in `replica_directory` if there is one. Blocks until the end and removes all of its
-    files. `told` is called with the name of each phase.
+    For each number in `readers` there is a phase in which that many readers read the backlog at once. The replica's
+    files are in a new directory below `replica_directory`, or below the temporary directory if that is None. Blocks
+    until the end and removes all of its files. `told` is called with the name of each phase.
     """
-    place = Path(tempfile.mkdtemp(prefix="tunnel-backlog-"))
-    apart = Path(tempfile.mkdtemp(prefix="tunnel-backlog-", dir=replica_directory))
+    master_place = Path(tempfile.mkdtemp(prefix="tunnel-backlog-"))
+    replica_place = Path(tempfile.mkdtemp(prefix="tunnel-backlog-", dir=replica_directory))
+    master_log, replica_log = master_place / "master", replica_place / "replica"
     measures = Measures(messages)
     try:
         told("filling")
-        _fill(place / "master", messages, measures)
+        _fill(master_log, messages, measures)
         told("reading the disk")
-        measures.disk_read_cold, _ = _read(place / "master", seconds, cold=True)
-        measures.disk_read_warm, measures.disk_read_per_cpu_s = _read(place / "master", seconds, cold=False)
+        measures.disk_read_cold, _ = _read(master_log, seconds, cold=True)
+        measures.disk_read_warm, measures.disk_read_per_cpu_s = _read(master_log, seconds, cold=False)
         told("sending the log to a socket")
-        measures.zero_copy = send_log(place / "master", seconds, zero_copy=True)
-        measures.copied = send_log(place / "master", seconds, zero_copy=False)
-        shutil.copytree(place / "master", apart / "replica", ignore=shutil.ignore_patterns("lock"))
-        for figures, copy in ((measures.without_replica, None), (measures.with_replica, apart / "replica")):
-            _measure(figures, place / "master", copy, seconds, readers, told)
+        measures.zero_copy = send_log(master_log, seconds, zero_copy=True)
+        measures.copied = send_log(master_log, seconds, zero_copy=False)
+        shutil.copytree(master_log, replica_log, ignore=shutil.ignore_patterns("lock"))
+        for figures, served in ((measures.without_replica, None), (measures.with_replica, replica_log)):
+            _measure(figures, master_log, served, seconds, readers, told)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.rmtree(apart, ignore_errors=True)
+        shutil.rmtree(master_place, ignore_errors=True)
+        shutil.rmtree(replica_place, ignore_errors=True)
     return measures
 
 
@@ -133,38 +134,38 @@ def _read(directory: Path, seconds: float, *, cold: bool) -> tuple[float, float]
 
 def _measure(
     figures: Figures,
-    log: Path,
-    copy: Path | None,
+    master_log: Path,
+    replica_log: Path | None,
     seconds: float,
     readers: Sequence[int],
     told: Callable[[str], None],
 ) -> None:
-    """Measure a broker with this log and, if there is a `copy` of the log, with a replica that serves the copy."""
+    """Measure a broker that serves `master_log`, with a replica that serves `replica_log` unless that is None."""
     with hold_port() as port, hold_port() as replica_port:
         master, replica = f"127.0.0.1:{port}", f"127.0.0.1:{replica_port}"
-        name = "without a replica" if copy is None else "with a replica"
-        brokers = [_broker(port, log, "", "" if copy is None else replica)]
-        if copy is not None:
-            brokers.append(_broker(replica_port, copy, master, ""))
+        name = "without a replica" if replica_log is None else "with a replica"
+        brokers = [_broker(port, master_log, "", "" if replica_log is None else replica)]
+        if replica_log is not None:
+            brokers.append(_broker(replica_port, replica_log, master, ""))
         try:
             for broker, processors in zip(brokers, _machines(), strict=False):
                 _start(broker, processors).wait_ready()
             told(f"{name}: the sender")
             figures.sender_alone = _together(("producer", master, seconds, 0))[0]["per_second"]
-            sender, far = _together(("producer", master, seconds, 0), ("reader", master, seconds))
+            sender, reader = _together(("producer", master, seconds, 0), ("reader", master, seconds))
             figures.sender_beside_reader = sender["per_second"]
-            figures.reader = far["per_second"]
-            figures.reader_redirected = bool(far["redirected"])
-            if copy is not None:
+            figures.reader = reader["per_second"]
+            figures.reader_redirected = bool(reader["redirected"])
+            if replica_log is not None:
                 told(f"{name}: the replica copies what was sent")
-                _together(("level", master, replica))
+                _together(("catchup", master, replica))
             told(f"{name}: live messages")
             live = ("producer", master, seconds + 1, _LIVE_RATE)
             figures.live_p99_ms_alone = _live(master, seconds, live)
             figures.live_p99_ms_beside_reader = _live(master, seconds, live, ("reader", master, seconds + 1))
             for count in readers:
                 told(f"{name}: {count} readers")
-                rates = [far["per_second"] for far in _together(*[("reader", master, seconds)] * count)]
+                rates = [each["per_second"] for each in _together(*[("reader", master, seconds)] * count)]
                 figures.readers.append(Readers(count, sum(rates), min(rates)))
         finally:
             for broker in brokers:
@@ -172,7 +173,10 @@ def _measure(
 
 
 def _machines() -> tuple[set[int], set[int]]:
-    """Return the processors of the two machines: half of this one's each, or the only one for both."""
+    """Return the processors of the two simulated machines.
+
+    Each gets about half of this machine's processors; if there is only one, both get that one.
+    """
     processors = sorted(os.sched_getaffinity(0))
     half = len(processors) // 2
     return set(processors[half:]), set(processors[:half] or processors)
@@ -196,9 +200,10 @@ def _live(master: str, seconds: float, *others: tuple[object, ...]) -> float:
 
 def _together(*sides: tuple[object, ...]) -> list[dict[str, float]]:
     """Run these processes at once, readers on the second machine; return the JSON that each prints at its end."""
-    near, far = _machines()
+    first, second = _machines()
     processes = [
-        _start(Process(python_command(_SIDES, *map(str, side))), far if side[0] == "reader" else near) for side in sides
+        _start(Process(python_command(_SIDES, *map(str, side))), second if side[0] == "reader" else first)
+        for side in sides
     ]
     try:
         for process in processes:

@@ -1,9 +1,9 @@
 """The processes of the measurement: `python -m loadtests.experiments.backlog.sides ROLE ...`, where ROLE is broker,
-producer, consumer, reader or level.
+producer, consumer, reader or catchup.
 
-A broker, which may be the replica of another one, serves until it is killed. The role level waits until a replica has
-copied its master. The other roles work for some seconds. All but the broker then print one line of JSON. All of them
-use loopback TCP, since the log is measured and not the tunnel.
+A broker, which may be the replica of another one, serves until it is killed. The catchup role waits until a replica has
+copied its master. Producers, consumers and readers work for some seconds. Each role but the broker ends with one line
+of JSON. The processes use loopback TCP, since the log is measured and not the tunnel.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ __all__ = ["MESSAGE_BYTES", "main"]
 MESSAGE_BYTES = 1024
 _BATCH = 100
 _IN_FLIGHT = 8
-_LEVEL_S = 240.0  # a replica copies some hundred MB/s; below the limit of the whole process, 300 s
+_CATCHUP_S = 240.0  # a replica copies several hundred MB/s; must be below the 300 s that run.py waits for a process
 _LOG = LogConfig(
     flush_messages=1000, flush_s=0.005
 )  # live readers wait for flushes, and with the default interval they would wait longer
@@ -98,14 +98,14 @@ async def reader(address: str, seconds: float) -> dict[str, float]:
         return {"per_second": count / (time.monotonic() - start), "redirected": float(redirected > 0)}
 
 
-async def level(master: str, replica: str) -> dict[str, float]:
+async def catchup(master: str, replica: str) -> dict[str, float]:
     """Wait until the replica has all that the master had at the beginning; return how long that took."""
     start = time.monotonic()
     async with ChannelTable() as table:
         end = await _end(table, master)
         while await _end(table, replica) < end:
-            if time.monotonic() > start + _LEVEL_S:
-                raise TimeoutError(f"after {_LEVEL_S:.0f} s, the replica still lacked messages of the master")
+            if time.monotonic() > start + _CATCHUP_S:
+                raise TimeoutError(f"after {_CATCHUP_S:.0f} s, the replica still lacked messages of the master")
             await asyncio.sleep(0.1)
     return {"seconds": time.monotonic() - start}
 
@@ -126,8 +126,8 @@ def main(arguments: list[str]) -> None:
             outcome = uvloop.run(producer(rest[0], float(rest[1]), float(rest[2])))
         case "consumer":
             outcome = uvloop.run(consumer(rest[0], float(rest[1]), int(rest[2])))
-        case "level":
-            outcome = uvloop.run(level(rest[0], rest[1]))
+        case "catchup":
+            outcome = uvloop.run(catchup(rest[0], rest[1]))
         case _:
             outcome = uvloop.run(reader(rest[0], float(rest[1])))
     print(json.dumps(outcome), flush=True)

@@ -1,4 +1,7 @@
-"""The room on a broker's disk: counted down without a look at the disk, and looked up when the figure does not do."""
+"""The room on a broker's disk.
+
+It is counted down without a look at the disk, and looked up again when the figure is old or seems used up.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ PLACE = Path("/broker")
 
 
 class Disk:
-    """A disk whose free bytes and time the test sets. It counts the looks at it."""
+    """A disk whose free bytes and time the test sets. It records each look."""
 
     def __init__(self, free: int) -> None:
         self.free = free
@@ -83,7 +86,10 @@ def test_a_message_that_does_not_fit_is_refused_and_takes_nothing() -> None:
 
 
 def test_only_the_room_that_this_process_may_use_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of the free blocks are for root alone. Blocks are not counted in the unit that is best for reading."""
+    """Some of the free blocks are reserved for root.
+
+    The sizes are in fragments (f_frsize), not in the preferred size of a read (f_bsize).
+    """
     seen: list[Path] = []
 
     def statvfs(directory: Path) -> SimpleNamespace:

@@ -105,7 +105,10 @@ async def test_waiting_for_a_generation_ends_with_its_time_and_leaves_nothing_be
 
 
 def test_generations_never_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that gives an old generation asks for the present one: it must not take them for the same."""
+    """A member names the generation that it knows, and is notified of a newer one.
+
+    If a number came twice, the member would not notice the change.
+    """
     now_ns = 0
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)
     groups = Groups(10.0)
@@ -118,11 +121,12 @@ def test_generations_never_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     groups.leave("short", "t", "a", connection)
     assert groups.join("long", "t", "a", connection).generation > long.generation
     first = Groups(10.0).join("g", "t", "a", connection)
-    now_ns = 1_000_000  # a restart takes longer than this millisecond, and each change of the members does, too
+    # A restart takes more than a millisecond, and so does each change, so the clock is never behind the generations.
+    now_ns = 1_000_000
     assert Groups(10.0).join("g", "t", "a", connection).generation > first.generation
 
 
-def test_a_session_ends_when_its_member_was_silent_for_longer_than_it_may_be() -> None:
+def test_a_session_ends_when_its_member_was_silent_for_longer_than_the_limit() -> None:
     now = 0.0
     groups = Groups(10.0, clock=lambda: now)
     one, two = object(), object()

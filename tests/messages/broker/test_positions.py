@@ -171,7 +171,7 @@ async def test_a_position_that_was_refused_never_takes_effect(tmp_path: Path, *,
 
 
 @in_loop_within(HANGING_S)
-async def test_a_checkpoint_that_waited_while_the_log_failed_has_no_refused_position(
+async def test_a_checkpoint_that_waited_during_a_failure_contains_no_refused_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     positions = made(tmp_path, checkpoint_records=1)
@@ -215,7 +215,7 @@ async def test_a_checkpoint_that_waited_while_the_log_failed_has_no_refused_posi
 
 
 @in_loop_within(HANGING_S)
-async def test_positions_that_cannot_be_read_again_are_an_error_of_the_disk(tmp_path: Path) -> None:
+async def test_positions_that_cannot_be_read_again_are_reported_as_a_storage_error(tmp_path: Path) -> None:
     positions = made(tmp_path)
     await positions.load()
     with failing_disk(positions), pytest.raises(RemoteCallError):
@@ -228,7 +228,7 @@ async def test_positions_that_cannot_be_read_again_are_an_error_of_the_disk(tmp_
 
 
 @in_loop_within(HANGING_S)
-async def test_positions_that_are_set_while_the_log_is_read_again_hold(
+async def test_positions_set_while_the_log_is_read_again_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     positions = made(tmp_path)
@@ -258,7 +258,7 @@ async def test_positions_that_are_set_while_the_log_is_read_again_hold(
 
 
 @in_loop_within(HANGING_S)
-async def test_a_connection_adds_no_more_positions_than_it_may_and_refused_ones_do_not_count(tmp_path: Path) -> None:
+async def test_refused_positions_do_not_count_towards_the_limit_of_a_connection(tmp_path: Path) -> None:
     """A client that tries until the disk has room again would otherwise be refused for good."""
     async with brokered(tmp_path, settings=BrokerSettings(new_positions_max=2)) as (broker, client):
         await client.producer().send("t", b"a", b"b")

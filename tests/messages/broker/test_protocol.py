@@ -35,7 +35,7 @@ def test_a_safe_name_is_returned(name: str) -> None:
     assert check_name("topic", name) == text_field(asked(topic=name), "topic") == name
 
 
-def test_a_refused_name_is_shown_with_the_rule_but_not_at_any_length() -> None:
+def test_the_error_shows_the_refused_name_shortened_and_the_rule() -> None:
     with pytest.raises(RemoteCallError) as caught:
         check_name("group", "/" + "a" * 300)
     assert str(caught.value) == (
@@ -63,7 +63,7 @@ def test_numbers_out_of_bounds_are_refused(text: str) -> None:
         number_field(asked(n=text), "n", 5, high=10)
 
 
-def test_the_bounds_of_a_number_belong_to_it() -> None:
+def test_the_bounds_of_a_number_are_allowed_values() -> None:
     for value in (0, 7, LARGEST):
         assert number_field(asked(n=str(value)), "n") == value
     for value in (-2, 3):
@@ -88,5 +88,5 @@ def test_lists_of_numbers_come_back_from_the_text_of_a_field() -> None:
 
 
 def test_the_lag_of_a_group_is_never_negative_and_may_be_unknown() -> None:
-    """A group's position may lie after the end: in memory, a topic is empty after a restart of the broker."""
+    """A group's position may lie after the end: a topic in memory is empty after a restart."""
     assert [PositionReport("g", "t", 0, 5, end).lag for end in (9, 5, 3, None)] == [4, 0, 0, None]

@@ -216,7 +216,7 @@ async def test_a_topic_that_could_not_be_created_does_not_count_as_created(
 
 
 @in_loop_within(HANGING_S)
-async def test_messages_are_stored_in_a_topic_that_is_not_kept_as_new_ones_are(tmp_path: Path) -> None:
+async def test_messages_are_stored_in_an_existing_topic_whose_spec_is_not_the_default(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.topics.create("t", TopicSpec(storage="memory", partitions=3))
     assert (await rig.store(request([b"a"], 2)))[0].number == 2

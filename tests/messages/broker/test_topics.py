@@ -101,7 +101,7 @@ async def test_a_creation_that_a_crash_interrupted_leaves_no_topic_and_can_be_re
     await topics.create("t", MEMORY)
     for name in (".half", ".t"):
         (tmp_path / name / "0").mkdir(parents=True)
-    (tmp_path / ".file").write_bytes(b"")  # of another program, which does no harm
+    (tmp_path / ".file").write_bytes(b"")  # a file of another program: it is ignored
     assert specs(loaded(tmp_path)) == {"t": MEMORY}
     assert sorted(os.listdir(tmp_path)) == [".file", "t"]
     (tmp_path / ".half" / "0").mkdir(parents=True)
@@ -122,7 +122,7 @@ def test_a_folder_that_is_no_topic_ends_the_start_with_advice(tmp_path: Path, co
         loaded(tmp_path)
 
 
-def test_an_unknown_topic_is_told_from_a_name_that_no_topic_can_have(tmp_path: Path) -> None:
+def test_an_unknown_topic_and_an_invalid_name_are_different_errors(tmp_path: Path) -> None:
     topics = loaded(tmp_path)
     with pytest.raises(RemoteCallError) as caught:
         topics.get("t")
@@ -249,7 +249,7 @@ async def kept(topics: Topics, name: str, spec: TopicSpec) -> Sequence[int]:
 
 
 @in_loop_within(HANGING_S)
-async def test_a_topic_keeps_as_much_as_it_says_or_else_as_the_broker_says(tmp_path: Path) -> None:
+async def test_the_retention_of_a_topic_takes_precedence_over_the_brokers(tmp_path: Path) -> None:
     config = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=50, retain_bytes=120, retain_s=1000.0)
     topics = loaded(tmp_path, log=config)
     assert list(await kept(topics, "default", TopicSpec())) == [1, 2]
@@ -281,7 +281,7 @@ async def redirect(topics: Topics, offset: int) -> str | None:
 
 
 @in_loop_within(HANGING_S)
-async def test_a_reader_is_sent_to_the_replica_when_it_is_far_behind_and_from_it_when_it_is_not(tmp_path: Path) -> None:
+async def test_a_master_sends_far_readers_to_the_replica_and_a_replica_sends_near_ones_back(tmp_path: Path) -> None:
     far, near = (loaded(tmp_path / name, replica="replica:1", behind_messages=2) for name in ("far", "near"))
     assert (await redirect(far, 0), await redirect(near, 1)) == ("replica:1", None)
     assert await redirect(loaded(tmp_path / "copy", master="master:1"), 3) == "master:1"

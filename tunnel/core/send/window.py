@@ -103,7 +103,9 @@ class SendWindow:
         self.buffer_bytes_max = buffer_bytes_max
         self.oldest = first_sequence  # the first number that is not acknowledged cumulatively
         self.next_sequence = first_sequence
-        self.unsent_sequence = first_sequence  # the first number that was never sent; an inserted packet has one before
+        # The first number that was never sent. An inserted packet gets its number before it is sent, so this may be
+        # below next_sequence.
+        self.unsent_sequence = first_sequence
         self.outstanding: dict[int, Segment] = {}
         self.peer_edge = peer_edge  # stream offset up to which the peer has room (4.1)
         self.written_bytes = 0
@@ -282,7 +284,7 @@ class SendWindow:
         return newly
 
     def acknowledge_all(self) -> None:
-        """Treat everything that has a number as acknowledged, even what was never sent: the peer has ended."""
+        """Treat all numbered packets as acknowledged, including those that were never sent: the peer has ended."""
         self.unsent_sequence = self.next_sequence
         self.acknowledge(self.next_sequence - 1, [])
 

@@ -57,7 +57,9 @@ class Positions:
         self._positions_max = positions_max
         self._checkpoint_records = checkpoint_records
         self._positions: dict[PositionKey, int] = {}
-        self._stored: dict[PositionKey, tuple[int, int]] = {}  # those on disk, each with the end of the log then
+        # The positions on disk: for each, the offset of the log that had to be flushed for it, and the position itself.
+        # The first is 0 for a position that was read from the log or the checkpoint.
+        self._stored: dict[PositionKey, tuple[int, int]] = {}
         self._checked = 0  # the offset of the last checkpoint
         self._checkpointing = asyncio.Lock()
         self._read_from: Log | None = None  # the open log that the positions were read from
@@ -100,7 +102,7 @@ class Positions:
         return checkpoint.offset, {(each.group, each.topic, each.partition): each.offset for each in records}
 
     def get(self, key: PositionKey) -> int:
-        """Return the offset on disk from which a group goes on; 0 if it has none."""
+        """Return the stored position of a group, from which it continues; 0 if it has none."""
         return self._stored.get(key, (0, 0))[1]
 
     def knows(self, key: PositionKey) -> bool:
@@ -108,7 +110,7 @@ class Positions:
         return key in self._positions
 
     async def of_group(self, group: str = "") -> AsyncIterator[list[tuple[PositionKey, int]]]:
-        """Yield the positions of a group on disk, or those of all groups, in order and in parts."""
+        """Yield the stored positions of one group, or of all groups if `group` is empty, in order and in parts."""
         async for part in in_parts(list(self._stored), (lambda key: key[0] == group) if group else None):
             yield [(key, self.get(key)) for key in part]
 
@@ -133,7 +135,7 @@ class Positions:
         if end >= self._stored.get(key, (0, 0))[0]:
             self._stored[key] = end, offset
         if self._checkpoint_is_due:
-            with suppress(RemoteCallError):  # this position is on disk, whatever becomes of later ones
+            with suppress(RemoteCallError):  # a failed checkpoint does not concern this position: it is already on disk
                 await unbroken(self._checkpoint())
         return offset
 
@@ -143,7 +145,10 @@ class Positions:
 
     @property
     def _is_current(self) -> bool:
-        """Whether the log can be written, and the positions in memory are those that it has stored or will store."""
+        """Whether the log can be written, and the positions in memory belong to it.
+
+        Then the log has stored each of these positions, or is about to store it.
+        """
         return self._store.is_ready and self._store.log is self._read_from
 
     async def _recover(self) -> None:
@@ -159,7 +164,7 @@ class Positions:
     async def _checkpoint(self) -> None:
         async with self._checkpointing:
             if not self._checkpoint_is_due:
-                return  # another task has made one, or the positions in memory are not those of the log
+                return  # another task has made the checkpoint, or the log failed and has not been read again yet
             log = self._store.log
             records = [_Record(*key, offset) for key, offset in self._positions.items()]
             checkpoint = _Checkpoint(log.next_offset, records)
