@@ -84,17 +84,15 @@ class TraceFolder:
         files = self._files()
         self._held_bytes = sum(found.size_bytes for found in files)
         complete = [found for found in files if not found.name.startswith("_")]  # the others are still being written
-        excess_bytes = self._held_bytes + count - self.bytes_max
-        if excess_bytes > sum(found.size_bytes for found in complete):
+        if self._held_bytes + count - sum(found.size_bytes for found in complete) > self.bytes_max:
             return
         for found in complete:
-            if excess_bytes <= 0:
+            if self._held_bytes + count <= self.bytes_max:
                 return
             self._say_once()
             (self.path / found.name).unlink(missing_ok=True)
             self.removed_files += 1
             self._held_bytes -= found.size_bytes
-            excess_bytes -= found.size_bytes
 
     def _say_once(self) -> None:
         if not self._has_told:

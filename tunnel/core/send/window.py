@@ -226,19 +226,17 @@ class SendWindow:
             heappop(self._lost)
             self.lost_bytes -= segment.size
             segment.next_attempt()
-            if not segment.attempt:
-                self.unsent_sequence = segment.sequence + 1
         elif self.written_bytes > self.sent_offset:
             size = self._cut_size(size_max)
             if size <= 0:
                 return None
             segment = self._number(PacketType.DATA, self._cut(size), size)
-            self.unsent_sequence = self.next_sequence
         elif self._ends and not self.ends_held:
             segment = self._number_end(self._ends.popleft())
-            self.unsent_sequence = self.next_sequence
         else:
             return None
+        if not segment.attempt:
+            self.unsent_sequence = segment.sequence + 1
         if segment.size:
             segment.charged = True
             self.edge_used += segment.size
