@@ -7,6 +7,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from tests.fuzz.wire_end import MemoryTransport, portions, settle
+from tests.servlet.fake_meter import FakeMeter
 from tunnel.wire import Attach, Attached, Status, StatusCode, decode_envelope, encode_envelope
 from tunnel_servlet.access.connections import Connections
 from tunnel_servlet.access.grants import Grant, GrantTable
@@ -16,8 +17,9 @@ from tunnel_servlet.config import RelayConfig, ServiceLimits
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.web.admin import create_admin
 from tunnel_servlet.web.application import RELAY, create_app
+from tunnel_servlet.web.handler import RelayHandler
 from tunnel_servlet.web.relay import Relay
-from tunnel_servlet.web.server import RelayHandler, RelayRunner, admin_connections
+from tunnel_servlet.web.server import RelayRunner, admin_connections
 
 __all__ = ["ATTACH", "HELD_BYTES_MAX", "TOKEN", "HttpWorld", "answers_in"]
 
@@ -78,7 +80,7 @@ class HttpWorld:
         config = _config(is_open=self.is_open)
         self._app = create_app(config)
         self.relay: Relay = self._app[RELAY]
-        self.relay.host.turns.clock = _still  # processor time would make runs differ
+        self.relay.host.turns.meter = FakeMeter()  # processor time would make runs differ
         self._relay_runner = RelayRunner(self._app, config.limits, self._connections)
         await self._relay_runner.setup()
         runner = self._relay_runner
@@ -154,7 +156,3 @@ class HttpWorld:
             return body in (b"draining\n", b"not ready\n")
         found = decode_envelope(body)
         return bool(self.handler.counted.user) and isinstance(found, Status) and found.code == StatusCode.BUSY
-
-
-def _still() -> float:
-    return 0.0

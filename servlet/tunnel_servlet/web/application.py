@@ -20,11 +20,11 @@ from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.answer_stream import AnswerStream
-from tunnel_servlet.web.bodies import ChunkedBody, TooManyChunksError
+from tunnel_servlet.web.bodies import BodyTooLargeError, ChunkedBody, TooManyChunksError, read_whole
+from tunnel_servlet.web.handler import RelayHandler
 from tunnel_servlet.web.inline_exit import InlineExit
 from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.relay_link import serve_link
-from tunnel_servlet.web.server import RelayHandler
 from tunnel_servlet.web.turns import UNAUTHENTICATED
 from tunnel_servlet.web.websocket import serve_websocket
 
@@ -247,20 +247,16 @@ async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
     """Return the whole body. Raise _Refusal if it is too large, damaged or late."""
     config = relay.config
     limit = config.switch.body_bytes_max
-    too_large = _Refusal(413, StatusCode.TOO_LARGE, f"the body is larger than {limit} bytes")
-    if request.content_length is not None and request.content_length > limit:
-        raise too_large
-    content = request.content
-    parts: list[bytes] = []
-    size = 0
+    length = request.content_length
     try:
         async with asyncio.timeout(config.limits.body_seconds):
-            chunked = ChunkedBody(content, relay.host.turns) if request.content_length is None else None
-            while part := await (content.readany() if chunked is None else chunked.read(user)):
-                parts.append(part)
-                size += len(part)
-                if size > limit:
-                    raise too_large
+            if length is None:
+                return await ChunkedBody(request.content, relay.host.turns).read_all(user, limit)
+            if length > limit:
+                raise BodyTooLargeError
+            return await read_whole(request.content, request.protocol, length)
+    except BodyTooLargeError:
+        raise _Refusal(413, StatusCode.TOO_LARGE, f"the body is larger than {limit} bytes") from None
     except TimeoutError:
         text = f"the body did not arrive within {config.limits.body_seconds} s"
         raise _Refusal(408, StatusCode.BUSY, text) from None
@@ -268,7 +264,6 @@ async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
         raise _Refusal(400, StatusCode.CORRUPT, "the body is damaged") from None
     except TooManyChunksError as error:
         raise _Refusal(400, StatusCode.CORRUPT, str(error)) from None
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _identify(relay: Relay, request: web.Request) -> Identity:

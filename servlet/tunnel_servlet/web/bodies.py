@@ -1,4 +1,4 @@
-"""Reads chunked bodies, and the rest of refused bodies, in the turns of those who pay for them."""
+"""Reads bodies. Chunked bodies, and the rest of refused bodies, are read in the turns of those who pay for them."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,10 +6,11 @@ from contextlib import suppress
 
 import aiohttp
 from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
 
 from tunnel_servlet.web.turns import Turns
 
-__all__ = ["ChunkedBody", "TooManyChunksError", "discard"]
+__all__ = ["BodyTooLargeError", "ChunkedBody", "TooManyChunksError", "discard", "read_whole"]
 
 _PART_S = 0.002  # processor time after which a read ends, is charged, and lets others have their turn
 _DISCARD_US = 20_000  # processor time for the rest of one refused body
@@ -30,6 +31,26 @@ class TooManyChunksError(Exception):
         )
 
 
+class BodyTooLargeError(Exception):
+    """A body has more bytes than one may have."""
+
+
+async def read_whole(content: aiohttp.StreamReader, protocol: BaseProtocol, size: int) -> bytes:
+    """Return a body of this size when all of it has come. The size must have been charged to its user.
+
+    The caller is not woken for each part, and reading from the connection does not pause until the caller has taken
+    what waits.
+    """
+    failure = content.exception()
+    if failure is not None:
+        raise failure  # `wait_eof` would wait for ever
+    content.set_read_chunk_size(size)
+    if not content.is_eof():
+        protocol.resume_reading()  # it may have paused before
+        await content.wait_eof()
+    return content.read_nowait()
+
+
 class ChunkedBody:
     """A body that is read chunk by chunk, from its beginning."""
 
@@ -38,6 +59,15 @@ class ChunkedBody:
         self._turns = turns
         self._size_bytes = 0
         self._chunks = 0
+
+    async def read_all(self, payer: str, limit: int) -> bytes:
+        """Return the whole body. Raise BodyTooLargeError if it has more bytes than `limit`, and what `read` raises."""
+        parts: list[bytes] = []
+        while part := await self.read(payer):
+            parts.append(part)
+            if self._size_bytes > limit:
+                raise BodyTooLargeError
+        return b"".join(parts)
 
     async def read(self, payer: str) -> bytes:
         """Return the next bytes, in the payer's turn; b"" at the end.
@@ -50,9 +80,9 @@ class ChunkedBody:
             part = await self._next()
         await self._turns.admitted(payer)  # others of this payer may have waited for data, too
         parts = [part]
-        began = self._turns.clock()
+        began = self._turns.meter.began()
         try:
-            while self._size_bytes < self._content.total_bytes and self._turns.clock() - began < _PART_S:
+            while self._size_bytes < self._content.total_bytes and self._turns.meter.since(began) < _PART_S:
                 parts.append(await self._next())  # does not wait
         finally:
             self._turns.spent_since(payer, began)
@@ -77,7 +107,7 @@ async def discard(content: aiohttp.StreamReader, turns: Turns, payer: Callable[[
                 await turns.admitted(payer())
                 await content.read(1)
                 await turns.admitted(payer())
-                began = turns.clock()
-                while content.read_nowait(_DISCARD_BYTES) and turns.clock() - began < _PART_S:
+                began = turns.meter.began()
+                while content.read_nowait(_DISCARD_BYTES) and turns.meter.since(began) < _PART_S:
                     pass
                 spent_us += turns.spent_since(payer(), began)

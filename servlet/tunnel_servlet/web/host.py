@@ -1,7 +1,6 @@
 """Connects the switch to the clock and the event loop: passes requests and links in, answers and batches out."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from random import SystemRandom
@@ -17,6 +16,7 @@ from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, 
 from tunnel_servlet.switch.pacing import no_rates
 from tunnel_servlet.switch.review import Ended
 from tunnel_servlet.switch.switch import Response, Switch
+from tunnel_servlet.web.processor_meter import ProcessorMeter
 from tunnel_servlet.web.turns import Turns
 
 __all__ = ["AnswerPath", "Answered", "HostedLink", "HostedStream", "SwitchHost"]
@@ -85,7 +85,7 @@ class SwitchHost:
             trace=trace,
         )
         self.collector = CollectorTime()
-        self.turns = Turns(is_exempt, self._processor_time)
+        self.turns = Turns(is_exempt, ProcessorMeter(collections=self.collector))
         self.links: dict[int, HostedLink] = {}
         self.streams: dict[int, HostedStream | None] = {}
         """The streamed answers, by the numbers of their requests; None: no handler has begun to write the answer."""
@@ -98,10 +98,6 @@ class SwitchHost:
         self._scheduled: asyncio.Handle | None = None
         self._timer = LoopTimer(self._on_timer)
         self._drained: asyncio.Future[None] | None = None
-
-    def _processor_time(self) -> float:
-        """Return this thread's processor time in seconds, without garbage collections: no user pays for them."""
-        return time.thread_time() - self.collector.total_s
 
     # --- requests
 
@@ -125,7 +121,7 @@ class SwitchHost:
         if self.is_closed:
             answered(503, _CLOSING)
         else:
-            began = self.turns.clock()
+            began = self.turns.meter.began()
             self.switch.request(number, user, body, now_us(), is_exit=is_exit)
             self.pump()
             self.turns.spent_since(user, began)

@@ -31,8 +31,9 @@ from tunnel.wire import (
 )
 from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.access.tokens import Identity
+from tunnel_servlet.web.handler import RelayHandler
+from tunnel_servlet.web.processor_meter import Began
 from tunnel_servlet.web.relay import REVOKED, Relay
-from tunnel_servlet.web.server import RelayHandler
 
 __all__ = ["RelayLink", "serve_link"]
 
@@ -127,7 +128,7 @@ class RelayLink(LinkProtocol):
 
     def resume_input(self) -> None:
         """Handle the batches that have arrived, then read on."""
-        self._handle_arrived(self._turns.clock())
+        self._handle_arrived(self._turns.meter.began())
 
     # --- HostedLink
 
@@ -163,12 +164,12 @@ class RelayLink(LinkProtocol):
     # --- LinkProtocol
 
     def buffer_updated(self, nbytes: int) -> None:
-        began = self._turns.clock()
+        began = self._turns.meter.began()
         super().buffer_updated(nbytes)
         self._handle_arrived(began)
 
     def message_received(self, data: Buffer) -> None:
-        began = self._turns.clock()
+        began = self._turns.meter.began()
         super().message_received(data)
         self._handle_arrived(began)
 
@@ -245,20 +246,20 @@ class RelayLink(LinkProtocol):
 
     # --- batches
 
-    def _handle_arrived(self, began: float) -> None:
+    def _handle_arrived(self, began: Began) -> None:
         """Handle the batches that have arrived, in parts, until it is the turn of other users, and pump.
 
-        The user pays for the time since `began`, a reading of the turns' clock. If only a small batch has arrived, this
-        time is charged together with that for the batch; otherwise it is charged first.
+        The user pays for the processor time since `began`. If only a small batch has arrived, this time is charged
+        together with that for the batch; otherwise it is charged first.
         """
         user, turns = self.identity.user, self._turns
         if self._arrived and (len(self._arrived) > 1 or len(self._arrived[0]) > _SMALL_BYTES):
             turns.spent_since(user, began)
-            began = turns.clock()
+            began = turns.meter.began()
         has_handled = False
         while self._number and self._arrived and not self.is_over and not turns.is_stopped(user):
             if has_handled:
-                began = turns.clock()
+                began = turns.meter.began()
             has_handled = True
             self._handle_part()
             self._host.pump()
@@ -284,6 +285,8 @@ class RelayLink(LinkProtocol):
     def _account(self) -> None:
         """Charge the user for the bytes that this link has not handled, and limit the time for the rest of a batch."""
         coming = self.state.coming_bytes
+        if not (coming or self._arrived or self._held_bytes):
+            return
         held = coming + sum(map(len, self._arrived))
         if self._place is not None and not self.is_over:
             if held > self._held_bytes and not self._place.hold(held - self._held_bytes):

@@ -1,13 +1,13 @@
 """Stops the input of users who have spent more processor time than they may, until it is their turn again."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from tunnel.clock import now_us
 from tunnel_servlet.access.processor import ProcessorShares
+from tunnel_servlet.web.processor_meter import Began, ProcessorMeter
 
 __all__ = ["REQUEST_US", "UNAUTHENTICATED", "Turns", "UserInput"]
 
@@ -66,9 +66,9 @@ class Turns:
     def __init__(
         self,
         is_exempt: Callable[[str], bool] = lambda user: False,
-        clock: Callable[[], float] = time.thread_time,
+        meter: ProcessorMeter | None = None,
     ) -> None:
-        self.clock = clock  # processor time of this thread for which users pay, in seconds
+        self.meter = meter or ProcessorMeter()
         self._is_exempt = is_exempt
         self._shares = ProcessorShares()
         self._queues: dict[str, _Queue] = {}
@@ -127,10 +127,10 @@ class Turns:
         if cost_us:
             self.spend(user, cost_us)
 
-    def spent_since(self, user: str, began: float) -> int:
-        """Charge the user for the time since `began`, a reading of `clock`, and stop the user's input if the user must
-        wait. Return the time in microseconds."""
-        spent_us = int((self.clock() - began) * 1e6)
+    def spent_since(self, user: str, began: Began) -> int:
+        """Charge the user for the processor time since `began`, and stop the user's input if the user must wait. Return
+        the time in microseconds."""
+        spent_us = int(self.meter.since(began) * 1e6)
         self.spend(user, spent_us)
         return spent_us
 
@@ -142,10 +142,11 @@ class Turns:
 
     def spend(self, user: str, spent_us: int) -> None:
         """Charge the user for this time, and stop the user's input if the user must wait."""
-        spent_us += self._small.pop(user, 0)
+        spent_us += self._small.get(user, 0)
         if spent_us < _SMALL_US:
             self._small[user] = spent_us
             return
+        self._small.pop(user, None)
         if self._is_closed or self._is_exempt(user):
             return
         if not self._in_turn:

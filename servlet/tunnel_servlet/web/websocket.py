@@ -7,9 +7,9 @@ from aiohttp import web
 from tunnel.carriers.websocket_transport import CLOSE_S, WebSocketTransport
 from tunnel.wire import LINK_HEADER_SIZE
 from tunnel_servlet.access.tokens import Identity
+from tunnel_servlet.web.handler import RelayHandler
 from tunnel_servlet.web.relay import Relay
 from tunnel_servlet.web.relay_link import RelayLink
-from tunnel_servlet.web.server import RelayHandler
 from tunnel_servlet.web.websocket_guard import FrameGuard
 
 __all__ = ["MESSAGE_US", "serve_websocket"]

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
+from aiohttp.web import RequestPayloadError
 
+from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, until
 from tests.servlet.web.test_gates import TurnCounter
 from tests.servlet.web.test_server import close, connect
 from tests.support.loops import HANGING_S, in_loop_within
 from tunnel.wire import Attached, Status, StatusCode, decode_envelope
 from tunnel_servlet.access.processor import TURN_US
-from tunnel_servlet.web.bodies import discard
+from tunnel_servlet.web.bodies import discard, read_whole
 from tunnel_servlet.web.running import RunningRelay
 from tunnel_servlet.web.turns import Turns
 
@@ -53,14 +55,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def slow(running: RunningRelay, reads: list[Any], counter: TurnCounter) -> None:
     """Count the chunks that are read in each turn, and let each cost processor time."""
-    clock = [0.0]
+    meter = running.relay.host.turns.meter = FakeMeter()
 
     def note() -> None:
-        clock[0] += READ_US / 1e6
+        meter.seconds += READ_US / 1e6
         counter.note()
 
     reads.append(note)
-    running.relay.host.turns.clock = lambda: clock[0]
 
 
 @pytest.mark.parametrize(("path", "user"), [("/exchange", "nobody"), ("/elsewhere", "bob"), ("/elsewhere", "nobody")])
@@ -144,8 +145,8 @@ async def test_chunks_of_64_bytes_may_fill_the_largest_body() -> None:
 @in_loop_within(HANGING_S)
 async def test_two_users_neither_pays_for_the_wait_for_the_rest_of_a_body() -> None:
     """Others work while the relay waits. A part of the body was read before its request was refused."""
-    loop, clock, charged = asyncio.get_running_loop(), [0.0], list[int]()
-    turns = Turns(clock=lambda: clock[0])
+    loop, meter, charged = asyncio.get_running_loop(), FakeMeter(), list[int]()
+    turns = Turns(meter=meter)
     turns.spend = lambda user, spent_us: charged.append(spent_us)  # type: ignore[method-assign]
     protocol = BaseProtocol(loop)
     protocol.transport = asyncio.Transport()
@@ -155,10 +156,52 @@ async def test_two_users_neither_pays_for_the_wait_for_the_rest_of_a_body() -> N
     discarding = asyncio.ensure_future(discard(content, turns, lambda: "bob", HANGING_S))
     for _ in range(4):
         await asyncio.sleep(0)
-    clock[0] += 0.3
+    meter.seconds += 0.3
     content.feed_data(b"x")
     content.feed_eof()
     await discarding
     assert content.at_eof()
     assert len(charged) == 2
     assert sum(charged) == 0
+
+
+class Connection(BaseProtocol):
+    """A connection from which one reads, until too much waits."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.is_read = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        self.is_read = True
+
+
+@in_loop_within(HANGING_S)
+async def test_a_whole_body_is_read_without_a_pause() -> None:
+    connection = Connection()
+    content = StreamReader(connection, 1000, loop=asyncio.get_running_loop())
+    parts = [bytes([number]) * 3000 for number in range(4)]
+    content.feed_data(parts[0])
+    assert not connection.is_read
+    reading = asyncio.ensure_future(read_whole(content, connection, 12_000))
+    for part in parts[1:]:
+        await asyncio.sleep(0)
+        assert connection.is_read
+        content.feed_data(part)
+    assert connection.is_read
+    assert not reading.done()
+    content.feed_eof()
+    assert await reading == b"".join(parts)
+
+
+@in_loop_within(HANGING_S)
+async def test_a_body_that_has_failed_before_it_is_read_is_an_error_at_once() -> None:
+    connection = Connection()
+    content = StreamReader(connection, 1000, loop=asyncio.get_running_loop())
+    content.feed_data(b"x")
+    content.set_exception(RequestPayloadError("cut"))
+    with pytest.raises(RequestPayloadError):
+        await read_whole(content, connection, 12)

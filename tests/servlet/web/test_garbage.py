@@ -19,9 +19,9 @@ from tests.servlet.web.test_gates import request
 from tests.servlet.web.test_relay_link import linked
 from tests.servlet.web.test_server import close, connect
 from tests.support.loops import run
+from tunnel_servlet.web.handler import RelayHandler
 from tunnel_servlet.web.relay_link import RelayLink
 from tunnel_servlet.web.running import RunningRelay
-from tunnel_servlet.web.server import RelayHandler
 
 BODY = attach_body(7)
 

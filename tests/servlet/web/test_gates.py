@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from aiohttp.web import RequestHandler
 
+from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, settings, until
 from tests.servlet.support import data
 from tests.servlet.web.test_relay_link import linked
@@ -17,8 +18,8 @@ from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.clock import now_us
 from tunnel.wire import Attached, Frame, decode_envelope
 from tunnel_servlet.access.processor import TURN_US
+from tunnel_servlet.web.handler import RelayHandler
 from tunnel_servlet.web.running import RunningRelay
-from tunnel_servlet.web.server import RelayHandler
 from tunnel_servlet.web.turns import REQUEST_US, UNAUTHENTICATED
 
 MANY = 64
@@ -72,7 +73,7 @@ async def test_two_users_requests_that_come_at_once_are_handled_in_turns(
     """This holds whether or not a token has come before on the connections of these requests."""
     async with relay() as running, Client(running) as victim:
         turns = running.relay.host.turns
-        turns.clock = lambda: 0.0  # only the fixed cost of a request counts
+        turns.meter = FakeMeter()  # only the fixed cost of a request counts
         flood = [await connect(running) for _ in range(MANY)]
         body = attach_body(7)
         if known:
@@ -119,14 +120,13 @@ async def test_two_users_connections_that_come_at_once_are_accepted_in_turns(mon
 async def test_two_users_packets_of_all_links_of_a_user_are_handled_in_turns() -> None:
     """A user's links share the user's turn: after a batch on one of them, the other users have their turns."""
     async with relay(settings()) as running, Client(running, "bob") as attacker, Client(running) as victim:
-        clock = [0.0]
-        running.relay.host.turns.clock = lambda: clock[0]
+        meter = running.relay.host.turns.meter = FakeMeter()
         switch = running.relay.host.switch
         handle, counter = switch.link_packets, TurnCounter()
 
         def note(link: int, frames: list[Frame], now: int) -> None:
             counter.note(len(frames))
-            clock[0] += len(frames) * PACKET_US / 1e6
+            meter.seconds += len(frames) * PACKET_US / 1e6
             handle(link, frames, now)
 
         async with linked(running, attacker, "bob", 3) as one, linked(running, attacker, "bob", 4) as two:
@@ -143,13 +143,12 @@ async def test_two_users_packets_of_all_links_of_a_user_are_handled_in_turns() -
 async def test_two_users_a_body_of_tiny_chunks_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte of a chunked body can be a chunk of its own, so that parsing a read of 256 KiB takes 50 ms."""
     async with relay() as running, Client(running) as victim:
-        clock = [0.0]
-        running.relay.host.turns.clock = lambda: clock[0]
+        meter = running.relay.host.turns.meter = FakeMeter()
         counter, parse = TurnCounter(), RequestHandler.data_received
 
         def note(handler: RequestHandler, data: bytes) -> None:
             counter.note(len(data))
-            clock[0] += len(data) / 2e6
+            meter.seconds += len(data) / 2e6
             parse(handler, data)
 
         monkeypatch.setattr(RequestHandler, "data_received", note)
@@ -224,15 +223,14 @@ async def test_two_users_too_much_data_that_waits_for_a_turn_ends_the_connection
     """Data that waits unparsed is charged like an unfinished body. Other users keep their room."""
     config = settings(limits={"waiting_bytes_max": 60_000}, switch={"body_bytes_max": 20_000})
     async with relay(config) as running, Client(running) as victim:
-        clock = [0.0]
-        running.relay.host.turns.clock = lambda: clock[0]
+        meter = running.relay.host.turns.meter = FakeMeter()
         reader, writer = await connect(running)
         writer.write(request(attach_body(7), "bob"))
         await answer(reader)
         parse = RequestHandler.data_received
 
         def costly(handler: RequestHandler, data: bytes) -> None:
-            clock[0] += 10.0
+            meter.seconds += 10.0
             parse(handler, data)
 
         monkeypatch.setattr(RequestHandler, "data_received", costly)

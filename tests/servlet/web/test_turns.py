@@ -5,19 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import until
 from tests.support.loops import in_loop
 from tunnel_servlet.web.turns import Turns
-
-
-class Clock:
-    """Processor time that only the test spends."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Input:
@@ -38,15 +29,15 @@ class Input:
 
 
 def spend(turns: Turns, user: str, seconds: float) -> None:
-    began = turns.clock()
-    assert isinstance(turns.clock, Clock)
-    turns.clock.now += seconds
+    assert isinstance(turns.meter, FakeMeter)
+    began = turns.meter.began()
+    turns.meter.seconds += seconds
     turns.spent_since(user, began)
 
 
 @in_loop
 async def test_two_users_one_whose_turn_is_over_waits_for_the_other() -> None:
-    turns, log = Turns(clock=Clock()), list[str]()
+    turns, log = Turns(meter=FakeMeter()), list[str]()
     eve = [Input(turns, "eve", log, 2) for _ in range(2)]
     spend(turns, "eve", 0.011)
     assert log == ["eve stops"] * 2
@@ -67,7 +58,7 @@ async def test_two_users_one_whose_turn_is_over_waits_for_the_other() -> None:
 
 @in_loop
 async def test_two_users_a_debt_delays_its_user_alone() -> None:
-    turns, log = Turns(clock=Clock()), list[str]()
+    turns, log = Turns(meter=FakeMeter()), list[str]()
     spend(turns, "eve", 0.5)
     waiting = [asyncio.ensure_future(turns.admitted("eve")) for _ in range(2)]
     await turns.admitted("ann")
@@ -81,7 +72,7 @@ async def test_two_users_a_debt_delays_its_user_alone() -> None:
 
 @in_loop
 async def test_two_users_those_who_waited_do_not_all_go_on_in_one_turn() -> None:
-    turns, passed, first = Turns(clock=Clock()), list[int](), asyncio.Event()
+    turns, passed, first = Turns(meter=FakeMeter()), list[int](), asyncio.Event()
     turns.spend("eve", 25_000)
 
     async def ask(number: int) -> None:
@@ -101,7 +92,7 @@ async def test_two_users_those_who_waited_do_not_all_go_on_in_one_turn() -> None
 
 @in_loop
 async def test_users_who_carry_packets_of_others_are_exempt() -> None:
-    turns = Turns(lambda user: user == "exits", clock=Clock())
+    turns = Turns(lambda user: user == "exits", FakeMeter())
     spend(turns, "exits", 10.0)
     assert not turns.is_stopped("exits")
 
@@ -109,7 +100,7 @@ async def test_users_who_carry_packets_of_others_are_exempt() -> None:
 @in_loop
 async def test_two_users_the_sources_of_one_payer_take_turns() -> None:
     """However many inputs one source has, an input of another source that has the same payer waits for only one."""
-    turns, log = Turns(clock=Clock()), list[str]()
+    turns, log = Turns(meter=FakeMeter()), list[str]()
     turns.spend("@unauthenticated", 25_000)
     flood = [Input(turns, "@unauthenticated", log) for _ in range(40)]
     late = Input(turns, "@unauthenticated", log)
@@ -129,7 +120,7 @@ async def test_two_users_the_sources_of_one_payer_take_turns() -> None:
 
 @in_loop
 async def test_two_users_inputs_go_on_a_few_in_each_turn() -> None:
-    turns, log = Turns(clock=Clock()), list[str]()
+    turns, log = Turns(meter=FakeMeter()), list[str]()
     turns.spend("eve", 25_000)
     inputs = [Input(turns, "eve", log, 1) for _ in range(20)]
     sizes = [0]
@@ -147,7 +138,7 @@ async def test_two_users_inputs_go_on_a_few_in_each_turn() -> None:
 
 @in_loop
 async def test_two_users_a_user_takes_over_what_an_unauthenticated_client_was_charged() -> None:
-    turns = Turns(clock=Clock())
+    turns = Turns(meter=FakeMeter())
     turns.spend("@unauthenticated", 19_000)
     turns.move("@unauthenticated", "eve", 19_000)
     turns.spend("eve", 2_000)
@@ -160,7 +151,7 @@ async def test_two_users_a_user_takes_over_what_an_unauthenticated_client_was_ch
 
 @in_loop
 async def test_a_request_that_comes_later_goes_on_after_those_that_wait() -> None:
-    turns, passed = Turns(clock=Clock()), list[int]()
+    turns, passed = Turns(meter=FakeMeter()), list[int]()
     turns.spend("eve", 25_000)
 
     async def ask(number: int) -> None:
@@ -186,7 +177,7 @@ def test_two_users_an_input_that_fails_does_not_hold_up_the_others() -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
-        turns, log = Turns(clock=Clock()), list[str]()
+        turns, log = Turns(meter=FakeMeter()), list[str]()
         BrokenInput(turns, "eve", log, 1)
         others = [Input(turns, "eve", log, 1) for _ in range(20)]
         turns.spend("eve", 30_000)

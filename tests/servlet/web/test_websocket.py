@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import KEYS, TOKENS, Client, relay, settings, until
 from tests.servlet.support import accepted, connect, data, kinds
 from tests.servlet.web.test_gates import TurnCounter
@@ -333,7 +334,7 @@ async def test_two_users_a_message_that_does_not_arrive_in_time_ends_the_websock
 async def test_two_users_a_flood_of_pings_is_charged_and_handled_in_turns() -> None:
     async with relay() as running, Client(running, "bob") as victim:
         turns = running.relay.host.turns
-        turns.clock = lambda: 0.0  # only the fixed cost of a message counts
+        turns.meter = FakeMeter()  # only the fixed cost of a message counts
         counter = TurnCounter()
         spend, answered = turns.spend, asyncio.Event()
 

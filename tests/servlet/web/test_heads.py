@@ -1,0 +1,148 @@
+"""Requests that are parsed at once, because only their heads take time to parse."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp.web import RequestHandler
+
+from tests.servlet.rig import attach_body, relay, until
+from tests.servlet.web.test_gates import request
+from tests.servlet.web.test_server import answer, close, connect
+from tests.servlet.web.test_websocket import BINARY, PING, frame, raw
+from tests.support.loops import HANGING_S, in_loop_within
+from tunnel_servlet.web.heads import is_plain
+
+PIECE_BYTES = 4096
+TINY = b"1\r\nx\r\n"
+LINE = b"POST /exchange HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        LINE + b"Content-Length: 5\r\n\r\nhello",
+        LINE + b"Host: a\r\nCONTENT-LENGTH:\t5 \r\nAccept: */*\r\n\r\nhel",
+        b"PUT / HTTP/1.0\r\nContent-Length: 0\r\n\r\n",
+        LINE + b"Content-Length: 9000\r\n\r\n" + bytes(9000),
+    ],
+)
+def test_a_request_with_a_body_of_stated_length_is_plain(data: bytes) -> None:
+    assert is_plain(data, PIECE_BYTES)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        LINE,
+        LINE + b"Content-Length: 5\r\n",
+        LINE + b"Content-Length: 4\r\n\r\nhello",  # what follows the body can be anything
+        LINE + b"\r\nContent-Length: 5\r\n\r\nhello",
+        LINE + b"Content-Length: -5\r\n\r\n",
+        LINE + b"Content-Length: 5, 6\r\n\r\nhello",
+        LINE + b"X-Content-Length: 5\r\n\r\nhello",
+        LINE + b"Content-Length: 9999\r\nTransfer-Encoding: chunked\r\n\r\n" + TINY,
+        LINE + b"transfer-encoding : chunked\r\nContent-Length: 9999\r\n\r\n" + TINY,
+        LINE + b"Content-Length: 9999\r\nUPGRADE: websocket\r\n\r\n" + TINY,
+        LINE + b"X: %b\r\nContent-Length: 5\r\n\r\nhello" % bytes(PIECE_BYTES),
+        b"\r\n" + LINE + b"Content-Length: 5\r\n\r\nhello",  # the end of a head that began before
+        b"1e\r\n\r\nContent-Length: 9999\r\n\r\n" + TINY,
+        b"x POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello",
+        b"POST / HTTP/2\r\nContent-Length: 5\r\n\r\nhello",
+    ],
+)
+def test_other_data_may_be_costly(data: bytes) -> None:
+    assert not is_plain(data, PIECE_BYTES)
+
+
+class Parsed:
+    """The sizes of the data that aiohttp parses at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        parse = RequestHandler.data_received
+
+        def note(handler: RequestHandler, data: bytes) -> None:
+            self.sizes.append(len(data))
+            parse(handler, data)
+
+        monkeypatch.setattr(RequestHandler, "data_received", note)
+
+    async def until(self, total: int) -> None:
+        """Wait until this number of bytes has been parsed."""
+        await until(lambda: sum(self.sizes) >= total)
+
+
+@in_loop_within(HANGING_S)
+async def test_a_plain_request_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relay() as running:
+        parsed = Parsed(monkeypatch)
+        reader, writer = await connect(running)
+        body = attach_body(7) + bytes(20_000)
+        writer.write(request(body, "bob"))
+        assert (await answer(reader))[0] == 400  # the body is no envelope
+        assert len(body) < parsed.sizes[0]
+        await close(writer)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"Transfer-Encoding: chunked\r\nX: ",
+        b"Content-Length: 0\r\nX: ",
+        b"Content-Length: 0\r\n",
+    ],
+)
+@in_loop_within(HANGING_S)
+async def test_two_users_a_head_that_claims_to_be_plain_is_refused_before_its_chunks_are_parsed(
+    begin: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head comes in two parts. The second looks like a plain request whose body holds thousands of chunks."""
+    async with relay() as running:
+        parsed = Parsed(monkeypatch)
+        reader, writer = await connect(running)
+        writer.write(request(attach_body(7), "bob"))
+        await answer(reader)
+        writer.write(LINE + begin)
+        await parsed.until(len(request(attach_body(7), "bob") + LINE + begin))
+        writer.write(LINE + b"Content-Length: 99999\r\n\r\n" + TINY * 5000)
+        assert b" 400 " in (await reader.read(-1)).partition(b"\r\n")[0]
+        writer.close()
+
+
+FAKE = LINE + b"Content-Length: 99999\r\n\r\n"
+
+
+@pytest.mark.parametrize("split", [0, 2, 2 + len(b"%x\r\n" % len(FAKE))])
+@in_loop_within(HANGING_S)
+async def test_two_users_chunks_that_claim_to_be_a_plain_request_are_parsed_in_pieces(
+    split: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first data lacks the last line of the head, the first chunk, or the content of this chunk."""
+    async with relay() as running:
+        reader, writer = await connect(running)
+        writer.write(request(attach_body(7), "bob"))
+        await answer(reader)
+        head = request(b"", "bob").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")[:-2]
+        chunks = b"\r\n%x\r\n%b\r\n" % (len(FAKE), FAKE) + TINY * 5000
+        parsed = Parsed(monkeypatch)
+        writer.write(head + chunks[:split])
+        await parsed.until(len(head) + split)
+        writer.write(chunks[split:])
+        await parsed.until(20_000)
+        assert max(parsed.sizes) <= PIECE_BYTES
+        writer.transport.abort()
+
+
+@in_loop_within(HANGING_S)
+async def test_two_users_frames_that_claim_to_be_a_plain_request_are_parsed_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with relay() as running, raw(running, "bob") as (_, writer):
+        parsed = Parsed(monkeypatch)
+        begin = frame(BINARY, size=len(FAKE))
+        writer.write(begin)
+        await parsed.until(len(begin))
+        writer.write(FAKE + frame(PING) * 5000)
+        await parsed.until(20_000)
+        assert max(parsed.sizes) <= PIECE_BYTES
