@@ -19,12 +19,13 @@ from loadtests.diagnosis.cases import CASES, INVENTED
 from loadtests.diagnosis.play import folder_of, play
 from tests.analysis.settings import SETTINGS
 from tunnel.analysis import counts, flow, hole_queries, holes, limits, network, stalls, tables, timing
-from tunnel.analysis.analyse import Analysis, analyse
+from tunnel.analysis.analyse import analyse
 from tunnel.analysis.blame import blames
 from tunnel.analysis.expressions import percentiles
 from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.ledger import Ledger, open_ledger
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.session import make_session
 from tunnel.analysis.verdict import verdict
 

@@ -24,11 +24,12 @@ from tests.analysis.settings import SETTINGS
 from tests.analysis.stalls import write_silences
 from tests.analysis.truth import simulate
 from tunnel.analysis import counts, flow, hole_queries, holes, network, stalls, tables, timing
-from tunnel.analysis.analyse import Analysis, analyse
+from tunnel.analysis.analyse import analyse
 from tunnel.analysis.folders import LocalFolder
 from tunnel.analysis.ingest import compact, read_events
 from tunnel.analysis.ledger import Intake, Ledger, open_ledger
 from tunnel.analysis.report import render
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.session import make_session
 
 __all__ = ["Found", "main", "stalls_in"]

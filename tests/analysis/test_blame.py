@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.blame import Blame, Trouble, blames, lived_us, trouble_of
 from tunnel.analysis.families import FAMILIES, OF_LIMIT, OF_STALL
 from tunnel.analysis.limits import LIMITS
+from tunnel.analysis.result import Analysis
 
 STALL_OF = {family: why for why, family in OF_STALL.items()}
 WINDOW = 128 * 1024

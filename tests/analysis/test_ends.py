@@ -7,8 +7,8 @@ import pytest
 
 from tests.analysis.ends import BYTES, CUT, ENDS, PACKETS, PAYLOAD, RECEIPT_US, TRIP_US, stream_of
 from tests.analysis.job import Found
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.figures import key_figures
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.verdict import verdict
 
 pytestmark = pytest.mark.timeout(1600)

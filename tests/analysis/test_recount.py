@@ -6,8 +6,8 @@ import pytest
 
 from tests.analysis.job import Found
 from tests.analysis.recount import Recount, recount
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.blame import blames, lived_us
+from tunnel.analysis.result import Analysis
 
 pytestmark = pytest.mark.timeout(1600)
 

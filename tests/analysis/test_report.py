@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.job import Found
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.blame import blames
 from tunnel.analysis.families import FAMILIES
 from tunnel.analysis.report import render
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.svg import Axis, Series, bars, plot
 from tunnel.analysis.verdict import verdict
 from tunnel.traces import TraceLevel

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.families import FAMILIES
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.verdict import unknowns, verdict
 from tunnel.analysis.words import CAUSES
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
-import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,62 +24,18 @@ from tunnel.analysis import (
 )
 from tunnel.analysis.kept import kept
 from tunnel.analysis.ledger import Intake
+from tunnel.analysis.result import BUCKET_US, Analysis, Rows
 
-__all__ = ["Analysis", "analyse"]
+__all__ = ["analyse"]
 
-Rows = list[dict[str, Any]]
 WORST = 6  # streams that get a graph
 WORST_LISTED = 20
 STALLS_LISTED = 30
 _SHORT_BUCKETS_US = (100_000, 1_000_000)
-_LONG_BUCKETS_US = (counts.BUCKET_US, 60_000_000, 600_000_000, 3_600_000_000, 86_400_000_000)
+_LONG_BUCKETS_US = (BUCKET_US, 60_000_000, 600_000_000, 3_600_000_000, 86_400_000_000)
 _BUCKETS = 1_000  # largest number of time buckets, except for a trace of years
 
 Progress = Callable[[str], None]
-
-
-class Analysis(msgspec.Struct):
-    """The results that the report shows and `--json` prints; each table is a list of rows."""
-
-    begin_us: int = 0
-    end_us: int = 0
-    bucket_us: int = counts.BUCKET_US
-    """The unit of everything shown over time: ten seconds, less for a short trace and more for one of hours."""
-    wall_us: int | None = None
-    """The wall clock (microseconds since 1970) when the common clock of all times was at zero."""
-    problems: Rows = []
-    """The files with problems."""
-    files: Rows = []
-    writers: Rows = []
-    retransmissions: Rows = []
-    goodput: Rows = []
-    exchanges: Rows = []
-    absences: int = 0
-    """How often an endpoint lost its relay."""
-    batches: Rows = []
-    moved: Rows = []
-    faults: Rows = []
-    totals: dict[str, Any] = {}
-    gilbert: dict[str, Any] = {}
-    bursts: Rows = []
-    spurious: Rows = []
-    recovery: Rows = []
-    loss_stages: Rows = []
-    lost_ranges: Rows = []
-    trips: dict[str, Any] = {}
-    """The round trips of all streams, from sending to acknowledgement."""
-    receipts: dict[str, Any] = {}
-    """The times from receipt to acknowledgement of all streams, from which the transport computes its RTO."""
-    trip_values: Rows = []
-    trips_over_time: Rows = []
-    timers: Rows = []
-    limits: dict[str, Any] = {}
-    """The time for which the senders of all streams were not stalled, by limit, and the largest window."""
-    stalls: Rows = []
-    longest_stalls: Rows = []
-    worst: Rows = []
-    points: dict[str, Rows] = {}
-    """The points of the time–sequence graphs of the worst streams, by stream."""
 
 
 def analyse(

@@ -7,9 +7,9 @@ flight. Where the trace shows a cause that made the carrier or the path slow, th
 from collections import Counter
 from typing import NamedTuple
 
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.families import OF_LIMIT, OF_STALL
 from tunnel.analysis.limits import LIMITS
+from tunnel.analysis.result import Analysis
 from tunnel.traces.record import TraceEvent
 
 __all__ = ["Blame", "Trouble", "blames", "lived_us", "trouble_of"]

@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
+from tunnel.analysis import kept_result
 from tunnel.analysis.failures import JobError, NoTracesError, SetupError, failure_of
 from tunnel.analysis.folders import Folder, LocalFolder, UnusableError, local_path
-from tunnel.analysis.intake import compressed_bytes
+from tunnel.analysis.intake import compressed_bytes, intake_of_all
 from tunnel.analysis.launch import running_spark
 from tunnel.analysis.ledger import Ledger, LedgerError, open_ledger
+from tunnel.analysis.result import Analysis
 from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of, may_escape
 from tunnel.exit_codes import EXIT_CODES, INTERNAL, OK
 
@@ -124,7 +126,7 @@ class _Opened:
 def _opened(options: argparse.Namespace) -> Iterator[_Opened]:
     """Lock the tables and start Spark. Tables on this machine are locked first, because Spark takes seconds."""
     traces = local_path(options.directory)
-    place = options.tables or f"{options.directory.rstrip('/')}/{_WORK}"
+    place = _tables(options)
     tables = local_path(place)
     brief = traces is not None and compressed_bytes(LocalFolder(traces)) < _BRIEF_BYTES
     with ExitStack() as lock:
@@ -135,6 +137,10 @@ def _opened(options: argparse.Namespace) -> Iterator[_Opened]:
                 ledger = lock.enter_context(open_ledger(_folder(session, place)))
             with lock:
                 yield _Opened(session, found, ledger, lock)
+
+
+def _tables(options: argparse.Namespace) -> str:
+    return str(options.tables or f"{options.directory.rstrip('/')}/{_WORK}")
 
 
 def _folder(session: Any, place: str) -> Folder:
@@ -158,16 +164,7 @@ def _started(options: argparse.Namespace, *, brief: bool) -> Iterator[Any]:
 
 
 def _report(options: argparse.Namespace) -> int:
-    with _opened(options) as opened:
-        from tunnel.analysis.analyse import analyse
-        from tunnel.analysis.ingest import compact, read_events
-
-        intake = compact(opened.session, opened.traces, opened.ledger, _progress)
-        opened.lock.close()  # no longer needed: no command changes the tables that the ledger names now
-        try:
-            result = analyse(opened.session, read_events(opened.session, opened.ledger), intake, _progress)
-        except Exception as error:  # the classes differ between versions of Spark, and some are of Java
-            raise failure_of(error, "no report was written") from error
+    result = _kept(options) or _analysed(options)
     from tunnel.analysis.report import render
 
     output = Path(options.output)
@@ -181,6 +178,35 @@ def _report(options: argparse.Namespace) -> int:
 
         print("\n".join([*verdict(result), f"The report is in {output}."]))
     return OK
+
+
+def _kept(options: argparse.Namespace) -> Analysis | None:
+    """Return the result of the last report, if the traces and tables are on this machine and have not changed."""
+    traces, tables = local_path(options.directory), local_path(_tables(options))
+    if traces is None or tables is None:
+        return None
+    ledger = Ledger(LocalFolder(tables))
+    intake = intake_of_all(LocalFolder(traces), ledger)
+    return None if intake is None else kept_result.find(ledger, intake)
+
+
+def _analysed(options: argparse.Namespace) -> Analysis:
+    """Add new traces to the tables, and return the result of the analysis, which is kept for the next report."""
+    with _opened(options) as opened:
+        from tunnel.analysis.analyse import analyse
+        from tunnel.analysis.ingest import compact, read_events
+
+        intake = compact(opened.session, opened.traces, opened.ledger, _progress)
+        opened.lock.close()  # no longer needed: no command changes the tables that the ledger names now
+        found = kept_result.find(opened.ledger, intake)
+        if found is not None:
+            return found
+        try:
+            result = analyse(opened.session, read_events(opened.session, opened.ledger), intake, _progress)
+        except Exception as error:  # the classes differ between versions of Spark, and some are of Java
+            raise failure_of(error, "no report was written") from error
+        kept_result.keep(opened.ledger, intake, result)
+    return kept_result.plain(result)
 
 
 def _compact(options: argparse.Namespace) -> int:

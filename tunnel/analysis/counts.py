@@ -8,12 +8,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tunnel.analysis.expressions import SEQUENCED, dropped_at_relay, percentiles
+from tunnel.analysis.result import BUCKET_US
 from tunnel.analysis.schema import CORRUPT
 from tunnel.traces.record import TraceEvent
 
-__all__ = ["BUCKET_US", "details_of", "file_health", "sums_of"]
-
-BUCKET_US = 10_000_000
+__all__ = ["details_of", "file_health", "sums_of"]
 
 
 def file_health(events: DataFrame) -> DataFrame:

@@ -1,7 +1,7 @@
 """The key figures, which the report shows first. A figure that the trace does not tell is shown as a dash."""
 
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.blame import lived_us
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.words import bits, count, duration, percent
 
 __all__ = ["key_figures"]

@@ -20,7 +20,7 @@ from tunnel.analysis.known import Known, part_of
 from tunnel.analysis.ledger import Entry, Intake, Ledger, Part, TraceFile, key_of
 from tunnel.traces.salvage import PLAIN_SUFFIX, SUFFIX, Findings, examine
 
-__all__ = ["Added", "Append", "add_new", "compressed_bytes", "trace_files", "unfinished_files"]
+__all__ = ["Added", "Append", "add_new", "compressed_bytes", "intake_of_all", "trace_files", "unfinished_files"]
 
 _PLAIN_RATIO = 10  # the size of plain lines, relative to the same lines compressed with zstd
 _BLANK = (b"\n\n", b"\n ", b"\n\t", b"\n\r")
@@ -92,9 +92,8 @@ def add_new(traces: Folder, ledger: Ledger, append: Append) -> Intake:
     raises SetupError. The next call then begins again. A file that changes while it is read is looked at again, and a
     copy of it is read.
     """
-    seen = {(entry.file.name, entry.file.size_bytes, entry.file.changed_ns) for entry in ledger.entries}
     restless: set[str] = set()
-    while files := [file for file in trace_files(traces) + unfinished_files(traces) if file not in seen]:
+    while files := _new_files(traces, ledger):
         staged, data = ledger.begin()
         batch = _batch(traces, ledger, staged, files, restless)
         added = append(list(batch.expected), data) if batch.expected else {}
@@ -110,6 +109,20 @@ def add_new(traces: Folder, ledger: Ledger, append: Append) -> Intake:
             break
         restless |= changed
         ledger.folder.remove(data)
+    return _present(traces, ledger)
+
+
+def intake_of_all(traces: Folder, ledger: Ledger) -> Intake | None:
+    """Return all findings if no file is new and none has changed. Return None otherwise."""
+    return None if _new_files(traces, ledger) else _present(traces, ledger)
+
+
+def _new_files(traces: Folder, ledger: Ledger) -> list[FileStatus]:
+    seen = {(entry.file.name, entry.file.size_bytes, entry.file.changed_ns) for entry in ledger.entries}
+    return [file for file in trace_files(traces) + unfinished_files(traces) if file not in seen]
+
+
+def _present(traces: Folder, ledger: Ledger) -> Intake:
     intake = ledger.intake
     intake.files = [file for file in intake.files if not _has_vanished(file, traces)]
     return intake

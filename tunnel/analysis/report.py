@@ -3,8 +3,8 @@
 from html import escape
 
 from tunnel.analysis import pieces, sections
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.figures import key_figures
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.style import STYLE
 from tunnel.analysis.verdict import verdict
 from tunnel.analysis.words import count, duration, wall_time

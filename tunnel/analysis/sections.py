@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.pieces import Column, Section, figure, pair, table
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.stalls_section import limits, stalls
 from tunnel.analysis.streams_section import worst_streams
 from tunnel.analysis.svg import Axis, Series, bars, plot

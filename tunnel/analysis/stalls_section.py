@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.blame import blames, lived_us
 from tunnel.analysis.families import FAMILIES
 from tunnel.analysis.pieces import Column, Section, figure, table
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.svg import bars
 from tunnel.analysis.words import CAUSES, STALLS, count, duration, percent
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.flow import ACKED, RECEIVED, SENT
 from tunnel.analysis.pieces import Column, Section, figure, table
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.svg import Axis, Series, plot
 from tunnel.analysis.words import STALLS, bits, count, duration, percent, size
 

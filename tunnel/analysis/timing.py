@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 from tunnel.analysis.expressions import CLOSE, FINISH, percentiles
 from tunnel.analysis.flow import ACKED, ANSWERED, ASKED, ENDED, SENT
 from tunnel.analysis.limits import LIMITS, limit_before
+from tunnel.analysis.result import BUCKET_US
 
 __all__ = [
     "busy_us",
@@ -18,7 +19,6 @@ __all__ = [
 
 _SHARES = (0.5, 0.95, 0.99)
 STALL_MIN_US = 1_000
-BUCKET_US = 10_000_000
 PATIENCE_US = 500_000  # allowed for the answer to a CONNECT while no round trip is known
 ACK_DELAY_US = 25_000  # PROTOCOL 4.3: the longest time for which a receiver delays an acknowledgement
 

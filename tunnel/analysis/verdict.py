@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from tunnel.analysis.analyse import Analysis
 from tunnel.analysis.blame import Blame, blames, lived_us, trouble_of
 from tunnel.analysis.families import FAMILIES
+from tunnel.analysis.result import Analysis
 from tunnel.analysis.words import CAUSES, count, duration, percent, size
 
 __all__ = ["unknowns", "verdict"]
