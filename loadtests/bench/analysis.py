@@ -1,10 +1,11 @@
 """The time from trace files to a finished report, for 0.1 to 20 million events: `python -m loadtests.bench.analysis`.
 
-A simulated run with losses is repeated, shifted in time and with other ids, until it has the wanted number of events.
-Then `tunnel-traces report` runs as a user would run it; once more over the same traces, for which the first run has
-kept the result; and a third time with one more small trace file, so that everything is computed again from the tables.
-Wall time, processor time and memory include the Java process that it starts. With --skewed, each trace is also made
-with nine tenths of its events in one connection, and the times are compared.
+A simulated run with losses is repeated, with later times and other ids, until it has the wanted number of events. Then
+`tunnel-traces report` runs three times, as a user would run it. `first` reads all traces. `again` has the same traces,
+and finds the result that `first` has stored. `grown` has one more small trace file, so that everything is computed
+again from the tables. Wall time, processor time and memory include the Java process, if the report starts one; the
+last two are sampled every half second. With --skewed, each trace is also made with nine tenths of its events in one
+connection, and the times are compared.
 """
 
 import argparse
@@ -143,8 +144,8 @@ def measure(traces: Path, master: str, limit_s: float) -> dict[str, Any]:
         process = subprocess.Popen([*command, "--master", master], stdout=log, stderr=subprocess.STDOUT)
     cpu_s, peak = 0.0, 0
     while process.poll() is None:
-        now_s, size = _usage(_tree(process.pid))
-        cpu_s, peak = max(cpu_s, now_s), max(peak, size)
+        used_s, size = _usage(_tree(process.pid))
+        cpu_s, peak = max(cpu_s, used_s), max(peak, size)
         if time.monotonic() - started > limit_s:
             for pid in reversed(_tree(process.pid)):
                 subprocess.run(["kill", str(pid)], check=False)
@@ -162,7 +163,7 @@ def measure(traces: Path, master: str, limit_s: float) -> dict[str, Any]:
 def _measured(
     seed: list[TraceRecord], traces: Path, events: int, spread: str, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Run the report over some traces, over the same, and over more; return the row of the result, and print it."""
+    """Run the report three times (`RUNS`). Return the row of results, and print it unless JSON is wanted."""
     runs = {name: measure(traces, options.master, options.limit) for name in RUNS[:2]}
     repeat([_shifted(each, events) for each in seed[:MORE]], traces / "more", MORE)
     runs |= {RUNS[2]: measure(traces, options.master, options.limit)}
@@ -190,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="millions of events (default: 0.1 1 5 20)",
     )
     parser.add_argument("--skewed", action="store_true", help="also with 90 %% of the events in one connection")
-    parser.add_argument("--master", default="local[2]", metavar="URL", help="master of Spark (default: local[2])")
+    parser.add_argument("--master", default="local[2]", metavar="URL", help="the Spark master (default: local[2])")
     parser.add_argument(
         "--limit", type=float, default=900.0, metavar="S", help="stop a run after S seconds (default: 900)"
     )

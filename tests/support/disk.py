@@ -41,9 +41,11 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
+import pytest
+
 from tests.support.power import ROOT, Act, Crash, Directory, Mark, Step, replay, tree_of
 
-__all__ = ["RecordedDisk"]
+__all__ = ["RecordedDisk", "recorded_syncs"]
 
 _T = TypeVar("_T")
 _Name: TypeAlias = "str | os.PathLike[str]"
@@ -282,3 +284,16 @@ class RecordedDisk:
         with self._lock:
             self._real.mkdir(path, mode)
             self._entries.append(self._named(Act.MAKE_DIRECTORY, name, self._new(name)))
+
+
+def recorded_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that collects the paths of the files and directories that are synced from now on."""
+    found: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found

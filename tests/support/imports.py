@@ -45,7 +45,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.traces": ("tunnel.traces.record", "tunnel.clock"),
     "tunnel.traces.record": (),
     "tunnel.messages": ("face",),
-    "tunnel.analysis": ("tunnel.traces", "tunnel.command_line", "tunnel.exit_codes"),
+    "tunnel.analysis": ("tunnel.traces", "tunnel.command_line", "tunnel.durable_files", "tunnel.exit_codes"),
     "tunnel_servlet.switch": _SANS_IO_RELAY,
     "tunnel_servlet.access": ("tunnel_servlet.switch.decisions", *_SANS_IO_RELAY),
     "tunnel_servlet.config": ("tunnel_servlet.access", "tunnel_servlet.switch", *_SANS_IO_RELAY),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tunnel.analysis import kept_result
+from tunnel.analysis import result_cache
 from tunnel.analysis.failures import JobError, NoTracesError, SetupError, failure_of
 from tunnel.analysis.folders import Folder, LocalFolder, UnusableError, local_path
 from tunnel.analysis.intake import compressed_bytes, intake_of_all
@@ -164,7 +164,7 @@ def _started(options: argparse.Namespace, *, brief: bool) -> Iterator[Any]:
 
 
 def _report(options: argparse.Namespace) -> int:
-    result = _kept(options) or _analysed(options)
+    result = _stored(options) or _analysed(options)
     from tunnel.analysis.report import render
 
     output = Path(options.output)
@@ -180,33 +180,33 @@ def _report(options: argparse.Namespace) -> int:
     return OK
 
 
-def _kept(options: argparse.Namespace) -> Analysis | None:
+def _stored(options: argparse.Namespace) -> Analysis | None:
     """Return the result of the last report, if the traces and tables are on this machine and have not changed."""
     traces, tables = local_path(options.directory), local_path(_tables(options))
     if traces is None or tables is None:
         return None
     ledger = Ledger(LocalFolder(tables))
     intake = intake_of_all(LocalFolder(traces), ledger)
-    return None if intake is None else kept_result.find(ledger, intake)
+    return None if intake is None else result_cache.load(ledger, intake)
 
 
 def _analysed(options: argparse.Namespace) -> Analysis:
-    """Add new traces to the tables, and return the result of the analysis, which is kept for the next report."""
+    """Add new traces to the tables, and return the result of the analysis, which is stored for the next report."""
     with _opened(options) as opened:
         from tunnel.analysis.analyse import analyse
         from tunnel.analysis.ingest import compact, read_events
 
         intake = compact(opened.session, opened.traces, opened.ledger, _progress)
         opened.lock.close()  # no longer needed: no command changes the tables that the ledger names now
-        found = kept_result.find(opened.ledger, intake)
+        found = result_cache.load(opened.ledger, intake)
         if found is not None:
             return found
         try:
             result = analyse(opened.session, read_events(opened.session, opened.ledger), intake, _progress)
         except Exception as error:  # the classes differ between versions of Spark, and some are of Java
             raise failure_of(error, "no report was written") from error
-        kept_result.keep(opened.ledger, intake, result)
-    return kept_result.plain(result)
+        result_cache.store(opened.ledger, intake, result)
+    return result_cache.as_loaded(result)
 
 
 def _compact(options: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ It is handled without Java. Every other URI belongs to Hadoop (`tunnel.analysis.
 scheme, so that its default file system does not matter.
 """
 
-import errno
 import fcntl
 import os
 import re
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
+
+from tunnel.durable_files import make_directory
 
 __all__ = [
     "FileStatus",
@@ -171,16 +172,7 @@ class LocalFolder:
         return (self.path / name).read_bytes()
 
     def make(self, name: str = "") -> None:
-        path = self.path / name
-        wanted = [path, *(above for above in path.parents if not above.exists())]
-        for each in reversed(wanted):
-            each.mkdir(exist_ok=True)
-            # Sync the name even if the folder existed: the process that created it may have died before it did so.
-            try:
-                _sync(each.parent)
-            except OSError as error:  # the folder above may be one that we cannot read, or that cannot be synced
-                if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
-                    raise
+        make_directory(self.path / name)
 
     def write(self, name: str, content: bytes) -> None:
         with (self.path / name).open("xb") as file:

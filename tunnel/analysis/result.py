@@ -7,7 +7,7 @@ import msgspec
 __all__ = ["BUCKET_US", "Analysis", "Rows"]
 
 Rows = list[dict[str, Any]]
-BUCKET_US = 10_000_000  # the unit of values over time, unless the trace is short or very long
+BUCKET_US = 10_000_000  # the width of a bucket of time, unless the trace is short or very long
 
 
 class Analysis(msgspec.Struct):
@@ -16,7 +16,7 @@ class Analysis(msgspec.Struct):
     begin_us: int = 0
     end_us: int = 0
     bucket_us: int = BUCKET_US
-    """The unit of everything shown over time: ten seconds, less for a short trace and more for one of hours."""
+    """The width of the buckets of time: ten seconds, less for a short trace and more for one of hours."""
     wall_us: int | None = None
     """The wall clock (microseconds since 1970) when the common clock of all times was at zero."""
     problems: Rows = []
@@ -39,14 +39,14 @@ class Analysis(msgspec.Struct):
     loss_stages: Rows = []
     lost_ranges: Rows = []
     trips: dict[str, Any] = {}
-    """The round trips of all streams, from sending to acknowledgement."""
+    """For all streams together: round trips, from sending to acknowledgement."""
     receipts: dict[str, Any] = {}
-    """The times from receipt to acknowledgement of all streams, from which the transport computes its RTO."""
+    """For all streams together: times from receipt to acknowledgement, from which the transport computes its RTO."""
     trip_values: Rows = []
     trips_over_time: Rows = []
     timers: Rows = []
     limits: dict[str, Any] = {}
-    """The time for which the senders of all streams were not stalled, by limit, and the largest window."""
+    """For all streams together: the time outside stalls, by the limit that applied, and the largest window."""
     stalls: Rows = []
     longest_stalls: Rows = []
     worst: Rows = []

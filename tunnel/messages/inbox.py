@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
+from tunnel.durable_files import write_atomically
 from tunnel.messages.calls import CallHandler
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.life import Closeable
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.outbox import FENCED, GAP, outbox_handlers
-from tunnel.messages.segments import write_atomically
 
 __all__ = ["Inbox", "InboxRecord"]
 

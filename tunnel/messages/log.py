@@ -23,18 +23,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from tunnel.durable_files import make_directory, sync_directory
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError
 from tunnel.messages.life import Closeable
 from tunnel.messages.message import encode_payloads
-from tunnel.messages.segments import (
-    INDEX_BYTES,
-    Segment,
-    SegmentSet,
-    make_directory,
-    recover_segments,
-    segment_base,
-    sync_directory,
-)
+from tunnel.messages.segments import INDEX_BYTES, Segment, SegmentSet, recover_segments, segment_base
 
 __all__ = ["Log", "LogConfig"]
 

@@ -18,13 +18,13 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
+from tunnel.durable_files import write_atomically
 from tunnel.errors import TunnelError
 from tunnel.messages.calls import CallChannel, Request, Response
 from tunnel.messages.errors import FencedError, LogError, MalformedFrameError, OutboxError, RemoteCallError
 from tunnel.messages.life import Closeable, Startable
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import MESSAGE_BYTES_MAX, UNPACKED_BYTES_MAX, check_size, count_whole, plain_payloads
-from tunnel.messages.segments import write_atomically
 
 __all__ = [
     "DELIVER",

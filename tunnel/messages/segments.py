@@ -16,6 +16,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
 
+from tunnel.durable_files import write_atomically
 from tunnel.messages.errors import CorruptMessageError, LogError
 from tunnel.messages.file_sets import FileMessageSet
 from tunnel.messages.message import LENGTH_BYTES, UNPACKED_BYTES_MAX
@@ -24,12 +25,9 @@ __all__ = [
     "INDEX_BYTES",
     "Segment",
     "SegmentSet",
-    "make_directory",
     "recover_segments",
     "segment_base",
     "segment_path",
-    "sync_directory",
-    "write_atomically",
 ]
 
 INDEX_BYTES = (
@@ -50,40 +48,6 @@ def segment_base(path: Path) -> int:
     if path.stem.isdecimal() and path == segment_path(path.parent, int(path.stem)):
         return int(path.stem)
     raise LogError(f"{path} is no segment of a log: move it away")
-
-
-def sync_directory(directory: Path) -> None:
-    """Block until the files created and removed in a directory are recorded on disk, safe from a power failure."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_directory(directory: Path) -> None:
-    """Create a directory and those above it, and block until their names are on disk, safe from a power failure."""
-    missing = [directory, *(above for above in directory.parents if not above.exists())]
-    for place in reversed(missing):
-        place.mkdir(exist_ok=True)
-        # Sync the name of a directory that was there, too: its creator may have died before it synced the name.
-        with suppress(PermissionError):  # the directory above may be one that we cannot read
-            sync_directory(place.parent)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file. A reader finds either the old or the new content, even after a power failure."""
-    fresh = path.with_name(f"{path.name}.new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(descriptor, left) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(fresh, path)
-    sync_directory(path.parent)
 
 
 class _Descriptor:

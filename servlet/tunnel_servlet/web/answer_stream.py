@@ -77,7 +77,7 @@ class AnswerStream:
                 data, self._last = self._last, b""
                 return data or None
             self._woken.clear()
-            began = turns.meter.began()
+            began = turns.meter.start()
             found = self._host.switch.poll_stream(self._number, now_us())
             if found is not None:
                 data = b"".join(found.body)

@@ -1,4 +1,4 @@
-"""Reads bodies. Chunked bodies, and the rest of refused bodies, are read in the turns of those who pay for them."""
+"""Reads bodies. Chunked bodies, and the rest of refused bodies, are read in their payers' turns."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ __all__ = ["BodyTooLargeError", "ChunkedBody", "TooManyChunksError", "discard", 
 
 _PART_S = 0.002  # processor time after which a read ends, is charged, and lets others have their turn
 _DISCARD_US = 20_000  # processor time for the rest of one refused body
-_DISCARD_BYTES = 512  # that are taken at once from such a body, at worst in this number of chunks
+_DISCARD_BYTES = 512  # taken from such a body in one read; in the worst case each byte is a chunk
 # Each chunk costs 5 to 10 µs, however small it is. A body may have `_CHUNKS_FREE` chunks, and one more for every
 # `_CHUNK_BYTES` of its size.
 _CHUNKS_FREE = 1024
@@ -26,20 +26,20 @@ class TooManyChunksError(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            f"the body comes in too many small chunks: {_CHUNKS_FREE} may be small, the others need {_CHUNK_BYTES} "
-            f"bytes on average"
+            f"the body comes in too many small chunks: it may have {_CHUNKS_FREE}, and one more for every "
+            f"{_CHUNK_BYTES} bytes: send larger chunks"
         )
 
 
 class BodyTooLargeError(Exception):
-    """A body has more bytes than one may have."""
+    """A body is larger than the limit."""
 
 
 async def read_whole(content: aiohttp.StreamReader, protocol: BaseProtocol, size: int) -> bytes:
-    """Return a body of this size when all of it has come. The size must have been charged to its user.
+    """Return a body of this size when all of it has come. The caller must have charged the size to the user.
 
-    The caller is not woken for each part, and reading from the connection does not pause until the caller has taken
-    what waits.
+    The caller is woken once, at the end. Until then, the body does not stop the reading from the connection, because
+    the buffer has room for all of it.
     """
     failure = content.exception()
     if failure is not None:
@@ -61,7 +61,7 @@ class ChunkedBody:
         self._chunks = 0
 
     async def read_all(self, payer: str, limit: int) -> bytes:
-        """Return the whole body. Raise BodyTooLargeError if it has more bytes than `limit`, and what `read` raises."""
+        """Return the whole body. Raise BodyTooLargeError if it has more bytes than `limit`."""
         parts: list[bytes] = []
         while part := await self.read(payer):
             parts.append(part)
@@ -80,7 +80,7 @@ class ChunkedBody:
             part = await self._next()
         await self._turns.admitted(payer)  # others of this payer may have waited for data, too
         parts = [part]
-        began = self._turns.meter.began()
+        began = self._turns.meter.start()
         try:
             while self._size_bytes < self._content.total_bytes and self._turns.meter.since(began) < _PART_S:
                 parts.append(await self._next())  # does not wait
@@ -107,7 +107,7 @@ async def discard(content: aiohttp.StreamReader, turns: Turns, payer: Callable[[
                 await turns.admitted(payer())
                 await content.read(1)
                 await turns.admitted(payer())
-                began = turns.meter.began()
+                began = turns.meter.start()
                 while content.read_nowait(_DISCARD_BYTES) and turns.meter.since(began) < _PART_S:
                     pass
                 spent_us += turns.spent_since(payer(), began)

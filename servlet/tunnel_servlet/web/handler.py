@@ -1,4 +1,4 @@
-"""One HTTP connection to the relay: aiohttp's, with deadlines, turns, and accounts for what waits."""
+"""One HTTP connection to the relay: aiohttp's handler, with deadlines, turns, and charges for waiting data."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.config import ServiceLimits
 from tunnel_servlet.web.bodies import discard
 from tunnel_servlet.web.heads import is_plain
-from tunnel_servlet.web.processor_meter import Began
+from tunnel_servlet.web.processor_meter import Start
 from tunnel_servlet.web.turns import REQUEST_US, UNAUTHENTICATED, Turns
 from tunnel_servlet.web.websocket_guard import FrameGuard
 
@@ -19,7 +19,9 @@ __all__ = ["DISCARD_S", "RelayHandler"]
 
 _log = structlog.get_logger("server")
 DISCARD_S = 4.0  # time to read the rest of a refused body, so that a reset does not destroy the answer
-_PIECE_BYTES = 4 * 1024  # heads, chunked bodies and websocket frames are parsed and charged in pieces of this size
+_PIECE_BYTES = (
+    4 * 1024
+)  # heads (unless `is_plain`), chunked bodies and websocket frames are parsed in pieces of this size
 _AHEAD_REQUESTS = 2  # aiohttp parses this many ahead on a connection, then stops reading from it; its default is 32
 
 
@@ -60,11 +62,11 @@ class RelayHandler(web.RequestHandler):
         self._is_idle = True  # no request is being handled
         self._turns = turns
         self._is_held = False  # nothing is read until it is the payer's turn
-        self._spent_us = 0  # processor time that was charged for this connection
+        self._spent_us = 0  # processor time charged for this connection since its payer last changed
         self._is_chunked = False  # the body that comes has no length
         self._rest = b""  # data that came and waits for the payer's turn
         self._rest_bytes = 0  # charged for `_rest`
-        self._resuming: asyncio.Handle | None = None  # reads on after a change of the payer
+        self._resuming: asyncio.Handle | None = None  # resumes reading after a change of the payer
         self._ahead_bytes = 0  # charged for data that came while aiohttp parses nothing, because a request waits
         self._guard: FrameGuard | None = None  # of the websocket that this connection has become
         self._discards_unread_body = True
@@ -87,7 +89,7 @@ class RelayHandler(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if self._is_idle and self._deadline is None:
             self._expect_headers()
-        if data and self._turns is not None and (self._rest or self._may_be_costly(data)):
+        if data and self._turns is not None and (self._rest or self._needs_pieces(data)):
             self._rest += data
             self._take_pieces()
             self._charge_rest()
@@ -130,9 +132,9 @@ class RelayHandler(web.RequestHandler):
         self._charge_ahead(0)
 
     def _take_pieces(self) -> None:
-        """Parse the data that waits: piece by piece while it may be costly to parse (`_is_costly`)."""
+        """Parse the data that waits: piece by piece while it may be costly to parse (`_expects_costly`)."""
         while self._rest and not self._is_held:
-            size = _PIECE_BYTES if self._is_costly else len(self._rest)
+            size = _PIECE_BYTES if self._expects_costly else len(self._rest)
             if self._guard is not None:
                 size = max(size, self._guard.coming_bytes)
             piece, self._rest = self._rest[:size], self._rest[size:]
@@ -142,16 +144,16 @@ class RelayHandler(web.RequestHandler):
                 self._take(rest)
 
     @property
-    def _is_costly(self) -> bool:
+    def _expects_costly(self) -> bool:
         """Whether the data that comes now may take long to parse for its size, so that it is parsed in pieces.
 
         Such data is a head (no request is being handled), a chunked body, or websocket frames.
         """
         return self._is_idle or self._is_chunked or self._guard is not None
 
-    def _may_be_costly(self, data: bytes) -> bool:
+    def _needs_pieces(self, data: bytes) -> bool:
         """Whether this data, which has just come, must be parsed in pieces."""
-        if len(data) <= _PIECE_BYTES or not self._is_costly:
+        if len(data) <= _PIECE_BYTES or not self._expects_costly:
             return False
         return self._is_chunked or self._guard is not None or not is_plain(data, _PIECE_BYTES)
 
@@ -290,7 +292,7 @@ class RelayHandler(web.RequestHandler):
         self._hold_reading()
 
     def resume_input(self) -> None:
-        """Read on, unless a body waits for its handler."""
+        """Resume reading, unless a body or a request waits for its handler."""
         self._is_held = False
         self._go_on()
 
@@ -301,8 +303,8 @@ class RelayHandler(web.RequestHandler):
             self._resume_transport_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        # aiohttp calls this for each part of a body that is taken. If nothing has paused, it would parse no bytes,
-        # which costs as much as to receive a part.
+        # aiohttp calls this each time a handler takes a part of a body. While reading is not paused, the call would
+        # only run the parser on zero bytes, which costs as much as receiving a part.
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -314,10 +316,10 @@ class RelayHandler(web.RequestHandler):
         if self._is_held:
             self._pause_transport_reading()
 
-    def _began(self) -> Began:
-        return self._turns.meter.began() if self._turns is not None else (0.0, 0.0)
+    def _began(self) -> Start:
+        return self._turns.meter.start() if self._turns is not None else (0.0, 0.0)
 
-    def _charge(self, began: Began, cost_us: int = 0) -> None:
+    def _charge(self, began: Start, cost_us: int = 0) -> None:
         if self._turns is not None:
             spent_us = int(self._turns.meter.since(began) * 1e6) + cost_us
             self._spent_us += spent_us

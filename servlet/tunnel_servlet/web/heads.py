@@ -1,4 +1,4 @@
-"""Recognises requests whose bodies cost little to parse, by their heads."""
+"""Recognises by its head a request whose body costs little to parse."""
 
 import re
 
@@ -10,11 +10,11 @@ _COSTLY = re.compile(rb"\r\n(?:transfer-encoding|upgrade)[ \t]*:")
 
 
 def is_plain(data: bytes, head_bytes_max: int) -> bool:
-    """Whether the data is one request without its end or with it, and only its head takes time to parse.
+    """Whether the data is one request, complete or not, of which only the head takes time to parse.
 
-    The head must be whole and within `head_bytes_max`, and state the length of the body. If the data goes on a head
-    that began before, the answer still holds: the parser refuses a head with two lengths, or with a length and a
-    transfer encoding.
+    The head must be whole and within `head_bytes_max`, and state the length of the body. The data may also continue a
+    head that began in earlier data. The answer then still holds: the parser refuses a head with two lengths, or with a
+    length and a transfer encoding.
     """
     end = data.find(b"\r\n\r\n", 0, head_bytes_max)
     if end < 0 or _REQUEST_LINE.match(data) is None:

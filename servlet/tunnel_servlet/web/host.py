@@ -85,7 +85,7 @@ class SwitchHost:
             trace=trace,
         )
         self.collector = CollectorTime()
-        self.turns = Turns(is_exempt, ProcessorMeter(collections=self.collector))
+        self.turns = Turns(is_exempt, ProcessorMeter(garbage=self.collector))
         self.links: dict[int, HostedLink] = {}
         self.streams: dict[int, HostedStream | None] = {}
         """The streamed answers, by the numbers of their requests; None: no handler has begun to write the answer."""
@@ -121,7 +121,7 @@ class SwitchHost:
         if self.is_closed:
             answered(503, _CLOSING)
         else:
-            began = self.turns.meter.began()
+            began = self.turns.meter.start()
             self.switch.request(number, user, body, now_us(), is_exit=is_exit)
             self.pump()
             self.turns.spent_since(user, began)

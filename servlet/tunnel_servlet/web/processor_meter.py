@@ -4,64 +4,66 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["UNREAD_S", "Began", "Collections", "ProcessorMeter"]
+__all__ = ["EXCESS_S", "GarbageTime", "ProcessorMeter", "Start"]
 
-# The clock of the thread's processor time is read at most once in this time, in seconds. When it is read, the kernel
-# notices that the thread has used its time slice up, and gives the processor to another process; otherwise it notices
-# this at its next tick, 4 ms apart. With two readings for each input, a relay on two busy cores moved 4 to 8 % fewer
-# bytes (`loadtests.bench.road`); with one in 2 ms, 2 %, and with one in 5 ms, the same.
-UNREAD_S = 0.002
+# In seconds. Work that takes at most this long is charged by the wall clock. Longer work is charged by the clock of the
+# thread's processor time, counted from a reading that may be this old. A reading makes the kernel notice that the
+# thread has used up its time slice, and give the processor to another process; otherwise the kernel notices this only
+# at its next tick (they are 4 ms apart). With two readings for each input, a relay on two busy cores moved 4 to 8 %
+# fewer bytes (`loadtests.bench.road`). With one in 2 ms it moved 2 % fewer, and one in 5 ms was no better.
+EXCESS_S = 0.002
 
-Began = tuple[float, float]
-"""When a piece of work began: by the clock on the wall, and what the clock of processor time showed when it was read
-last. Both are in seconds, and leave collections out."""
+Start = tuple[float, float]
+"""The start of a piece of work: the wall clock then, and the last reading of the clock of processor time. Both are in
+seconds, less the time of garbage collections so far."""
 
 
-class Collections(Protocol):
-    """Counts the time that collections of garbage took, in seconds."""
+class GarbageTime(Protocol):
+    """The processor time that garbage collections took in this thread, in seconds."""
 
     total_s: float
 
 
-class _NoCollections:
+class _NoGarbage:
     total_s = 0.0
 
 
 class ProcessorMeter:
-    """Measures the processor time of the running thread between two calls. No collection of garbage counts.
+    """Measures the processor time of the running thread between two calls. Garbage collections do not count.
 
-    The result is never less than the truth, and at most `UNREAD_S` more: for this time, the clock on the wall can count
-    what the processor did for another thread or process. Pieces of work may contain others.
+    The result is never less than the truth, and at most `EXCESS_S` more. The wall clock, which measures short work,
+    also counts what the processor did for others. Long work is counted from a reading before its start, so that earlier
+    work of this thread may be included. Pieces of work may contain others.
     """
 
     def __init__(
         self,
         wall: Callable[[], float] = time.perf_counter,
         processor: Callable[[], float] = time.thread_time,
-        collections: Collections | None = None,
+        garbage: GarbageTime | None = None,
     ) -> None:
         self._wall = wall
         self._processor = processor
-        self._collections: Collections = collections or _NoCollections()
+        self._garbage: GarbageTime = garbage or _NoGarbage()
         self._read_at_s = float("-inf")  # when `_processor_s` was read
         self._processor_s = 0.0
 
-    def began(self) -> Began:
-        """Return the beginning of a piece of work, for `since`. No await may come between the two calls."""
+    def start(self) -> Start:
+        """Return the start of a piece of work, for `since`. The caller must not be suspended between the two calls."""
         wall_s = self._wall()
-        if wall_s - self._read_at_s > UNREAD_S:
+        if wall_s - self._read_at_s > EXCESS_S:
             self._read(wall_s)
-        return wall_s - self._collections.total_s, self._processor_s
+        return wall_s - self._garbage.total_s, self._processor_s
 
-    def since(self, began: Began) -> float:
-        """Return the processor time since then, in seconds."""
+    def since(self, start: Start) -> float:
+        """Return the processor time since `start` in seconds, as exactly as the class promises."""
         wall_s = self._wall()
-        passed_s = wall_s - self._collections.total_s - began[0]
-        if passed_s <= UNREAD_S:
+        passed_s = wall_s - self._garbage.total_s - start[0]
+        if passed_s <= EXCESS_S:
             return passed_s
         self._read(wall_s)
-        return min(passed_s, self._processor_s - began[1])
+        return min(passed_s, self._processor_s - start[1])
 
     def _read(self, wall_s: float) -> None:
         self._read_at_s = wall_s
-        self._processor_s = self._processor() - self._collections.total_s
+        self._processor_s = self._processor() - self._garbage.total_s

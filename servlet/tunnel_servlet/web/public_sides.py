@@ -242,7 +242,7 @@ class HttpSide(PublicSide):
             self.abort_both()
 
     def _take(self, data: bytes) -> None:
-        started = self._turns.meter.began()
+        started = self._turns.meter.start()
         try:
             out = self._request.feed(data)
         except BadRequest as bad:

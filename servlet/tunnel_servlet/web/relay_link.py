@@ -32,7 +32,7 @@ from tunnel.wire import (
 from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.web.handler import RelayHandler
-from tunnel_servlet.web.processor_meter import Began
+from tunnel_servlet.web.processor_meter import Start
 from tunnel_servlet.web.relay import REVOKED, Relay
 
 __all__ = ["RelayLink", "serve_link"]
@@ -128,7 +128,7 @@ class RelayLink(LinkProtocol):
 
     def resume_input(self) -> None:
         """Handle the batches that have arrived, then read on."""
-        self._handle_arrived(self._turns.meter.began())
+        self._handle_arrived(self._turns.meter.start())
 
     # --- HostedLink
 
@@ -164,12 +164,12 @@ class RelayLink(LinkProtocol):
     # --- LinkProtocol
 
     def buffer_updated(self, nbytes: int) -> None:
-        began = self._turns.meter.began()
+        began = self._turns.meter.start()
         super().buffer_updated(nbytes)
         self._handle_arrived(began)
 
     def message_received(self, data: Buffer) -> None:
-        began = self._turns.meter.began()
+        began = self._turns.meter.start()
         super().message_received(data)
         self._handle_arrived(began)
 
@@ -246,7 +246,7 @@ class RelayLink(LinkProtocol):
 
     # --- batches
 
-    def _handle_arrived(self, began: Began) -> None:
+    def _handle_arrived(self, began: Start) -> None:
         """Handle the batches that have arrived, in parts, until it is the turn of other users, and pump.
 
         The user pays for the processor time since `began`. If only a small batch has arrived, this time is charged
@@ -255,11 +255,11 @@ class RelayLink(LinkProtocol):
         user, turns = self.identity.user, self._turns
         if self._arrived and (len(self._arrived) > 1 or len(self._arrived[0]) > _SMALL_BYTES):
             turns.spent_since(user, began)
-            began = turns.meter.began()
+            began = turns.meter.start()
         has_handled = False
         while self._number and self._arrived and not self.is_over and not turns.is_stopped(user):
             if has_handled:
-                began = turns.meter.began()
+                began = turns.meter.start()
             has_handled = True
             self._handle_part()
             self._host.pump()

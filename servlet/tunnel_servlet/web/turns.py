@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tunnel.clock import now_us
 from tunnel_servlet.access.processor import ProcessorShares
-from tunnel_servlet.web.processor_meter import Began, ProcessorMeter
+from tunnel_servlet.web.processor_meter import ProcessorMeter, Start
 
 __all__ = ["REQUEST_US", "UNAUTHENTICATED", "Turns", "UserInput"]
 
@@ -127,7 +127,7 @@ class Turns:
         if cost_us:
             self.spend(user, cost_us)
 
-    def spent_since(self, user: str, began: Began) -> int:
+    def spent_since(self, user: str, began: Start) -> int:
         """Charge the user for the processor time since `began`, and stop the user's input if the user must wait. Return
         the time in microseconds."""
         spent_us = int(self.meter.since(began) * 1e6)

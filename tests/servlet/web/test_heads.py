@@ -1,4 +1,4 @@
-"""Requests that are parsed at once, because only their heads take time to parse."""
+"""Requests that are parsed in one piece, because only their heads take time to parse."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_other_data_may_be_costly(data: bytes) -> None:
 
 
 class Parsed:
-    """The sizes of the data that aiohttp parses at once."""
+    """The sizes of the pieces that aiohttp parses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
@@ -74,13 +74,13 @@ class Parsed:
 
 
 @in_loop_within(HANGING_S)
-async def test_a_plain_request_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plain_request_is_parsed_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     async with relay() as running:
         parsed = Parsed(monkeypatch)
         reader, writer = await connect(running)
         body = attach_body(7) + bytes(20_000)
         writer.write(request(body, "bob"))
-        assert (await answer(reader))[0] == 400  # the body is no envelope
+        assert (await answer(reader))[0] == 400  # the body is not an envelope
         assert len(body) < parsed.sizes[0]
         await close(writer)
 
@@ -94,7 +94,7 @@ async def test_a_plain_request_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch
     ],
 )
 @in_loop_within(HANGING_S)
-async def test_two_users_a_head_that_claims_to_be_plain_is_refused_before_its_chunks_are_parsed(
+async def test_two_users_a_head_that_claims_to_be_plain_is_refused(
     begin: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The head comes in two parts. The second looks like a plain request whose body holds thousands of chunks."""
@@ -118,7 +118,7 @@ FAKE = LINE + b"Content-Length: 99999\r\n\r\n"
 async def test_two_users_chunks_that_claim_to_be_a_plain_request_are_parsed_in_pieces(
     split: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first data lacks the last line of the head, the first chunk, or the content of this chunk."""
+    """The first write ends before the empty line of the head, before the first chunk, or before its content."""
     async with relay() as running:
         reader, writer = await connect(running)
         writer.write(request(attach_body(7), "bob"))

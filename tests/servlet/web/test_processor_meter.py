@@ -1,4 +1,4 @@
-"""Users pay for the processor time of their work, although its clock is rarely read."""
+"""Users pay for the processor time of their work, although the clock of processor time is rarely read."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_servlet.web.processor_meter import UNREAD_S, Collections, ProcessorMeter
+from tunnel_servlet.web.processor_meter import EXCESS_S, GarbageTime, ProcessorMeter
 
-SHORT_S = UNREAD_S / 10
-LONG_S = UNREAD_S * 20
-TINY_S = 1e-9  # of rounding
+SHORT_S = EXCESS_S / 10
+LONG_S = EXCESS_S * 20
+TINY_S = 1e-9  # tolerance for rounding errors
 
 seconds = st.floats(0, LONG_S)
 
 
-class Collector:
-    """Collections of garbage that a test makes."""
+class FakeCollector:
+    """Stands in for the garbage collector; a test sets its time."""
 
     total_s = 0.0
 
@@ -24,40 +24,40 @@ class Collector:
 class Machine:
     """A machine whose processor works for one thread, for another, or for none."""
 
-    def __init__(self, collections: Collections | None = None) -> None:
+    def __init__(self, garbage: GarbageTime | None = None) -> None:
         self.wall_s = 1000.0
         self.processor_s = 7.0
         self.readings = 0
-        self.meter = ProcessorMeter(lambda: self.wall_s, self._read, collections)
+        self.meter = ProcessorMeter(lambda: self.wall_s, self._read, garbage)
 
     def _read(self) -> float:
         self.readings += 1
         return self.processor_s
 
     def work(self, work_s: float, elsewhere_s: float = 0.0) -> None:
-        """Work for a time, while the thread also waits for the processor."""
+        """Let the thread work for `work_s`, and wait for the processor for `elsewhere_s`."""
         self.wall_s += work_s + elsewhere_s
         self.processor_s += work_s
 
     def measured(self, work_s: float, elsewhere_s: float = 0.0) -> float:
-        began = self.meter.began()
+        began = self.meter.start()
         self.work(work_s, elsewhere_s)
         return self.meter.since(began)
 
 
-def test_short_work_is_measured_without_a_system_call_each() -> None:
+def test_short_work_is_measured_without_a_system_call_for_each_piece() -> None:
     machine = Machine()
     total_s = sum(machine.measured(SHORT_S) for _ in range(1000))
     assert total_s == pytest.approx(1000 * SHORT_S)
-    assert machine.readings <= 1000 * SHORT_S / UNREAD_S + 1
+    assert machine.readings <= 1000 * SHORT_S / EXCESS_S + 1
 
 
-def test_the_beginning_of_work_after_a_pause_is_read_afresh() -> None:
-    """The work before the pause is no part of the work after it."""
+def test_the_clock_is_read_before_work_that_follows_long_unmeasured_work() -> None:
+    """The unmeasured work is not charged."""
     machine = Machine()
     machine.measured(SHORT_S)
     machine.work(LONG_S)
-    assert machine.measured(2 * UNREAD_S, LONG_S) == pytest.approx(2 * UNREAD_S)
+    assert machine.measured(2 * EXCESS_S, LONG_S) == pytest.approx(2 * EXCESS_S)
 
 
 def test_long_work_is_charged_whole_after_much_short_work() -> None:
@@ -69,17 +69,17 @@ def test_long_work_is_charged_whole_after_much_short_work() -> None:
 
 def test_work_inside_other_work_is_a_part_of_it() -> None:
     machine = Machine()
-    began = machine.meter.began()
+    began = machine.meter.start()
     assert machine.measured(LONG_S) == pytest.approx(LONG_S)
     assert machine.measured(LONG_S, LONG_S) == pytest.approx(LONG_S)
     assert machine.meter.since(began) == pytest.approx(2 * LONG_S)
 
 
 @pytest.mark.parametrize("work_s", [0.0, SHORT_S, LONG_S])
-def test_nobody_pays_for_a_collection_of_garbage(work_s: float) -> None:
-    collector = Collector()
+def test_no_user_pays_for_a_garbage_collection(work_s: float) -> None:
+    collector = FakeCollector()
     machine = Machine(collector)
-    began = machine.meter.began()
+    began = machine.meter.start()
     machine.work(work_s, 2 * LONG_S)
     machine.work(3 * LONG_S)
     collector.total_s += 3 * LONG_S
@@ -90,25 +90,25 @@ def test_nobody_pays_for_a_collection_of_garbage(work_s: float) -> None:
 
 
 @given(st.lists(st.tuples(seconds, seconds, seconds, seconds), max_size=30))
-def test_the_measured_time_is_never_less_than_the_truth_and_little_more(
+def test_the_measured_time_is_at_least_the_truth_and_at_most_a_little_more(
     pieces: list[tuple[float, float, float, float]],
 ) -> None:
     machine = Machine()
     for work_s, elsewhere_s, other_s, idle_s in pieces:
         found_s = machine.measured(work_s, elsewhere_s)
-        assert work_s - TINY_S <= found_s <= min(work_s + elsewhere_s, work_s + UNREAD_S) + TINY_S
+        assert work_s - TINY_S <= found_s <= min(work_s + elsewhere_s, work_s + EXCESS_S) + TINY_S
         machine.work(other_s, idle_s)  # between two pieces of work
 
 
-def test_two_users_one_does_not_pay_for_the_time_when_the_processor_was_taken_away() -> None:
+def test_two_users_one_pays_little_for_time_that_the_processor_spent_on_another() -> None:
     machine = Machine()
     machine.measured(SHORT_S)
-    assert machine.measured(SHORT_S, LONG_S) <= SHORT_S + UNREAD_S
+    assert machine.measured(SHORT_S, LONG_S) <= SHORT_S + EXCESS_S
 
 
-def test_the_real_clocks_agree() -> None:
+def test_the_real_clocks_measure_work() -> None:
     meter = ProcessorMeter()
-    began = meter.began()
-    while (found_s := meter.since(began)) < 3 * UNREAD_S:
+    began = meter.start()
+    while (found_s := meter.since(began)) < 3 * EXCESS_S:
         pass
     assert found_s < 1

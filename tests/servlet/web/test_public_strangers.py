@@ -19,7 +19,7 @@ from tests.servlet.web.test_public_ports import echo, greet, request, rig, shut,
 from tests.support.loops import in_loop, run
 from tunnel import PublicPlace, StreamReader, StreamWriter, attach
 from tunnel_servlet.access.tokens import TokenTable
-from tunnel_servlet.web.processor_meter import Began
+from tunnel_servlet.web.processor_meter import Start
 from tunnel_servlet.web.public_request import PublicRequest
 
 
@@ -193,7 +193,7 @@ def test_tiny_chunks_are_parsed_in_small_pieces_for_which_the_owner_pays() -> No
             turns = world.running.relay.host.turns
             spent_since = turns.spent_since
 
-            def noted(user: str, began: Began) -> int:
+            def noted(user: str, began: Start) -> int:
                 paid[user] += 1
                 return spent_since(user, began)
 

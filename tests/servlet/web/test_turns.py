@@ -30,7 +30,7 @@ class Input:
 
 def spend(turns: Turns, user: str, seconds: float) -> None:
     assert isinstance(turns.meter, FakeMeter)
-    began = turns.meter.began()
+    began = turns.meter.start()
     turns.meter.seconds += seconds
     turns.spent_since(user, began)
 

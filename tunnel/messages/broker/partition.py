@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from tunnel.durable_files import make_directory, sync_directory
 from tunnel.messages.backlog import DiscardPolicy, MemoryBacklog
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.log_broker import FETCH, BrokerConfig, LogBroker
@@ -20,7 +21,7 @@ from tunnel.messages.calls import Request, Response
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import LENGTH_BYTES
-from tunnel.messages.segments import make_directory, segment_path, sync_directory
+from tunnel.messages.segments import segment_path
 
 __all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
+from tunnel.durable_files import write_atomically
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.in_parts import in_parts
 from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
@@ -19,7 +20,6 @@ from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import encode_payloads
-from tunnel.messages.segments import write_atomically
 
 __all__ = ["PositionKey", "Positions"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import structlog
 
+from tunnel.durable_files import make_directory
 from tunnel.messages.broker.connection import CallConnection, Counters, Shared, serve_producer
 from tunnel.messages.broker.disk_room import DiskRoom, free_bytes
 from tunnel.messages.broker.groups import Groups
@@ -24,7 +25,6 @@ from tunnel.messages.broker.topics import Topics
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.resets import reset_stream
-from tunnel.messages.segments import make_directory
 
 __all__ = ["Broker"]
 

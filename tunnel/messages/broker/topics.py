@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tunnel.durable_files import make_directory, sync_directory, write_atomically
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.log_broker import BrokerConfig
 from tunnel.messages.broker.partition import MemoryPartition, Partition, StoredPartition
@@ -17,7 +18,6 @@ from tunnel.messages.broker.protocol import LIMIT, STORAGE, UNKNOWN, TopicReport
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.errors import LogError, RemoteCallError
-from tunnel.messages.segments import make_directory, sync_directory, write_atomically
 
 __all__ = ["Topic", "Topics"]
 

@@ -1,7 +1,7 @@
-"""The result of the last report, kept beside the tables: a report over the same tables needs no Spark.
+"""The result of the last report, stored beside the tables: a report over the same traces needs no Spark.
 
-Tables only grow by commit records, which never change. So a result holds as long as the records, the findings about
-the trace files, and the code of the analysis are the same; its name is a digest of these three.
+Tables grow only by commit records, which never change. So a result is valid as long as four things are the same: the
+records, the findings about the trace files, the code of the analysis, and Spark's version. Its name is their digest.
 """
 
 from contextlib import suppress
@@ -14,14 +14,14 @@ from xxhash import xxh3_64_hexdigest, xxh3_128
 from tunnel.analysis.ledger import Intake, Ledger
 from tunnel.analysis.result import Analysis
 
-__all__ = ["find", "keep", "plain"]
+__all__ = ["as_loaded", "load", "store"]
 
 _RESULTS = "results"
-_CODE = (".py", ".so", ".pyd")  # suffixes of modules, compiled or not
+_MODULE_SUFFIXES = (".py", ".so", ".pyd")  # Python's, and those of compiled modules
 
 
-def find(ledger: Ledger, intake: Intake) -> Analysis | None:
-    """Return the kept result for the present tables and findings; None if there is none, or if it is damaged."""
+def load(ledger: Ledger, intake: Intake) -> Analysis | None:
+    """Return the stored result for the present tables and findings; None if there is none, or if it is damaged."""
     name = _name(ledger, intake)
     if name not in ledger.folder.names(_RESULTS):
         return None
@@ -32,8 +32,8 @@ def find(ledger: Ledger, intake: Intake) -> Analysis | None:
     return msgspec.msgpack.decode(data, type=Analysis)
 
 
-def keep(ledger: Ledger, intake: Intake, result: Analysis) -> None:
-    """Keep a result, in place of all earlier ones. A result that cannot be written is computed again next time."""
+def store(ledger: Ledger, intake: Intake, result: Analysis) -> None:
+    """Store a result, in place of all earlier ones. A result that cannot be written is computed again next time."""
     name = _name(ledger, intake)
     data = msgspec.msgpack.encode(result)
     with suppress(OSError):
@@ -43,13 +43,13 @@ def keep(ledger: Ledger, intake: Intake, result: Analysis) -> None:
         ledger.folder.put_if_absent(f"{_RESULTS}/{name}", xxh3_64_hexdigest(data).encode() + b"\n" + data)
 
 
-def plain(result: Analysis) -> Analysis:
-    """Return a result as `find` would return it, so that a first and a second report are the same."""
+def as_loaded(result: Analysis) -> Analysis:
+    """Return a result as `load` would return it, so that the first report equals later ones."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=Analysis)
 
 
 def _name(ledger: Ledger, intake: Intake) -> str:
-    digest = xxh3_128(_code())
+    digest = xxh3_128(_digest_of_code_and_spark())
     for part in (msgspec.msgpack.encode(ledger.commits), msgspec.msgpack.encode(intake)):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
@@ -59,14 +59,14 @@ def _name(ledger: Ledger, intake: Intake) -> str:
 def _version_of_spark() -> str:
     try:
         return metadata.version("pyspark")
-    except metadata.PackageNotFoundError:  # spark-submit brings its own
+    except metadata.PackageNotFoundError:  # spark-submit brings its own pyspark; a change of its version goes unnoticed
         return ""
 
 
-def _code() -> bytes:
+def _digest_of_code_and_spark() -> bytes:
     """Return a digest of the modules of this package, and of Spark's version."""
     digest = xxh3_128(_version_of_spark().encode())
-    modules = (each for each in files(__package__).iterdir() if each.name.endswith(_CODE))
+    modules = (each for each in files(__package__).iterdir() if each.name.endswith(_MODULE_SUFFIXES))
     for module in sorted(modules, key=lambda each: each.name):
         digest.update(f"\n{module.name}\n".encode())
         digest.update(module.read_bytes())

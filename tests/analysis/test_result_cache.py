@@ -1,4 +1,4 @@
-"""The result of a report is kept: a report over the same traces starts no Spark."""
+"""The result of a report is stored: a report over the same traces starts no Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.plain import compressed, plain, take_in
-from tunnel.analysis import kept_result
+from tunnel.analysis import result_cache
 from tunnel.analysis.cli import main
 from tunnel.analysis.failures import SetupError
 from tunnel.analysis.folders import LocalFolder
@@ -39,14 +39,14 @@ class Traces:
     def ledger(self) -> Ledger:
         return Ledger(LocalFolder(self.tables))
 
-    def keep(self, result: Analysis = RESULT) -> None:
-        kept_result.keep(self.ledger, self.intake, result)
+    def store(self, result: Analysis = RESULT) -> None:
+        result_cache.store(self.ledger, self.intake, result)
 
-    def find(self) -> Analysis | None:
-        return kept_result.find(self.ledger, self.intake)
+    def load(self) -> Analysis | None:
+        return result_cache.load(self.ledger, self.intake)
 
     @property
-    def kept(self) -> list[Path]:
+    def stored(self) -> list[Path]:
         return list((self.tables / "results").iterdir())
 
 
@@ -55,79 +55,79 @@ def traces(tmp_path: Path) -> Traces:
     return Traces(tmp_path)
 
 
-def test_a_result_is_found_as_it_was_kept(traces: Traces) -> None:
-    assert traces.find() is None
-    traces.keep()
-    assert traces.find() == kept_result.plain(RESULT)
-    assert kept_result.plain(RESULT).totals == RESULT.totals
+def test_a_result_is_found_as_it_was_stored(traces: Traces) -> None:
+    assert traces.load() is None
+    traces.store()
+    assert traces.load() == result_cache.as_loaded(RESULT)
+    assert result_cache.as_loaded(RESULT).totals == RESULT.totals
 
 
-def test_values_that_json_lacks_are_kept(traces: Traces) -> None:
-    traces.keep(Analysis(totals={"nan": math.nan, "inf": math.inf}))
-    found = traces.find()
+def test_values_that_json_lacks_are_stored(traces: Traces) -> None:
+    traces.store(Analysis(totals={"nan": math.nan, "inf": math.inf}))
+    found = traces.load()
     assert found is not None
     assert math.isnan(found.totals["nan"])
     assert found.totals["inf"] == math.inf
 
 
 def test_a_result_is_not_found_after_the_tables_have_grown(traces: Traces) -> None:
-    traces.keep()
+    traces.store()
     plain(traces.directory, "b.jsonl")
     before = traces.intake
     traces.take_in()
-    assert traces.find() is None
-    assert kept_result.find(traces.ledger, before) is None
-    traces.keep()
-    assert traces.find() == kept_result.plain(RESULT)
-    assert len(traces.kept) == 1
+    assert traces.load() is None
+    assert result_cache.load(traces.ledger, before) is None
+    traces.store()
+    assert traces.load() == result_cache.as_loaded(RESULT)
+    assert len(traces.stored) == 1
 
 
 def test_a_result_is_not_found_for_other_findings_about_the_files(traces: Traces) -> None:
-    traces.keep()
+    traces.store()
     traces.intake.files[0].problem = "corrupt"
-    assert traces.find() is None
+    assert traces.load() is None
 
 
 def test_a_result_of_other_code_is_not_found(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
-    traces.keep()
+    traces.store()
     with monkeypatch.context() as changed:
-        changed.setattr(kept_result, "_code", lambda: b"another version")
-        assert traces.find() is None
+        changed.setattr(result_cache, "_digest_of_code_and_spark", lambda: b"another version")
+        assert traces.load() is None
     with monkeypatch.context() as changed:
-        changed.setattr(kept_result, "_version_of_spark", lambda: "0.1")
-        assert traces.find() is None
-    assert traces.find() is not None
+        changed.setattr(result_cache, "_version_of_spark", lambda: "0.1")
+        assert traces.load() is None
+    assert traces.load() is not None
 
 
 def test_every_module_of_the_analysis_counts_as_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module in Python and a compiled one count; other files do not."""
-    monkeypatch.setattr(kept_result, "files", lambda package: tmp_path)
+    monkeypatch.setattr(result_cache, "files", lambda package: tmp_path)
     codes = []
     for name, text in (("a.py", "x"), ("a.py", "y"), ("b.so", "y"), ("c.txt", "z")):
         (tmp_path / name).write_text(text)
-        codes.append(kept_result._code())
+        codes.append(result_cache._digest_of_code_and_spark())
     assert codes[0] != codes[1] != codes[2] == codes[3]
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"0\n"])
 def test_a_damaged_result_is_not_found(damage: bytes, traces: Traces) -> None:
-    traces.keep()
-    (path,) = traces.kept
+    traces.store()
+    (path,) = traces.stored
     whole = path.read_bytes()
     for content in (damage, whole[:-1], whole[:-1] + b"\0"):
         path.write_bytes(content)
-        assert traces.find() is None
+        assert traces.load() is None
     path.write_bytes(whole)
-    assert traces.find() is not None
+    assert traces.load() is not None
 
 
-def test_a_result_that_cannot_be_written_is_left_out(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_write_a_result_is_ignored(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: LocalFolder, name: str, content: bytes) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(LocalFolder, "put_if_absent", full)
-    traces.keep()
-    assert traces.find() is None
+    traces.store()
+    assert traces.load() is None
 
 
 def intake_now(traces: Traces) -> Intake | None:
@@ -156,7 +156,7 @@ def test_a_second_report_needs_no_spark(
     command = ["report", str(traces.directory), "-o", str(tmp_path / "out" / "report.html")]
     assert main(command) == USAGE
     assert "Spark was started" in capsys.readouterr().err
-    traces.keep(Analysis(end_us=7_000_000))
+    traces.store(Analysis(end_us=7_000_000))
     assert main(command) == OK
     assert "The report is in" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").read_text().startswith("<!doctype html>")
