@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.analysis.plain import compressed, plain, take_in
@@ -165,3 +166,31 @@ def test_a_second_report_needs_no_spark(
     plain(traces.directory, "b.jsonl")
     assert main(command) == USAGE
     assert "Spark was started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("removed by another report"), PermissionError("not ours")])
+def test_a_result_that_cannot_be_read_is_not_found(
+    error: OSError, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces.store()
+
+    def fails(self: LocalFolder, name: str) -> bytes:
+        raise error
+
+    with monkeypatch.context() as changed:
+        ledger = traces.ledger
+        changed.setattr(LocalFolder, "read", fails)
+        assert result_cache.load(ledger, traces.intake) is None
+    assert traces.load() is not None
+
+
+def test_a_result_of_another_shape_is_not_found(traces: Traces) -> None:
+    traces.store(msgspec.structs.replace(RESULT, begin_us="soon"))
+    assert traces.load() is None
+
+
+def test_the_code_of_traces_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = result_cache._digest_of_code_and_spark()
+    assert before == result_cache._digest_of_code_and_spark()
+    monkeypatch.setattr(result_cache, "_PACKAGES", ("tunnel.analysis",))
+    assert before != result_cache._digest_of_code_and_spark()

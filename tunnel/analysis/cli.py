@@ -203,10 +203,11 @@ def _analysed(options: argparse.Namespace) -> Analysis:
             return found
         try:
             result = analyse(opened.session, read_events(opened.session, opened.ledger), intake, _progress)
+            result = result_cache.as_loaded(result)
         except Exception as error:  # the classes differ between versions of Spark, and some are of Java
             raise failure_of(error, "no report was written") from error
         result_cache.store(opened.ledger, intake, result)
-    return result_cache.as_loaded(result)
+    return result
 
 
 def _compact(options: argparse.Namespace) -> int:

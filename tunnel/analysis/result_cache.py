@@ -17,26 +17,27 @@ from tunnel.analysis.result import Analysis
 __all__ = ["as_loaded", "load", "store"]
 
 _RESULTS = "results"
+_PACKAGES = ("tunnel.analysis", "tunnel.traces")  # traces define the events and causes
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")  # Python's, and those of compiled modules
 
 
 def load(ledger: Ledger, intake: Intake) -> Analysis | None:
     """Return the stored result for the present tables and findings; None if there is none, or if it is damaged."""
     name = _name(ledger, intake)
-    if name not in ledger.folder.names(_RESULTS):
+    try:
+        if name not in ledger.folder.names(_RESULTS):
+            return None
+        digest, _, data = ledger.folder.read(f"{_RESULTS}/{name}").partition(b"\n")
+        return msgspec.msgpack.decode(data, type=Analysis) if digest == xxh3_64_hexdigest(data).encode() else None
+    except (OSError, msgspec.DecodeError):  # another report may have stored its result meanwhile
         return None
-    content = ledger.folder.read(f"{_RESULTS}/{name}")
-    digest, _, data = content.partition(b"\n")
-    if digest != xxh3_64_hexdigest(data).encode():
-        return None
-    return msgspec.msgpack.decode(data, type=Analysis)
 
 
 def store(ledger: Ledger, intake: Intake, result: Analysis) -> None:
     """Store a result, in place of all earlier ones. A result that cannot be written is computed again next time."""
     name = _name(ledger, intake)
     data = msgspec.msgpack.encode(result)
-    with suppress(OSError):
+    with suppress(Exception):  # with Hadoop, also errors of Java: the report is worth more than its copy
         ledger.folder.make(_RESULTS)
         for other in ledger.folder.names(_RESULTS):
             ledger.folder.remove(f"{_RESULTS}/{other}")
@@ -64,10 +65,11 @@ def _version_of_spark() -> str:
 
 
 def _digest_of_code_and_spark() -> bytes:
-    """Return a digest of the modules of this package, and of Spark's version."""
+    """Return a digest of the modules that a result depends on, and of Spark's version."""
     digest = xxh3_128(_version_of_spark().encode())
-    modules = (each for each in files(__package__).iterdir() if each.name.endswith(_MODULE_SUFFIXES))
-    for module in sorted(modules, key=lambda each: each.name):
-        digest.update(f"\n{module.name}\n".encode())
-        digest.update(module.read_bytes())
+    for package in _PACKAGES:
+        modules = (each for each in files(package).iterdir() if each.name.endswith(_MODULE_SUFFIXES))
+        for module in sorted(modules, key=lambda each: each.name):
+            digest.update(f"\n{module.name}\n".encode())
+            digest.update(module.read_bytes())
     return digest.digest()

@@ -254,7 +254,7 @@ async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
                 return await ChunkedBody(request.content, relay.host.turns).read_all(user, limit)
             if length > limit:
                 raise BodyTooLargeError
-            return await read_whole(request.content, request.protocol, length)
+            return await read_whole(request.content)
     except BodyTooLargeError:
         raise _Refusal(413, StatusCode.TOO_LARGE, f"the body is larger than {limit} bytes") from None
     except TimeoutError:

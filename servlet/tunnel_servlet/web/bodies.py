@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import aiohttp
 from aiohttp import web
-from aiohttp.base_protocol import BaseProtocol
 
 from tunnel_servlet.web.turns import Turns
 
@@ -35,20 +34,16 @@ class BodyTooLargeError(Exception):
     """A body is larger than the limit."""
 
 
-async def read_whole(content: aiohttp.StreamReader, protocol: BaseProtocol, size: int) -> bytes:
-    """Return a body of this size when all of it has come. The caller must have charged the size to the user.
+async def read_whole(content: aiohttp.StreamReader) -> bytes:
+    """Return a body of stated length when all of it has come.
 
-    The caller is woken once, at the end. Until then, the body does not stop the reading from the connection, because
-    the buffer has room for all of it.
+    It is taken as it comes. Taken in one go, a body of 1 MB that came in parts of two bytes would delay all other users
+    by 0.2 s.
     """
-    failure = content.exception()
-    if failure is not None:
-        raise failure  # `wait_eof` would wait for ever
-    content.set_read_chunk_size(size)
-    if not content.is_eof():
-        protocol.resume_reading()  # it may have paused before
-        await content.wait_eof()
-    return content.read_nowait()
+    parts: list[bytes] = []
+    while part := await content.readany():
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class ChunkedBody:
@@ -100,7 +95,7 @@ class ChunkedBody:
 async def discard(content: aiohttp.StreamReader, turns: Turns, payer: Callable[[], str], seconds: float) -> None:
     """Read the rest of a body and forget it: if the connection were closed with unread data, a reset would destroy the
     answer. Stop after `seconds`, when the body is damaged, or when it costs too much; the answer may then be lost."""
-    spent_us = 0
+    spent_us = 0.0
     with suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
         async with asyncio.timeout(seconds):
             while spent_us <= _DISCARD_US and not content.at_eof():

@@ -62,8 +62,9 @@ class RelayHandler(web.RequestHandler):
         self._is_idle = True  # no request is being handled
         self._turns = turns
         self._is_held = False  # nothing is read until it is the payer's turn
-        self._spent_us = 0  # processor time charged for this connection since its payer last changed
+        self._spent_us = 0.0  # processor time charged for this connection since its payer last changed
         self._is_chunked = False  # the body that comes has no length
+        self._has_chunks = False  # a body without a length has come
         self._rest = b""  # data that came and waits for the payer's turn
         self._rest_bytes = 0  # charged for `_rest`
         self._resuming: asyncio.Handle | None = None  # resumes reading after a change of the payer
@@ -103,6 +104,7 @@ class RelayHandler(web.RequestHandler):
         self._charge_ahead(len(data))
         if self._request_count > requests and self._messages:
             self._is_chunked = any(getattr(message, "chunked", False) for message, _ in self._messages)
+            self._has_chunks = self._has_chunks or self._is_chunked
         self._charge(began, (self._request_count - requests) * REQUEST_US)
 
     def _charge_rest(self) -> None:
@@ -165,6 +167,9 @@ class RelayHandler(web.RequestHandler):
         if self._guard is not None:
             self._guard.parser = parser
             parser = self._guard
+            if self._message_tail:  # frames came with the request, perhaps thousands: they are parsed in pieces
+                self._rest, self._message_tail = self._message_tail + self._rest, b""
+                self._resuming = self._clock.call_soon(self._go_on)
         super().set_parser(parser, data_received_cb)
 
     def pause_writing(self) -> None:
@@ -224,8 +229,12 @@ class RelayHandler(web.RequestHandler):
         """Send the answer. Then read the rest of the request's body when it is the payer's turn.
 
         aiohttp would read it without regard to payers. Once, the bodies of 124 requests that were all refused at the
-        same time kept the event loop busy for 1.4 s without a break.
+        same time kept the event loop busy for 1.4 s without a break. Data behind a refused upgrade is not parsed at
+        all, because aiohttp would parse it at the cost of no user.
         """
+        if self._turns is not None and self._upgraded and self._payload_parser is None and self._message_tail:
+            self._message_tail = b""
+            resp.force_close()
         response, is_lost = await super().finish_response(request, resp, start_time)
         content = request.content
         is_over = is_lost or self._close or self._force_close or content.is_eof()
@@ -269,9 +278,9 @@ class RelayHandler(web.RequestHandler):
                 self._is_held = False
                 self._resuming = self._clock.call_soon(self._go_on)  # but `join`, below, may hold this connection again
             self._turns.join(user, self, self.counted.source)
-            spent_us, self._spent_us = self._spent_us, 0
+            spent_us, self._spent_us = self._spent_us, 0.0
             if payer == UNAUTHENTICATED:
-                self._turns.move(payer, user, spent_us)
+                self._turns.move(payer, user, int(spent_us))
         return True
 
     def hand_over(self) -> None:
@@ -304,8 +313,9 @@ class RelayHandler(web.RequestHandler):
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         # aiohttp calls this each time a handler takes a part of a body. While reading is not paused, the call would
-        # only run the parser on zero bytes, which costs as much as receiving a part.
-        if self._reading_paused:
+        # only run the parser on zero bytes, which costs as much as receiving a part. Only after a pause for too many
+        # chunks, the parser can have stopped without notice, even when the next body comes.
+        if self._reading_paused or self._has_chunks:
             super().resume_reading(resume_parser)
 
     def _resume_transport_reading(self) -> None:
@@ -321,7 +331,7 @@ class RelayHandler(web.RequestHandler):
 
     def _charge(self, began: Start, cost_us: int = 0) -> None:
         if self._turns is not None:
-            spent_us = int(self._turns.meter.since(began) * 1e6) + cost_us
+            spent_us = self._turns.meter.since(began) * 1e6 + cost_us
             self._spent_us += spent_us
             self._turns.spend(self._payer, spent_us)
 

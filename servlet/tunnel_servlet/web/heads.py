@@ -4,7 +4,7 @@ import re
 
 __all__ = ["is_plain"]
 
-_REQUEST_LINE = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
+_REQUEST_LINE = re.compile(rb"(?!CONNECT )[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*\r\n")
 _COSTLY = re.compile(rb"\r\n(?:transfer-encoding|upgrade)[ \t]*:")
 

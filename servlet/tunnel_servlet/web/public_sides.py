@@ -132,7 +132,7 @@ class HttpSide(PublicSide):
         self._timer: asyncio.TimerHandle | None = None
         self._turns = turns
         self._payer = ""  # empty: nothing is parsed any more
-        self._spent_us = 0
+        self._spent_us = 0.0
         self._may_read = False  # the service takes more
         self._is_input_held = False  # it is not the payer's turn
         self._rest = bytearray()  # input that waits until the service takes more and it is the payer's turn
@@ -220,7 +220,7 @@ class HttpSide(PublicSide):
         if payer:
             self._turns.join(payer, self, self.counted.source)
             if before:
-                self._turns.move(before, payer, self._spent_us)
+                self._turns.move(before, payer, int(self._spent_us))
 
     def _handle(self, data: bytes) -> None:
         match self._phase:

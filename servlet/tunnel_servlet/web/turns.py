@@ -72,7 +72,7 @@ class Turns:
         self._is_exempt = is_exempt
         self._shares = ProcessorShares()
         self._queues: dict[str, _Queue] = {}
-        self._small: dict[str, int] = {}  # microseconds that have no effect yet
+        self._small: dict[str, float] = {}  # microseconds that have no effect yet
         self._in_turn: dict[str, int] = {}  # microseconds charged in this turn of the event loop
         self._moved: dict[str, int] = {}  # the part of `_in_turn` that another payer was charged before
         self._is_closed = False
@@ -127,10 +127,10 @@ class Turns:
         if cost_us:
             self.spend(user, cost_us)
 
-    def spent_since(self, user: str, began: Start) -> int:
+    def spent_since(self, user: str, began: Start) -> float:
         """Charge the user for the processor time since `began`, and stop the user's input if the user must wait. Return
         the time in microseconds."""
-        spent_us = int(self.meter.since(began) * 1e6)
+        spent_us = self.meter.since(began) * 1e6
         self.spend(user, spent_us)
         return spent_us
 
@@ -140,13 +140,16 @@ class Turns:
         self._moved[user] = self._moved.get(user, 0) + spent_us
         self.spend(user, spent_us)
 
-    def spend(self, user: str, spent_us: int) -> None:
+    def spend(self, user: str, spent_us: float) -> None:
         """Charge the user for this time, and stop the user's input if the user must wait."""
-        spent_us += self._small.get(user, 0)
+        spent_us += self._small.get(user, 0.0)
         if spent_us < _SMALL_US:
             self._small[user] = spent_us
             return
         self._small.pop(user, None)
+        self._charge(user, int(spent_us))  # whole numbers only now: many inputs cost less than a microsecond
+
+    def _charge(self, user: str, spent_us: int) -> None:
         if self._is_closed or self._is_exempt(user):
             return
         if not self._in_turn:

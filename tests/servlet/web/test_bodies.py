@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.web import RequestPayloadError
 
 from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, until
-from tests.servlet.web.test_gates import TurnCounter
-from tests.servlet.web.test_server import close, connect
+from tests.servlet.web.test_gates import TurnCounter, request
+from tests.servlet.web.test_server import answer, close, connect
 from tests.support.loops import HANGING_S, in_loop_within
 from tunnel.wire import Attached, Status, StatusCode, decode_envelope
 from tunnel_servlet.access.processor import TURN_US
-from tunnel_servlet.web.bodies import discard, read_whole
+from tunnel_servlet.web.bodies import discard
 from tunnel_servlet.web.running import RunningRelay
 from tunnel_servlet.web.turns import Turns
 
@@ -145,7 +144,7 @@ async def test_chunks_of_64_bytes_may_fill_the_largest_body() -> None:
 @in_loop_within(HANGING_S)
 async def test_two_users_neither_pays_for_the_wait_for_the_rest_of_a_body() -> None:
     """Others work while the relay waits. A part of the body was read before its request was refused."""
-    loop, meter, charged = asyncio.get_running_loop(), FakeMeter(), list[int]()
+    loop, meter, charged = asyncio.get_running_loop(), FakeMeter(), list[float]()
     turns = Turns(meter=meter)
     turns.spend = lambda user, spent_us: charged.append(spent_us)  # type: ignore[method-assign]
     protocol = BaseProtocol(loop)
@@ -165,43 +164,42 @@ async def test_two_users_neither_pays_for_the_wait_for_the_rest_of_a_body() -> N
     assert sum(charged) == 0
 
 
-class Connection(BaseProtocol):
-    """A connection from which one reads, until too much waits."""
-
-    def __init__(self) -> None:
-        super().__init__(asyncio.get_running_loop())
-        self.is_read = True
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        self.is_read = True
+@pytest.mark.parametrize("ends", [SMALL + b"0\r\n\r\n", b"0\r\n\r\n"])
+@in_loop_within(HANGING_S)
+async def test_bodies_are_read_on_after_a_pause_for_too_many_chunks(ends: bytes) -> None:
+    """aiohttp's parser stops when 4,096 chunks wait. If it is not told to go on, neither the rest of this body arrives,
+    nor the next body."""
+    async with relay() as running:
+        reader, writer = await connect(running)
+        writer.write(head("/exchange", TOKENS["bob"]) + chunk(bytes(250_000)))
+        await asyncio.sleep(0.05)
+        writer.write(SMALL * 4097)
+        await asyncio.sleep(0.05)
+        writer.write(ends)
+        assert (await answer(reader))[0] == 400  # zeros are no envelope
+        writer.write(request(attach_body(7), "bob"))
+        assert (await answer(reader))[0] == 200
+        await close(writer)
 
 
 @in_loop_within(HANGING_S)
-async def test_a_whole_body_is_read_without_a_pause() -> None:
-    connection = Connection()
-    content = StreamReader(connection, 1000, loop=asyncio.get_running_loop())
-    parts = [bytes([number]) * 3000 for number in range(4)]
-    content.feed_data(parts[0])
-    assert not connection.is_read
-    reading = asyncio.ensure_future(read_whole(content, connection, 12_000))
-    for part in parts[1:]:
-        await asyncio.sleep(0)
-        assert connection.is_read
-        content.feed_data(part)
-    assert connection.is_read
-    assert not reading.done()
-    content.feed_eof()
-    assert await reading == b"".join(parts)
+async def test_two_users_a_body_in_thousands_of_parts_is_taken_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, read = list[int](), StreamReader.readany
 
+    async def note(content: StreamReader) -> bytes:
+        data = await read(content)
+        taken.append(len(data))
+        return data
 
-@in_loop_within(HANGING_S)
-async def test_a_body_that_has_failed_before_it_is_read_is_an_error_at_once() -> None:
-    connection = Connection()
-    content = StreamReader(connection, 1000, loop=asyncio.get_running_loop())
-    content.feed_data(b"x")
-    content.set_exception(RequestPayloadError("cut"))
-    with pytest.raises(RequestPayloadError):
-        await read_whole(content, connection, 12)
+    monkeypatch.setattr(StreamReader, "readany", note)
+    async with relay() as running:
+        reader, writer = await connect(running)
+        body = attach_body(7)
+        whole = request(body, "bob")
+        writer.write(whole[: -len(body)])
+        for number, byte in enumerate(body):
+            writer.write(bytes([byte]))
+            await until(lambda number=number: sum(taken) > number)  # type: ignore[misc]
+        assert (await answer(reader))[0] == 200
+        assert max(taken) == 1
+        await close(writer)

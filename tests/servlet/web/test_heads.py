@@ -11,8 +11,10 @@ from tests.servlet.web.test_server import answer, close, connect
 from tests.servlet.web.test_websocket import BINARY, PING, frame, raw
 from tests.support.loops import HANGING_S, in_loop_within
 from tunnel_servlet.web.heads import is_plain
+from tunnel_servlet.web.websocket_guard import FrameGuard
 
 PIECE_BYTES = 4096
+PONG = 0xA
 TINY = b"1\r\nx\r\n"
 LINE = b"POST /exchange HTTP/1.1\r\n"
 
@@ -49,6 +51,7 @@ def test_a_request_with_a_body_of_stated_length_is_plain(data: bytes) -> None:
         b"1e\r\n\r\nContent-Length: 9999\r\n\r\n" + TINY,
         b"x POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello",
         b"POST / HTTP/2\r\nContent-Length: 5\r\n\r\nhello",
+        b"CONNECT a:1 HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello",  # the parser ignores its length
     ],
 )
 def test_other_data_may_be_costly(data: bytes) -> None:
@@ -146,3 +149,36 @@ async def test_two_users_frames_that_claim_to_be_a_plain_request_are_parsed_in_p
         writer.write(FAKE + frame(PING) * 5000)
         await parsed.until(20_000)
         assert max(parsed.sizes) <= PIECE_BYTES
+
+
+@in_loop_within(HANGING_S)
+async def test_two_users_frames_that_come_with_their_request_are_parsed_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first 4 KiB of data hold the head, so that no guard watches the rest yet."""
+    sizes, feed = list[int](), FrameGuard.feed_data
+
+    def note(guard: FrameGuard, data: bytes) -> tuple[bool, bytes]:
+        sizes.append(len(data))
+        return feed(guard, data)
+
+    monkeypatch.setattr(FrameGuard, "feed_data", note)
+    count = 8_000
+    async with relay() as running, raw(running, "bob", early=frame(PING) * count) as (reader, writer):
+        for _ in range(count):
+            assert (await reader.readexactly(2))[0] & 0xF == PONG
+        assert max(sizes) <= PIECE_BYTES
+        assert sum(sizes) == count * len(frame(PING))
+        writer.transport.abort()
+
+
+@in_loop_within(HANGING_S)
+async def test_two_users_requests_behind_a_refused_upgrade_are_not_parsed() -> None:
+    """aiohttp would parse them outside of the turns."""
+    async with relay() as running:
+        reader, writer = await connect(running)
+        writer.write(request(attach_body(7), "bob"))
+        assert (await answer(reader))[0] == 200
+        writer.write(b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n" + request(attach_body(8), "bob"))
+        assert (await reader.read(-1)).count(b"HTTP/1.1 ") == 1
+        await close(writer)

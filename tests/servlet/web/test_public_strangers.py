@@ -193,7 +193,7 @@ def test_tiny_chunks_are_parsed_in_small_pieces_for_which_the_owner_pays() -> No
             turns = world.running.relay.host.turns
             spent_since = turns.spent_since
 
-            def noted(user: str, began: Start) -> int:
+            def noted(user: str, began: Start) -> float:
                 paid[user] += 1
                 return spent_since(user, began)
 

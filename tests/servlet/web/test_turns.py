@@ -185,3 +185,12 @@ def test_two_users_an_input_that_fails_does_not_hold_up_the_others() -> None:
 
     asyncio.run(main())
     assert [str(each) for each in errors] == ["broken"]
+
+
+@in_loop
+async def test_inputs_that_cost_less_than_a_microsecond_are_charged_too() -> None:
+    turns, log = Turns(meter=FakeMeter()), list[str]()
+    Input(turns, "eve", log)
+    for _ in range(40_000):
+        spend(turns, "eve", 0.9e-6)
+    assert log == ["eve stops"]

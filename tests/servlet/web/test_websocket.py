@@ -338,7 +338,7 @@ async def test_two_users_a_flood_of_pings_is_charged_and_handled_in_turns() -> N
         counter = TurnCounter()
         spend, answered = turns.spend, asyncio.Event()
 
-        def note(user: str, spent_us: int) -> None:
+        def note(user: str, spent_us: float) -> None:
             if user == "ann" and spent_us == MESSAGE_US:
                 counter.note()
                 if counter.counts.total() == 20_000:
