@@ -280,7 +280,7 @@ class RelayHandler(web.RequestHandler):
             self._turns.join(user, self, self.counted.source)
             spent_us, self._spent_us = self._spent_us, 0.0
             if payer == UNAUTHENTICATED:
-                self._turns.move(payer, user, int(spent_us))
+                self._turns.move(payer, user, spent_us)
         return True
 
     def hand_over(self) -> None:

@@ -220,7 +220,7 @@ class HttpSide(PublicSide):
         if payer:
             self._turns.join(payer, self, self.counted.source)
             if before:
-                self._turns.move(before, payer, int(self._spent_us))
+                self._turns.move(before, payer, self._spent_us)
 
     def _handle(self, data: bytes) -> None:
         match self._phase:

@@ -134,11 +134,12 @@ class Turns:
         self.spend(user, spent_us)
         return spent_us
 
-    def move(self, payer: str, user: str, spent_us: int) -> None:
+    def move(self, payer: str, user: str, spent_us: float) -> None:
         """Charge the user for time that was charged to another payer, perhaps in earlier turns."""
-        self._shares.refund(payer, spent_us)
-        self._moved[user] = self._moved.get(user, 0) + spent_us
-        self.spend(user, spent_us)
+        whole_us = int(spent_us)
+        self._shares.refund(payer, whole_us)
+        self._moved[user] = self._moved.get(user, 0) + whole_us
+        self.spend(user, whole_us)
 
     def spend(self, user: str, spent_us: float) -> None:
         """Charge the user for this time, and stop the user's input if the user must wait."""
