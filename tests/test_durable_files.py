@@ -27,6 +27,15 @@ def test_the_names_of_new_directories_and_of_an_existing_one_are_synced(tmp_path
     assert synced == [str(tmp_path / "a" / "b")]
 
 
+def test_two_users_no_other_user_can_enter_a_directory_that_is_made(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_directory(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700, 0o700]
+
+
 def test_a_directory_may_be_made_below_one_that_cannot_be_read_or_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,25 @@
 """Files that hold a secret are read only if no other user can read them, and are written in one step."""
 
 import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tunnel.private_files import read_private, read_token, write_private
+from loadtests.harness.tree import python_path
+from tunnel.private_files import (
+    create_private,
+    make_private_directory,
+    read_private,
+    read_token,
+    require_private,
+    require_trusted,
+    write_private,
+)
 
 
 def test_a_token_is_read_from_a_private_file(tmp_path: Path) -> None:
@@ -111,3 +125,123 @@ def test_a_file_that_cannot_be_replaced_is_unchanged_and_the_draft_is_removed(
         write_private(tmp_path / "secrets", b"new")
     assert (tmp_path / "secrets").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["secrets"]
+
+
+# --- directories, and files that decide
+
+
+def test_two_users_no_directory_that_is_made_lets_another_user_in(tmp_path: Path, open_umask: None) -> None:
+    make_private_directory(tmp_path / "config" / "tunnel")
+    for made in (tmp_path / "config", tmp_path / "config" / "tunnel"):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    make_private_directory(tmp_path / "config" / "tunnel")  # it may exist
+
+
+@pytest.mark.parametrize("trap", ["file", "link", "dangling link"])
+def test_two_users_a_new_file_is_private_and_never_one_that_another_user_placed(
+    trap: str, tmp_path: Path, open_umask: None
+) -> None:
+    with open(create_private(tmp_path / "fresh"), "wb"):
+        assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o600
+    placed = tmp_path / "placed"
+    if trap == "file":
+        placed.touch()
+    else:
+        placed.symlink_to(tmp_path / ("fresh" if trap == "link" else "missing"))
+    with pytest.raises(FileExistsError):
+        create_private(placed)
+
+
+def put(path: Path, mode: int) -> Path:
+    path.write_text("content")
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o664])
+def test_a_file_that_decides_may_be_readable_and_writable_for_its_group(mode: int, tmp_path: Path) -> None:
+    require_trusted(put(tmp_path / "relay.toml", mode))
+    require_trusted(tmp_path / "missing")  # reading it will tell
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o602])
+def test_two_users_a_file_that_everybody_can_change_decides_nothing(mode: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"every user of this machine can change .*relay.toml: .* `chmod o-w"):
+        require_trusted(put(tmp_path / "relay.toml", mode))
+
+
+@pytest.mark.parametrize("check", ["trusted", "private"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_two_users_a_file_that_everybody_can_replace_is_refused(check: str, depth: int, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    file = put(folder / "file", 0o600)
+    (folder, folder.parent)[depth].chmod(0o777)
+    with pytest.raises(ValueError, match=r"can replace .*file, because .* is open to all"):
+        require_trusted(file) if check == "trusted" else read_private(file)
+    (folder, folder.parent)[depth].chmod(0o1777)  # as /tmp is: others cannot rename our files there
+    require_trusted(file)
+    assert read_private(file) == b"content"
+
+
+def test_two_users_the_place_to_which_a_link_leads_is_examined_too(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    put(tmp_path / "open" / "file", 0o600)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "open" / "file")
+    for check in (require_trusted, read_private):
+        with pytest.raises(ValueError, match="is open to all"):
+            check(tmp_path / "link")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
+def test_two_users_a_configuration_that_a_stranger_left_in_tmp_is_refused(tmp_path: Path) -> None:
+    file = put(tmp_path / "relay.toml", 0o644)
+    os.chown(file, 65534, 65534)
+    require_trusted(file)  # only we can create files here: it came with our consent
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ValueError, match="belongs to another user, and every user can create files in"):
+        require_trusted(file)
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_secret_of_the_system_may_be_readable_for_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay that is not root may have its TLS key from Debian's group ssl-cert, or from a volume."""
+    require = partial(require_private, if_seen="renew it")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    require(put(tmp_path / "key", 0o640))
+    for mode in (0o644, 0o660, 0o650):
+        with pytest.raises(ValueError, match=r"is open to other users .*, and renew it"):
+            require(put(tmp_path / "key", mode))
+
+
+def test_two_users_what_the_commands_create_under_an_open_umask_is_closed_to_others(
+    tmp_path: Path, open_umask: None
+) -> None:
+    """Another user of the machine who can write one of these files becomes an exit, or locks the operator out."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    commands = [
+        "tunnel_servlet init relay.toml --token-file token",
+        "tunnel_servlet user add exit -c relay.toml --token-file exit.token",
+        "tunnel_servlet exit --show-key --key keys/below/exit.pem",
+        "tunnel_client up --example -c up/below/up.toml",
+        "tunnel_client peers trust exit --relay http://127.0.0.1:1 SHA256:" + "A" * 43,
+    ]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": python_path()}
+    for command in commands:
+        words = [sys.executable, "-m", *command.split()]
+        done = subprocess.run(words, cwd=home, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    found = {str(path.relative_to(home)): stat.S_IMODE(path.stat().st_mode) for path in home.rglob("*")}
+    named = {"relay.toml", "relay.tokens.toml", "token", "exit.token", "keys/below/exit.pem", "up/below/up.toml"}
+    assert named | {".config/tunnel/known_peers"} <= set(found)
+    assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)

@@ -4,20 +4,18 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import uvloop
 
 from tests.carriers.harness import MIB, Counting, ask, echo, end, noise, say_and_hear, write_until_paused
+from tests.support.certificates import TLS
 from tests.support.loops import in_loop, run
 from tests.support.relays import MemoryTestRelay
 from tunnel import Attachment, IntegrityError, LostError, ResetError, StreamReader, StreamWriter, Transport
 from tunnel.asyncio_compat import fill
 from tunnel.core import LostReason, PeerClosed
 from tunnel.wire import AbortReason
-
-TLS = Path(__file__).parent / "support" / "tls"
 
 
 @asynccontextmanager

@@ -19,11 +19,13 @@ def sync_directory(directory: Path) -> None:
 def make_directory(directory: Path) -> None:
     """Create a directory and those above it, and block until their names are on disk, safe from a power failure.
 
+    Only their owner can enter the directories that it creates.
+
     A name is not synced if the directory that contains it cannot be read or synced.
     """
     wanted = [directory, *(above for above in directory.parents if not above.exists())]
     for place in reversed(wanted):
-        place.mkdir(exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)
         # Also sync the name of `directory` if it existed: its creator may have died before it synced the name.
         try:
             sync_directory(place.parent)

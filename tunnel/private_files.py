@@ -1,11 +1,28 @@
-"""Reads and writes files that only their owner can read, and says where a user's own files are."""
+"""Creates, opens and checks the files that matter: secrets, which only their owner may read, and files that decide
+what a program does, which nobody else may change. It also says where a user's own files are.
+
+No function relies on the umask. A directory in which every user may rename files is no place for such files, unless it
+has the sticky bit, as /tmp has.
+"""
 
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["cache_directory", "config_directory", "read_private", "read_token", "write_private"]
+__all__ = [
+    "cache_directory",
+    "config_directory",
+    "create_private",
+    "make_private_directory",
+    "read_private",
+    "read_token",
+    "require_private",
+    "require_trusted",
+    "write_private",
+]
 
 _FILE_BYTES_MAX = 64 * 1024
 
@@ -39,30 +56,90 @@ def _directory(variable: str, name: str) -> Path:
         raise ValueError(f"this user has no home directory: set {variable} to a directory of yours") from None
 
 
+def make_private_directory(directory: Path) -> None:
+    """Create a directory and those above it that are missing, all with mode 0700. Raise OSError if that fails."""
+    for place in reversed([directory, *(above for above in directory.parents if not above.exists())]):
+        place.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would give those above the mode that the umask leaves
+
+
+def create_private(path: Path) -> int:
+    """Create a file of mode 0600 and return its descriptor, open for writing.
+
+    Raise FileExistsError if something has this name: another user may have put it there as a trap. Raise OSError if the
+    file cannot be created for another reason.
+    """
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = _FILE_BYTES_MAX) -> bytes:
     """Return the content of a file that holds a secret. `if_seen` says what to do if another user has seen it.
 
     Raise FileNotFoundError if the file does not exist. Raise ValueError, with advice, if its mode opens it to other
-    users, if it belongs to another user (except root), if it is longer than `bytes_max`, or if it cannot be read.
+    users, if it belongs to another user (except root), if every user can replace it, if it is longer than `bytes_max`,
+    or if it cannot be read.
     """
+    with _opened_secret(path, if_seen) as file:
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:  # otherwise, its first part would be taken for the whole
+        raise ValueError(f"{path} is longer than {bytes_max // 1024} KiB: check that it is the right file")
+    return content
+
+
+def require_private(path: Path, *, if_seen: str) -> None:
+    """Raise as `read_private` does, for a file that another library will read. Its length is not checked."""
+    with _opened_secret(path, if_seen):
+        pass
+
+
+def require_trusted(path: Path) -> None:
+    """Raise ValueError, with advice, if every user of this machine can change or replace this file.
+
+    It may be readable, and writable for its group: many systems give each user a group of its own, and a umask that
+    lets this group write. It may belong to another user, as files do that a container gets from its host, but not
+    where every user can create files. Do nothing if the file does not exist, or cannot be examined: reading it tells.
+    """
+    with contextlib.suppress(OSError):
+        found, folder = path.stat(), path.resolve().parent
+        if found.st_mode & stat.S_IWOTH:
+            raise ValueError(f"every user of this machine can change {path}: check it, and run `chmod o-w {path}`")
+        if found.st_uid not in (os.geteuid(), 0, folder.stat().st_uid) and folder.stat().st_mode & stat.S_IWOTH:
+            raise ValueError(f"{path} belongs to another user, and every user can create files in {folder}: check it")
+        _check_parents(path)
+
+
+@contextlib.contextmanager
+def _opened_secret(path: Path, if_seen: str) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
-                raise ValueError(
-                    f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): run `chmod 600 {path}`, "
-                    f"and {if_seen}"
-                )
-            if found.st_uid not in (os.geteuid(), 0):
-                raise ValueError(f"{path} belongs to another user: use a file of your own")
-            content = file.read(bytes_max + 1)
-            if len(content) > bytes_max:  # otherwise, its first part would be taken for the whole
-                raise ValueError(f"{path} is longer than {bytes_max // 1024} KiB: check that it is the right file")
-            return content
+            _check_secret(path, os.fstat(file.fileno()), if_seen)
+            yield file
     except FileNotFoundError:
         raise
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}: check the path and its permissions") from None
+
+
+def _check_secret(path: Path, found: os.stat_result, if_seen: str) -> None:
+    mode = stat.S_IMODE(found.st_mode)
+    # A system's own secret may be readable for a group that the system gave to this process, as PostgreSQL allows it
+    # for TLS keys: Debian's group ssl-cert, or the group of a volume with secrets.
+    forbidden = 0o037 if found.st_uid == 0 and os.geteuid() != 0 else 0o077
+    if stat.S_ISREG(found.st_mode) and mode & forbidden:
+        raise ValueError(f"{path} is open to other users (mode {mode:04o}): run `chmod 600 {path}`, and {if_seen}")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ValueError(f"{path} belongs to another user: use a file of your own")
+    _check_parents(path)
+
+
+def _check_parents(path: Path) -> None:
+    """Raise ValueError if every user can put something else in the place of this path, or of what it links to."""
+    for place in {Path(os.path.abspath(path)), path.resolve()}:
+        for above in place.parents:
+            if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+                raise ValueError(
+                    f"every user of this machine can replace {path}, because {above} is open to all: run "
+                    f"`chmod o-w {above}`, and check what is in it"
+                )
 
 
 def write_private(path: Path, content: bytes, *, replaces: bool = True, is_synced: bool = True) -> None:
@@ -75,7 +152,7 @@ def write_private(path: Path, content: bytes, *, replaces: bool = True, is_synce
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()  # left by a process with the same number that was killed
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        descriptor = create_private(draft)
         with open(descriptor, "wb") as file:
             file.write(content)
             file.flush()

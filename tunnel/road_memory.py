@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tunnel.exchange import RoadReport
-from tunnel.private_files import read_private, write_private
+from tunnel.private_files import make_private_directory, read_private, write_private
 
 __all__ = ["RememberedPath", "RoadMemory", "local_network", "path_name"]
 
@@ -83,7 +83,7 @@ class RoadMemory:
 
     def _write(self, content: _File) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_directory(self.path.parent)
             write_private(self.path, msgspec.json.encode(content), is_synced=False)
         except OSError as error:
             _log.warning("what was learned of a path is not kept: %s: %s", self.path, error.strerror or error)

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from tunnel import private_files
-from tunnel.private_files import read_private, write_private
+from tunnel.private_files import make_private_directory, read_private, write_private
 from tunnel_client.errors import UsageError
 
 __all__ = [
@@ -89,7 +89,7 @@ def write_login(login: Login) -> Path:
     """Replace the login file atomically and return its path. Creates the directory if necessary."""
     path = login_path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(path.parent)
         write_private(path, msgspec.json.format(msgspec.json.encode(login), indent=2) + b"\n")
     except OSError as error:
         raise UsageError(

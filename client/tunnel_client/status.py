@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from tunnel import Attachment
+from tunnel.private_files import make_private_directory
 from tunnel_client.errors import UsageError
 
 __all__ = [
@@ -151,7 +152,7 @@ def running_clients() -> list[ClientReport]:
 
 async def _listen(report: Callable[[], bytes]) -> tuple[Path, asyncio.Server]:
     directory = status_directory()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_directory(directory)
     _require_private(directory)
     path = directory / f"{os.getpid()}-{time.monotonic_ns()}{_SUFFIX}"
     sock = socket.socket(socket.AF_UNIX)

@@ -1,7 +1,10 @@
 """Where a token may go: over TLS, or within this machine, unless its owner allows more."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.support.certificates import TLS
 from tunnel import attach
 from tunnel.carriers.dialing import Dialing
 
@@ -55,3 +58,27 @@ def test_a_program_must_allow_an_unencrypted_token_with_insecure_http() -> None:
     with pytest.raises(ValueError, match=r"attach\(insecure_http=True\)"):
         attach(["https://relay.example", "http://relay.example"], token="tnl_x", proxy=None)
     attach("http://relay.example", token="tnl_x", proxy=None, insecure_http=True)
+
+
+@pytest.mark.parametrize("names", [("both.pem",), ("certificate.pem", "both.pem")])
+def test_two_users_a_key_that_others_can_read_is_not_used(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes((TLS / "client.pem").read_bytes())
+    cert = [str(tmp_path / name) for name in names]
+    (tmp_path / "both.pem").chmod(0o600)
+    Dialing("https://127.0.0.1", proxy=None, cert=cert)
+    (tmp_path / "both.pem").chmod(0o644)
+    with pytest.raises(ValueError, match=r"cert=.*both\.pem is open to other users .* ask for a new certificate"):
+        Dialing("https://127.0.0.1", proxy=None, cert=cert)
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_two_users_authorities_that_others_can_add_are_not_trusted(is_folder: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "authorities"
+    folder.mkdir()
+    (folder / "ca.pem").write_bytes((TLS / "ca.pem").read_bytes())
+    ca = folder if is_folder else folder / "ca.pem"
+    Dialing("https://127.0.0.1", proxy=None, ca=str(ca))
+    ca.chmod(0o1777 if is_folder else 0o666)
+    with pytest.raises(ValueError, match=r"ca=.*every user of this machine can change"):
+        Dialing("https://127.0.0.1", proxy=None, ca=str(ca))

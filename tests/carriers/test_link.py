@@ -3,7 +3,6 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import uvloop
@@ -11,6 +10,7 @@ from aiohttp import web
 
 import tunnel
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
+from tests.support.certificates import TLS
 from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import HANGING_S, in_loop, in_loop_within, run
 from tests.support.proxies import UpstreamProxy
@@ -18,8 +18,6 @@ from tunnel import Attachment
 from tunnel.carriers.dialed_link import hello
 from tunnel.carriers.link_protocol import LINK_LANE
 from tunnel.wire import Exchange, decode_envelope
-
-TLS = Path(__file__).parent.parent / "support" / "tls"
 
 
 def moved_by(attachment: Attachment) -> str:

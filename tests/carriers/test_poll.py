@@ -1,13 +1,13 @@
 """The POST requests of the poll carrier, and the path to the relay: headers, tokens, refusals (7.9), TLS, proxies."""
 
 import ssl
-from pathlib import Path
 from random import Random
 
 import pytest
 import truststore
 
 from tests.carriers.harness import ask, echo, end, noise, say_and_hear
+from tests.support.certificates import TLS
 from tests.support.http_relay import HttpTestRelay, token_of
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
@@ -18,7 +18,6 @@ from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.exchange import LaneConfig, Lanes
 from tunnel.wire import Attach, Status, StatusCode, encode_envelope
 
-TLS = Path(__file__).parent.parent / "support" / "tls"
 CA = str(TLS / "ca.pem")
 
 

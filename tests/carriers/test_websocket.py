@@ -8,7 +8,6 @@ import hashlib
 import re
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from aiohttp import web
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
 from tests.carriers.origin import Origin, answer
 from tests.carriers.test_link import moved_by, until
+from tests.support.certificates import TLS
 from tests.support.http_relay import WebSocketTestRelay
 from tests.support.loops import in_loop, run
 from tests.support.proxies import UpstreamProxy
@@ -29,7 +29,6 @@ from tunnel.carriers.websocket_dial import open_websocket
 from tunnel.exchange import LinkInput
 from tunnel.wire import Answer, encode_envelope
 
-TLS = Path(__file__).parent.parent / "support" / "tls"
 ACCEPTED = b"".join(encode_envelope(Answer(LINK_LANE, 0, 0)))
 
 

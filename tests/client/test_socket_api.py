@@ -13,16 +13,15 @@ import ssl
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
 from tests.client.sockets_rig import DEADLINE_S, KINDS, beside, fill, pair, receive, relay_thread
+from tests.support.certificates import TLS
 from tunnel_client import Runtime
 
 Pair: TypeAlias = tuple[socket.socket, socket.socket]
-TLS = Path(__file__).parent.parent / "support" / "tls"
 RESET = struct.pack("ii", 1, 0)
 BIG = random.Random(7).randbytes(3 << 20)
 

@@ -18,12 +18,12 @@ from loadtests.harness.tree import python_path
 from tests.field.hops.hop import Ground
 from tests.field.rows import Row
 from tests.servlet.rig import KEYS, TOKENS
+from tests.support.certificates import TLS
 from tunnel_servlet.config import render_users
 
 __all__ = ["Road", "Stage", "StageError", "start_forwarder", "start_target"]
 
-_TLS = Path(__file__).parents[1] / "support" / "tls"
-_CA = _TLS / "ca.pem"
+_CA = TLS / "ca.pem"
 _PEER = "loadtests.bench.road_peer"
 _CONFIG = """\
 listen = ["http://127.0.0.1:{port}", "https://127.0.0.1:{tls}"]
@@ -109,7 +109,7 @@ class Stage:
             home = self._directory / f"relay{number}"
             home.mkdir(mode=0o700)
             port, tls = self._stack.enter_context(hold_port()), self._stack.enter_context(hold_port())
-            config = _CONFIG.format(port=port, tls=tls, certificate=_TLS / "server.pem")
+            config = _CONFIG.format(port=port, tls=tls, certificate=TLS / "server.pem")
             (home / "relay.toml").write_text(config)
             (home / "tokens.toml").write_text(render_users(KEYS))
             command = relay_command("serve", "-c", str(home / "relay.toml"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.servlet.rig import TOKENS, settings
+from tests.support.certificates import TLS
 from tunnel import Attachment, StreamReader, StreamWriter, attach
 from tunnel.core import ConnectionStats
 from tunnel_servlet.config import ListenAddress, TlsFiles
@@ -30,8 +31,7 @@ __all__ = [
 
 MIB = 1 << 20
 _CHUNK_BYTES = 64 << 10
-_TLS = Path(__file__).parent.parent / "support" / "tls"
-CA = str(_TLS / "ca.pem")
+CA = str(TLS / "ca.pem")
 _WAIT_S = 50  # only a hanging transfer reaches it
 
 
@@ -51,7 +51,7 @@ async def a_relay(port: int, *, tls_port: int = 0, **changes: Any) -> AsyncItera
     tls = None
     if tls_port:
         listen.append(ListenAddress("127.0.0.1", tls_port, True))
-        tls = TlsFiles(str(_TLS / "server.pem"), str(_TLS / "server.pem"))
+        tls = TlsFiles(str(TLS / "server.pem"), str(TLS / "server.pem"))
     config = settings(listen=tuple(listen), tls=tls, **changes)
     async with RunningRelay(config) as running, client(f"http://127.0.0.1:{port}", "ann", carrier="link") as service:
         await service.start_server(digest_service, "reports")

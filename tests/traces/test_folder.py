@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.traces.test_salvage import FRAMES
+from tunnel.private_files import create_private
 from tunnel.traces import TraceEvent, TraceRecord
-from tunnel.traces.folder import TraceFolder, create_private
+from tunnel.traces.folder import TraceFolder
 from tunnel.traces.jsonl import JsonLinesWriter, read_trace
 from tunnel.traces.salvage import SUFFIX
 from tunnel.traces.writer import TraceWriter

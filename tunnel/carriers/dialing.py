@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 
 import aiohttp
 import truststore
@@ -16,12 +17,14 @@ from tunnel.carriers.dial_secrets import DialSecrets, SecretsInUse
 from tunnel.carriers.gateway import ask_for_name, make_gateway
 from tunnel.carriers.proxies import Proxy, choose_proxy
 from tunnel.carriers.proxy_connect import ConnectConnector, introduce
+from tunnel.private_files import require_private, require_trusted
 
 __all__ = ["ROLE_HEADER", "Dialing", "retry_after_us"]
 
 ROLE_HEADER = "Tunnel-Role"
 _SECOND_US = 1_000_000
 _READ_BUFFER_BYTES = 256 * 1024
+_KEY_SEEN = "ask for a new certificate if another user may have read the key"
 
 
 class Dialing:
@@ -219,21 +222,23 @@ def _tls_context(ca: str | None, cert: str | Sequence[str] | None) -> ssl.SSLCon
     """Return a TLS context that trusts the authorities in `ca`, else those that the operating system trusts."""
     context: ssl.SSLContext
     try:
+        if ca is not None:
+            require_trusted(Path(ca))
         if ca is None:
             context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         elif os.path.isdir(ca):
             context = ssl.create_default_context(capath=ca)
         else:
             context = ssl.create_default_context(cafile=ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(
-            f"ca={ca!r} cannot be used: {error.strerror or error}: name a PEM file, or a directory of them"
-        ) from None
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        why = getattr(error, "strerror", "") or error
+        raise ValueError(f"ca={ca!r} cannot be used: {why}: name a PEM file, or a directory of them") from None
     if cert is not None:
         files = [cert] if isinstance(cert, str) else list(cert)
         try:
+            require_private(Path(files[1 if len(files) > 1 else 0]), if_seen=_KEY_SEEN)
             context.load_cert_chain(*files)
-        except (OSError, ssl.SSLError, TypeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             text = f"cert={cert!r} cannot be used: {error}: name a PEM file with certificate and key, or two files"
             raise ValueError(text) from None
     return context

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tunnel.encryption.fingerprint import key_fingerprint
 from tunnel.encryption.tls import accepting_context
-from tunnel.private_files import config_directory, read_private, write_private
+from tunnel.private_files import config_directory, make_private_directory, read_private, write_private
 
 __all__ = ["KeyFile", "make_key_file", "own_key"]
 
@@ -94,7 +94,7 @@ def make_key_file(path: Path) -> None:
     """
     content = _new_key()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(path.parent)
         write_private(path, content, replaces=False)
     except OSError as error:
         raise ValueError(

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from tunnel.encryption.fingerprint import is_fingerprint
-from tunnel.private_files import read_private, write_private
+from tunnel.private_files import make_private_directory, read_private, write_private
 from tunnel.wire import Target, TargetKind
 
 __all__ = ["EXIT", "KnownPeer", "KnownPeers", "peer_name", "relay_name", "service_peer"]
@@ -144,7 +144,7 @@ class KnownPeers:
     def _locked(self) -> Iterator[None]:
         """Keep other processes from changing the file. The lock is another file, since changes replace this one."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_directory(self.path.parent)
             lock = self.path.with_name(f".{self.path.name}.lock")
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from tunnel.private_files import create_private, make_private_directory
 from tunnel.traces.salvage import SUFFIX
 
-__all__ = ["FOLDER_BYTES_MAX", "TraceFolder", "create_private"]
+__all__ = ["FOLDER_BYTES_MAX", "TraceFolder"]
 
 FOLDER_BYTES_MAX = 1 << 30  # compressed; about 10 GB as plain JSON lines
 # The names of trace files; no other file is ever removed. A name that begins with _ is a file that is still being
@@ -26,11 +27,6 @@ class _Found(NamedTuple):
     size_bytes: int
 
 
-def create_private(path: Path) -> BinaryIO:
-    """Create a file that only its owner can read. Raise FileExistsError if there is one, or a link."""
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-
-
 class TraceFolder:
     """Keeps the trace files of all processes in a folder within `bytes_max`, by removing the oldest complete ones.
 
@@ -39,7 +35,7 @@ class TraceFolder:
 
     def __init__(self, path: Path, bytes_max: int, tell: Callable[[str], None]) -> None:
         """Create the folder if it does not exist; only its owner can enter it then. Raise OSError if that fails."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(path)
         self.path = path
         self.removed_files = 0
         self.bytes_max = bytes_max
@@ -49,7 +45,7 @@ class TraceFolder:
 
     def create(self, name: str) -> BinaryIO:
         """Create a file. Raise OSError if that fails."""
-        return create_private(self.path / name)
+        return open(create_private(self.path / name), "wb")
 
     def look(self) -> None:
         """Count the bytes of all files, in case other processes have written some."""

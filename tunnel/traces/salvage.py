@@ -8,6 +8,8 @@ from pathlib import Path
 
 import zstandard
 
+from tunnel.private_files import create_private
+
 __all__ = ["PLAIN_SUFFIX", "SUFFIX", "Findings", "examine", "frames_of", "salvage_directory"]
 
 SUFFIX = ".jsonl.zst"
@@ -157,7 +159,7 @@ def _salvage(path: Path, directory: int) -> Path | None:
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     temporary = path.with_name(f".{target.name}")
     temporary.unlink(missing_ok=True)
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with open(create_private(temporary), "wb") as file:
         for part in parts:
             file.write(compressor.compress(part))
         file.flush()

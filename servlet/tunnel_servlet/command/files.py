@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from tunnel.private_files import write_private
+from tunnel.private_files import require_trusted, write_private
 from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
@@ -151,6 +151,7 @@ def watched_files(file: str, config: RelayConfig) -> list[Path]:
 
 def _read(path: Path) -> str:
     try:
+        require_trusted(path)
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file: run `tunnel-relay init {path}`, or name another with -c") from None
@@ -158,6 +159,8 @@ def _read(path: Path) -> str:
         reason = getattr(error, "strerror", None) or error
         text = f"{path} cannot be read ({reason}): check the path and its permissions, or name another file with -c"
         raise ConfigError(text) from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _parse(check: Callable[[str], _T], texts: Iterable[str], flag: str) -> tuple[_T, ...]:

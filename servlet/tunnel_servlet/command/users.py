@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import difflib
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from random import SystemRandom
 
 import msgspec
 
+from tunnel.private_files import create_private
 from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import KEYS_MAX, Key, check_user_name, make_token
 from tunnel_servlet.command.files import read_users, tokens_path, write_users
@@ -109,7 +109,7 @@ def init(arguments: argparse.Namespace) -> int:
     with _token_kept(arguments.token_file, token, beside=(path, tokens)):
         try:
             write_users(tokens, {user_name: (key,)})
-            with path.open("x", encoding="utf-8") as file:
+            with open(create_private(path), "w", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
             tokens.unlink(missing_ok=True)
@@ -199,7 +199,7 @@ def _token_kept(file: str, token: str, beside: tuple[Path, Path]) -> Iterator[No
     if path.absolute() in [other.absolute() for other in beside]:
         raise ConfigError(f"--token-file {file} is the name of another file of the relay: choose another name")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        descriptor = create_private(path)
     except FileExistsError:
         text = f"--token-file {file} exists: nothing was changed; choose another name, or remove the file"
         raise ConfigError(text) from None
@@ -207,7 +207,7 @@ def _token_kept(file: str, token: str, beside: tuple[Path, Path]) -> Iterator[No
         text = f"--token-file {file} cannot be written: {error.strerror}: nothing was changed; name a file in a folder "
         raise ConfigError(text + "that exists and that you can write") from None
     try:
-        with os.fdopen(descriptor, "w") as opened:
+        with open(descriptor, "w") as opened:
             opened.write(f"{token}\n")
         yield
     except BaseException:

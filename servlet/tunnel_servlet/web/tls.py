@@ -1,7 +1,9 @@
 """The TLS contexts of the relay's listen addresses."""
 
 import ssl
+from pathlib import Path
 
+from tunnel.private_files import require_private, require_trusted
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, TlsFiles
 
 __all__ = ["contexts", "public_contexts", "tls_context"]
@@ -15,8 +17,8 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        for file in (files.certificate, files.key):
-            _require_readable(file)
+        _require_trusted(files.certificate)
+        _require_private_key(files.key)
         context.load_cert_chain(files.certificate, files.key, password=_no_password)
     except (OSError, ssl.SSLError, ConfigError) as error:
         raise ConfigError(
@@ -25,7 +27,7 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
         ) from None
     if files.client_ca:
         try:
-            _require_readable(files.client_ca)
+            _require_trusted(files.client_ca)
             context.load_verify_locations(files.client_ca)
         except (OSError, ssl.SSLError, ConfigError) as error:
             raise ConfigError(
@@ -35,13 +37,25 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _require_readable(file: str) -> None:
-    """Raise ConfigError if the file cannot be read: OpenSSL's own error does not name it."""
+def _require_trusted(file: str) -> None:
+    """Raise ConfigError if every user can change the file, or if it cannot be read: OpenSSL names no file."""
     try:
+        require_trusted(Path(file))
         with open(file, "rb"):
             pass
     except OSError as error:
         raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _require_private_key(file: str) -> None:
+    try:
+        require_private(Path(file), if_seen="use a new key and certificate if another user may have read this key")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _no_password() -> str:

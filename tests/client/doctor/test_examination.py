@@ -13,11 +13,11 @@ import pytest
 from loadtests.faultproxy import FaultProxy, FaultProxyOptions, Flip, IdleCut, Status
 from tests.client.rig import TOKEN, Rig, greet
 from tests.servlet.rig import settings
+from tests.support.certificates import TLS
 from tests.support.proxies import UpstreamProxy
 from tunnel_client.cli.main import main
 from tunnel_servlet.config import ListenAddress, RelayConfig, TlsFiles
 
-TLS = Path(__file__).parents[2] / "support" / "tls"
 Found = dict[str, tuple[str, str, dict[str, Any]]]
 
 

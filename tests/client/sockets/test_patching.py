@@ -13,19 +13,18 @@ import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread
+from tests.support.certificates import TLS
 from tunnel_client import Runtime, patch
 from tunnel_client.borrowed.hosts import Hosts, Placeholders, is_literal
 from tunnel_client.sockets import patching
 from tunnel_client.sockets import runtime as runtimes
 from tunnel_client.sockets.loop_thread import new_loop
 
-TLS = Path(__file__).parents[2] / "support" / "tls"
 INTERNAL = ["*.internal", "127.0.0.9"]
 
 

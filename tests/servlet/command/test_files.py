@@ -138,3 +138,13 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"directory.* nothing was changed"):
         write_users(path, {"ann": [KEY]})
     assert os.listdir(tmp_path) == ["tokens.toml"]
+
+
+@pytest.mark.parametrize("name", ["relay.toml", "keys.toml"])
+def test_two_users_rules_and_tokens_that_every_user_of_the_machine_can_change_are_refused(
+    name: str, file: Path
+) -> None:
+    load_config(str(file))
+    (file.parent / name).chmod(0o666)
+    with pytest.raises(ConfigError, match=f"every user of this machine can change .*{name}: check it, and run `chmod"):
+        load_config(str(file))

@@ -211,3 +211,23 @@ def test_wrong_certificate_files_are_explained(certificates: Path) -> None:
         tls_context(files(certificates, "missing.pem"))
     with pytest.raises(ConfigError, match="holds no certificates"):
         tls_context(files(certificates, "ca.key"))
+
+
+@pytest.mark.real("openssl")
+def test_two_users_a_key_that_others_can_read_and_certificates_that_others_can_change_are_refused(
+    certificates: Path,
+) -> None:
+    key, authority = certificates / "relay.key", certificates / "ca.pem"
+    for mode in (0o644, 0o640):
+        key.chmod(mode)
+        with pytest.raises(ConfigError, match=r"relay\.key is open to other users .* use a new key and certificate"):
+            tls_context(files(certificates))
+    key.chmod(0o600)
+    authority.chmod(0o666)
+    with pytest.raises(ConfigError, match=r"every user of this machine can change .*ca\.pem"):
+        tls_context(files(certificates, "ca.pem"))
+    authority.chmod(0o644)
+    (certificates / "relay.pem").chmod(0o666)
+    with pytest.raises(ConfigError, match=r"every user of this machine can change .*relay\.pem"):
+        tls_context(files(certificates))
+    (certificates / "relay.pem").chmod(0o644)  # the other tests use it, too

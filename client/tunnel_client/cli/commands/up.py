@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import structlog
 from tunnel.command_line import CommandAdder, add_events_option, shows_people, tell
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import OK, USAGE
+from tunnel.private_files import create_private, make_private_directory
 from tunnel_client.cli.options import add_relay_options, trace_of
 from tunnel_client.cli.serving import Signals, add_rate_option, stop_signals
 from tunnel_client.cli.up.declaration import json_schema
@@ -87,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_example(path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        make_private_directory(path.parent)
+        descriptor = create_private(path)
     except FileExistsError:
         raise UsageError(f"{path} exists and is not overwritten: name another file with -c FILE") from None
     except OSError as error:

@@ -20,6 +20,7 @@ from loadtests.harness.tree import python_path
 from tests.client.sockets.test_patching import Hello
 from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, beside, relay_thread
 from tests.encryption.rig import another_key, key
+from tests.support.certificates import TLS
 from tests.support.imports import imported_names
 from tunnel.encryption.known_peers import KnownPeers
 from tunnel.exit_codes import NOT_AUTHENTICATED, OK, USAGE
@@ -28,7 +29,6 @@ from tunnel_client.borrowed.borrower import Borrowed
 from tunnel_client.cli.commands.run import environment
 from tunnel_client.cli.main import main
 
-TLS = ROOT / "tests" / "support" / "tls"
 FETCH = str(ROOT / "examples" / "fetch.py")
 # An interpreter without our packages and their dependencies.
 BARE = getattr(sys, "_base_executable", sys.executable)
