@@ -158,6 +158,95 @@ def test_messages_that_stay_keep_their_place_in_the_discard_order() -> None:
     assert world.lost == [b"least"]
 
 
+@pytest.mark.parametrize("policy", DiscardPolicy)
+def test_expired_messages_make_room_before_any_that_is_alive(policy: DiscardPolicy) -> None:
+    world = World(policy, messages_max=3)
+    world.backlog.put(b"alive", priority=1)
+    world.backlog.put(b"short", priority=9, ttl=1)
+    world.backlog.put(b"alive, too", priority=1, ttl=50)
+    world.now = 1.0
+    assert world.backlog.put(b"new", priority=1, ttl=9)
+    assert world.lost == [b"short"]
+    assert world.rest() == [b"alive", b"alive, too", b"new"]
+
+
+def test_only_as_many_expired_messages_are_dropped_at_once_as_are_allowed() -> None:
+    world = World(DiscardPolicy.OLDEST)
+    for _ in range(5):
+        world.backlog.put(b"", ttl=1)
+    world.backlog.put(b"alive")
+    assert not world.backlog.discard_expired(9)
+    world.now = 1.0
+    assert world.backlog.discard_expired(3)
+    assert len(world.backlog) == 3
+    assert not world.backlog.discard_expired(3)
+    assert (len(world.backlog), len(world.lost)) == (1, 5)
+
+
+def test_expired_messages_leave_nothing_behind() -> None:
+    world = World(DiscardPolicy.OLDEST, messages_max=10)
+    for number in range(1000):
+        world.backlog.put(b"", ttl=1e6 + number)
+        if number >= 5:
+            world.backlog.get_nowait()
+    assert len(world.backlog._expiring) < 100
+    for _ in range(10):
+        world.backlog.put(b"", ttl=1)
+    world.now = 1.0
+    assert world.backlog.put(b"new")
+    assert world.rest() == [b"new"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "priority", "ttl"),
+    [(DiscardPolicy.NEWEST, 9, None), (DiscardPolicy.PRIORITY, 2, None), (DiscardPolicy.EXPIRED, 0, 30)],
+)
+def test_messages_that_come_together_are_kept_or_discarded_together(
+    policy: DiscardPolicy, priority: int, ttl: float | None
+) -> None:
+    """One of them would have room if the first were discarded: it is not discarded for nothing."""
+    world = World(policy, messages_max=3)
+    world.backlog.put(b"least", priority=1, ttl=20)
+    world.backlog.put(b"most", priority=5)
+    assert not world.backlog.put_all([b"x", b"y", b"z"], priority=priority, ttl=ttl)
+    assert (world.lost, world.backlog.discarded_count) == ([b"x", b"y", b"z"], 3)
+    assert (world.backlog.first_number, world.backlog.next_number) == (0, 2)
+    assert world.backlog.put(b"top", priority=9)
+    world.backlog.put(b"over", priority=9)
+    if policy is not DiscardPolicy.NEWEST:  # the order of what was not discarded is as before
+        assert world.lost[3:] == [b"least"]
+
+
+def test_more_messages_at_once_than_the_limit_are_an_error() -> None:
+    backlog = World(DiscardPolicy.OLDEST, messages_max=2, bytes_max=10).backlog
+    backlog.put(b"kept")
+    with pytest.raises(MessageTooLargeError, match="3 messages come at once, the backlog holds 2: raise messages_max"):
+        backlog.put_all([b"a", b"b", b"c"])
+    with pytest.raises(MessageTooLargeError, match="the 2 messages have 11 bytes"):
+        backlog.put_all([bytes(10), b"b"])
+    assert backlog.put_all([b"a", b"b"])
+    assert backlog.peek(0, 100) == (1, [b"a", b"b"])
+
+
+def test_messages_that_are_freed_do_not_count_as_discarded() -> None:
+    world = World(DiscardPolicy.NEWEST, messages_max=3)
+    for payload in (b"a", b"b", b"c"):
+        world.backlog.put(payload)
+    assert world.backlog.free(2, 1)
+    assert not world.backlog.free(2, 9)
+    assert (world.backlog.first_number, world.backlog.next_number, len(world.backlog)) == (2, 3, 1)
+    assert not world.backlog.free(99, 9)
+    assert (world.lost, world.backlog.size_bytes) == ([], 0)
+    assert world.backlog.put_all([b"d", b"e", b"f"])
+
+
+def test_numbers_may_begin_later() -> None:
+    backlog = MemoryBacklog(first=1_000)
+    assert (backlog.first_number, backlog.next_number) == (1_000, 1_000)
+    backlog.put(b"a")
+    assert backlog.peek(3, 100) == (1_000, [b"a"])
+
+
 @in_loop
 async def test_get_waits_for_a_message() -> None:
     backlog = MemoryBacklog()

@@ -10,7 +10,8 @@ import enum
 import heapq
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -20,7 +21,7 @@ __all__ = ["BacklogItem", "DiscardPolicy", "MemoryBacklog"]
 
 
 class DiscardPolicy(enum.Enum):
-    """Which message is discarded when there is no room."""
+    """Which message is discarded when there is no room, and no message has expired."""
 
     OLDEST = "oldest"
     """The message that was added first (FifoOrder)."""
@@ -30,6 +31,9 @@ class DiscardPolicy(enum.Enum):
     """The message of the lowest priority; the oldest of several (PriorityOrder)."""
     EXPIRED = "expired"
     """The message that expires first; messages that never expire come last (DeadlineOrder)."""
+
+
+_RANKED = (DiscardPolicy.PRIORITY, DiscardPolicy.EXPIRED)
 
 
 class BacklogItem(msgspec.Struct, frozen=True):
@@ -43,7 +47,8 @@ class BacklogItem(msgspec.Struct, frozen=True):
 class MemoryBacklog:
     """A first-in, first-out queue that never returns expired messages. Use it from one event loop only.
 
-    `discarded` is called with each message that is discarded, expired ones included.
+    When there is no room, expired messages make room first, whatever the policy. `discarded` is called with each
+    message that is discarded, expired ones included. `first` is the number of the first message.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class MemoryBacklog:
         bytes_max: int = 64 * 1024 * 1024,
         discarded: Callable[[BacklogItem], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        first: int = 0,
     ) -> None:
         if min(messages_max, bytes_max) < 1:
             raise ValueError(f"messages_max ({messages_max}) and bytes_max ({bytes_max}) must be positive")
@@ -64,10 +70,12 @@ class MemoryBacklog:
         self._bytes_max = bytes_max
         self._told = discarded
         self._clock = clock
-        self._count = 0
-        self._items: dict[int, BacklogItem] = {}  # in the order of their numbers, which is the order of arrival
+        self._count = first
+        # In the order of their numbers, which is the order of arrival. A plain dict would search for its oldest item.
+        self._items: OrderedDict[int, BacklogItem] = OrderedDict()
         self._numbers: list[int] = []  # of all items, ascending; those of removed items are skipped
         self._order: list[tuple[float, int]] = []  # a heap, the next to discard first; removed items are skipped
+        self._expiring: list[tuple[float, int]] = []  # a heap, the next to expire first; removed items are skipped
         self._came = asyncio.Event()
 
     def __len__(self) -> int:
@@ -75,25 +83,40 @@ class MemoryBacklog:
 
     def put(self, payload: bytes, *, priority: int = 0, ttl: float | None = None) -> bool:
         """Add a message that expires after `ttl` seconds; return False if it was itself discarded. Never waits."""
-        if len(payload) > self._bytes_max:
+        return self.put_all([payload], priority=priority, ttl=ttl)
+
+    def put_all(self, payloads: Sequence[bytes], *, priority: int = 0, ttl: float | None = None) -> bool:
+        """Add messages that are kept or discarded together. Return False if the policy discards these: then none of
+        them is added, none gets a number, and no other message is discarded for them."""
+        count, size = len(payloads), sum(map(len, payloads))
+        what = "the message has" if count == 1 else f"the {count} messages have"
+        if size > self._bytes_max:
+            raise MessageTooLargeError(f"{what} {size} bytes, the backlog holds {self._bytes_max}: raise bytes_max")
+        if count > self._messages_max:
             raise MessageTooLargeError(
-                f"the message has {len(payload)} bytes, the backlog holds {self._bytes_max}: raise bytes_max"
+                f"{count} messages come at once, the backlog holds {self._messages_max}: raise messages_max"
             )
         expires = float("inf") if ttl is None else self._clock() + ttl
-        item = BacklogItem(payload, priority, expires)
+        items = [BacklogItem(payload, priority, expires) for payload in payloads]
+        if not self._make_room(count, size, self._rank(priority, expires)):
+            for item in items:
+                self._count_discarded(item)
+            return False
+        for item in items:
+            self._add(item)
+        self._came.set()
+        return True
+
+    def _add(self, item: BacklogItem) -> None:
         number = self._count
         self._count += 1
         self._items[number] = item
         self._numbers.append(number)
-        self.size_bytes += len(payload)
-        if self._policy is DiscardPolicy.PRIORITY:
-            heapq.heappush(self._order, (priority, number))
-        elif self._policy is DiscardPolicy.EXPIRED:
-            heapq.heappush(self._order, (expires, number))
-        while len(self._items) > self._messages_max or self.size_bytes > self._bytes_max:
-            self._discard(self._victim())
-        self._came.set()
-        return number in self._items
+        self.size_bytes += len(item.payload)
+        if item.expires != float("inf"):
+            heapq.heappush(self._expiring, (item.expires, number))
+        if self._policy in _RANKED:
+            heapq.heappush(self._order, (self._rank(item.priority, item.expires), number))
 
     def get_nowait(self) -> BacklogItem | None:
         """Remove and return the oldest message that has not expired; None if there is none."""
@@ -118,7 +141,7 @@ class MemoryBacklog:
 
     @property
     def next_number(self) -> int:
-        """The number that the next message will get. Messages are numbered from 0 on, discarded ones included."""
+        """The number that the next message will get. Messages that are removed or discarded later keep theirs."""
         return self._count
 
     @property
@@ -155,18 +178,78 @@ class MemoryBacklog:
             expected = number + 1
         return first, found
 
-    def _victim(self) -> int:
-        match self._policy:
-            case DiscardPolicy.OLDEST:
-                return next(iter(self._items))
-            case DiscardPolicy.NEWEST:
-                return next(reversed(self._items))
-        while self._order[0][1] not in self._items:
-            heapq.heappop(self._order)
-        return self._order[0][1]
+    # removing
+
+    def free(self, before: int, count_max: int) -> bool:
+        """Remove messages with numbers below `before`, at most `count_max`. They do not count as discarded.
+
+        Return whether more of them are left.
+        """
+        for _ in range(count_max):
+            number = next(iter(self._items), before)
+            if number >= before:
+                return False
+            self._remove(number)
+        return self.first_number < before
+
+    def discard_expired(self, count_max: int) -> bool:
+        """Discard expired messages, at most `count_max`. Return whether there may be more."""
+        if not self._expiring:
+            return False
+        now = self._clock()
+        for _ in range(count_max):
+            if not self._expiring or self._expiring[0][0] > now:
+                return False
+            number = heapq.heappop(self._expiring)[1]
+            if number in self._items:
+                self._discard(number)
+        return True
+
+    def _rank(self, priority: int, expires: float) -> float:
+        """Return the place of a message in the order of the policy: the lowest is discarded first."""
+        return priority if self._policy is DiscardPolicy.PRIORITY else expires
+
+    def _make_room(self, count: int, size: int, rank: float) -> bool:
+        """Make room for new messages of this rank. Return False, and discard none that is alive, if the policy
+        discards the new ones."""
+        while self._lacks(count, size):
+            if not self.discard_expired(1):
+                break
+        chosen: list[int] = []
+        candidates = self._candidates(rank)
+        while self._lacks(count, size):
+            number = next(candidates, None)
+            if number is None:
+                break
+            chosen.append(number)
+            count -= 1
+            size -= len(self._items[number].payload)
+        if self._lacks(count, size):
+            if self._policy in _RANKED:  # the candidates were taken from the heap
+                for number in chosen:
+                    item = self._items[number]
+                    heapq.heappush(self._order, (self._rank(item.priority, item.expires), number))
+            return False
+        for number in chosen:
+            self._discard(number)
+        return True
+
+    def _lacks(self, count: int, size: int) -> bool:
+        return len(self._items) + count > self._messages_max or self.size_bytes + size > self._bytes_max
+
+    def _candidates(self, rank: float) -> Iterator[int]:
+        """Yield the numbers of the messages that the policy discards before new ones of this rank, in its order."""
+        if self._policy is DiscardPolicy.OLDEST:
+            yield from self._items
+        while self._order and self._order[0][0] <= rank:
+            number = heapq.heappop(self._order)[1]
+            if number in self._items:
+                yield number
 
     def _discard(self, number: int) -> None:
-        item = self._remove(number)
+        self._count_discarded(self._remove(number))
+
+    def _count_discarded(self, item: BacklogItem) -> None:
         self.discarded_count += 1
         if self._told is not None:
             self._told(item)
@@ -174,10 +257,17 @@ class MemoryBacklog:
     def _remove(self, number: int) -> BacklogItem:
         item = self._items.pop(number)
         self.size_bytes -= len(item.payload)
-        if len(self._numbers) > 2 * len(self._items) + 64:
+        most = 2 * len(self._items) + 64
+        if len(self._numbers) > most:
             self._numbers = list(self._items)
-        if len(self._order) > 2 * len(self._items) + 64:
-            # Removed items stay in the heap until now; this keeps the heap at about twice the number of items at most.
-            self._order = [entry for entry in self._order if entry[1] in self._items]
-            heapq.heapify(self._order)
+        # Removed items stay in a heap until now; this keeps a heap at about twice the number of items at most.
+        if len(self._order) > most:
+            self._order = self._living(self._order)
+        if len(self._expiring) > most:
+            self._expiring = self._living(self._expiring)
         return item
+
+    def _living(self, heap: list[tuple[float, int]]) -> list[tuple[float, int]]:
+        left = [entry for entry in heap if entry[1] in self._items]
+        heapq.heapify(left)
+        return left
