@@ -175,11 +175,11 @@ def test_only_as_many_expired_messages_are_dropped_at_once_as_are_allowed() -> N
     for _ in range(5):
         world.backlog.put(b"", ttl=1)
     world.backlog.put(b"alive")
-    assert not world.backlog.discard_expired(9)
+    assert not world.backlog.sweep(9)
     world.now = 1.0
-    assert world.backlog.discard_expired(3)
+    assert world.backlog.sweep(3)
     assert len(world.backlog) == 3
-    assert not world.backlog.discard_expired(3)
+    assert not world.backlog.sweep(3)
     assert (len(world.backlog), len(world.lost)) == (1, 5)
 
 
@@ -232,12 +232,16 @@ def test_messages_that_are_freed_do_not_count_as_discarded() -> None:
     world = World(DiscardPolicy.NEWEST, messages_max=3)
     for payload in (b"a", b"b", b"c"):
         world.backlog.put(payload)
-    assert world.backlog.free(2, 1)
-    assert not world.backlog.free(2, 9)
+    world.backlog.free(2)
+    assert world.backlog.sweep(1)
+    assert not world.backlog.sweep(9)
     assert (world.backlog.first_number, world.backlog.next_number, len(world.backlog)) == (2, 3, 1)
-    assert not world.backlog.free(99, 9)
-    assert (world.lost, world.backlog.size_bytes) == ([], 0)
-    assert world.backlog.put_all([b"d", b"e", b"f"])
+    world.backlog.free(99)
+    world.backlog.free(1)
+    assert world.backlog.put_all([b"d", b"e", b"f"])  # free messages make room
+    assert (world.lost, world.backlog.size_bytes) == ([], 3)
+    assert not world.backlog.sweep(9)
+    assert world.backlog.first_number == 6
 
 
 def test_numbers_may_begin_later() -> None:
@@ -245,6 +249,10 @@ def test_numbers_may_begin_later() -> None:
     assert (backlog.first_number, backlog.next_number) == (1_000, 1_000)
     backlog.put(b"a")
     assert backlog.peek(3, 100) == (1_000, [b"a"])
+    backlog.begin_at(5)
+    backlog.begin_at(2_000)
+    backlog.put(b"b")
+    assert backlog.peek(1_001, 100) == (2_000, [b"b"])
 
 
 @in_loop

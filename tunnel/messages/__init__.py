@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from tunnel.messages.bodies import SpooledBody
     from tunnel.messages.broker import BrokerConfig, LogBroker, Replica
     from tunnel.messages.broker.client import BrokerClient, BrokerProducer, Place
-    from tunnel.messages.broker.listener import (
+    from tunnel.messages.broker.delivery import (
         DeliveredMessage,
-        GroupConsumer,
         ListenerConfig,
+        ListHandler,
         MessageHandler,
-        MessageListener,
         RetryLater,
     )
+    from tunnel.messages.broker.listener import GroupConsumer, MessageListener
     from tunnel.messages.broker.protocol import PartitionReport, PositionReport, TopicReport
     from tunnel.messages.broker.server import Broker
     from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ChecksumError,
         CorruptMessageError,
         DecompressError,
+        DiscardedError,
         FencedError,
         LogError,
         MalformedFrameError,
@@ -100,6 +101,7 @@ __all__ = [
     "DefaultEventHandler",
     "DeliveredMessage",
     "DiscardPolicy",
+    "DiscardedError",
     "Dispatcher",
     "Encoder",
     "EventHandler",
@@ -109,6 +111,7 @@ __all__ = [
     "Inbox",
     "InboxRecord",
     "JsonEncoder",
+    "ListHandler",
     "ListenerConfig",
     "Log",
     "LogBroker",
@@ -167,7 +170,8 @@ _HOMES = {
     "bodies": "SpooledBody",
     "broker": "BrokerConfig LogBroker Replica",
     "broker.client": "BrokerClient BrokerProducer Place",
-    "broker.listener": "DeliveredMessage GroupConsumer ListenerConfig MessageHandler MessageListener RetryLater",
+    "broker.delivery": "DeliveredMessage ListHandler ListenerConfig MessageHandler RetryLater",
+    "broker.listener": "GroupConsumer MessageListener",
     "broker.protocol": "PartitionReport PositionReport TopicReport",
     "broker.server": "Broker",
     "broker.settings": "BrokerSettings TopicSpec",
@@ -177,7 +181,7 @@ _HOMES = {
     "consumer": "ConsumedMessage Consumer",
     "dispatcher": "Dispatcher",
     "errors": "ChannelClosedError ChecksumError CorruptMessageError DecompressError "
-    "FencedError LogError MalformedFrameError MessageCancelledError "
+    "DiscardedError FencedError LogError MalformedFrameError MessageCancelledError "
     "MessageError MessageSizeError MessageTooLargeError OffsetOutOfRangeError "
     "OutboxError ProducerClosedError RemoteCallError UnknownCodecError UnknownVersionError",
     "file_sets": "FileMessageSet",

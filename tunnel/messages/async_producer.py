@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tunnel.messages.errors import MessageError, ProducerClosedError
+from tunnel.messages.errors import DiscardedError, MessageError, ProducerClosedError
 from tunnel.messages.life import Startable
 from tunnel.messages.message import check_size
 from tunnel.messages.producers import Producer
@@ -109,7 +109,14 @@ class DefaultEventHandler:
                 group = groups.setdefault((topic, partition), [])
             group.append(payload)
         requests = [producer.request(*place, payloads) for place, payloads in groups.items()]
-        await producer.send_requests(requests)
+        try:
+            await producer.send_requests(requests)
+        except DiscardedError as error:
+            lost = {place for place, offset in zip(groups, error.offsets, strict=True) if offset is None}
+            sent_not = {id(item) for item, _ in failed}
+            for item in items:
+                if (item.topic, item.partition) in lost and id(item) not in sent_not:
+                    failed.append((item, error))
         return failed
 
 

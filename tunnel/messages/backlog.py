@@ -47,8 +47,8 @@ class BacklogItem(msgspec.Struct, frozen=True):
 class MemoryBacklog:
     """A first-in, first-out queue that never returns expired messages. Use it from one event loop only.
 
-    When there is no room, expired messages make room first, whatever the policy. `discarded` is called with each
-    message that is discarded, expired ones included. `first` is the number of the first message.
+    When there is no room, free and expired messages make room first, whatever the policy. `discarded` is called with
+    each message that is discarded, expired ones included. `first` is the number of the first message.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class MemoryBacklog:
         self._told = discarded
         self._clock = clock
         self._count = first
+        self._free_before = first
         # In the order of their numbers, which is the order of arrival. A plain dict would search for its oldest item.
         self._items: OrderedDict[int, BacklogItem] = OrderedDict()
         self._numbers: list[int] = []  # of all items, ascending; those of removed items are skipped
@@ -180,20 +181,23 @@ class MemoryBacklog:
 
     # removing
 
-    def free(self, before: int, count_max: int) -> bool:
-        """Remove messages with numbers below `before`, at most `count_max`. They do not count as discarded.
+    def begin_at(self, number: int) -> None:
+        """Give the next message this number, or its own if that is higher."""
+        self._count = max(self._count, number)
 
-        Return whether more of them are left.
-        """
+    def free(self, before: int) -> None:
+        """Let messages with numbers below `before` be removed. They do not count as discarded."""
+        self._free_before = max(self._free_before, before)
+
+    def sweep(self, count_max: int) -> bool:
+        """Remove messages that are free or have expired, at most `count_max`. Return whether there may be more."""
         for _ in range(count_max):
-            number = next(iter(self._items), before)
-            if number >= before:
-                return False
+            number = next(iter(self._items), None)
+            if number is None or number >= self._free_before:
+                break
             self._remove(number)
-        return self.first_number < before
-
-    def discard_expired(self, count_max: int) -> bool:
-        """Discard expired messages, at most `count_max`. Return whether there may be more."""
+        else:
+            return True
         if not self._expiring:
             return False
         now = self._clock()
@@ -213,7 +217,7 @@ class MemoryBacklog:
         """Make room for new messages of this rank. Return False, and discard none that is alive, if the policy
         discards the new ones."""
         while self._lacks(count, size):
-            if not self.discard_expired(1):
+            if not self.sweep(1):
                 break
         chosen: list[int] = []
         candidates = self._candidates(rank)

@@ -250,7 +250,7 @@ class CallChannel(Startable):
         elif header.code == ResponseCode.SUCCESS:
             future.set_result(Response(body, header.fields))
         else:
-            future.set_exception(RemoteCallError(header.code, header.remark))
+            future.set_exception(RemoteCallError(header.code, header.remark, header.fields))
 
     def _asked(self, header: CallHeader, body: bytes) -> None:
         one_way = bool(header.flag & FrameFlag.ONE_WAY)
@@ -329,13 +329,13 @@ class CallChannel(Startable):
 
     def _failed(self, header: CallHeader, error: Exception) -> None:
         if isinstance(error, RemoteCallError):
-            self._fail(header, error.code, str(error))
+            self._fail(header, error.code, str(error), error.fields)
         else:
             self._fail(header, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
-    def _fail(self, header: CallHeader, code: int, text: str) -> None:
+    def _fail(self, header: CallHeader, code: int, text: str, fields: dict[str, str] | None = None) -> None:
         if not header.flag & FrameFlag.ONE_WAY:
-            answer = CallHeader(code, header.opaque, FrameFlag.RESPONSE, text[:_REMARK_MAX])
+            answer = CallHeader(code, header.opaque, FrameFlag.RESPONSE, text[:_REMARK_MAX], fields or None)
             self._frames.put(encode_frame(answer))
 
 

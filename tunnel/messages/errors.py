@@ -13,6 +13,7 @@ MessageError
 ├── ChannelClosedError          the underlying connection has ended
 ├── ProducerClosedError         the producer was closed, and accepts no more values
 ├── RemoteCallError             the peer's handler failed, or there is none; `code` says which
+│   └── DiscardedError            the topic is full, and its policy discarded the messages of this send
 ├── LogError                    the log cannot be used: the text says what failed, and where
 │   └── OffsetOutOfRangeError     the offset is no longer, or not yet, in the log
 └── OutboxError                 an outbox cannot continue: the operator must decide
@@ -27,6 +28,7 @@ __all__ = [
     "ChecksumError",
     "CorruptMessageError",
     "DecompressError",
+    "DiscardedError",
     "FencedError",
     "LogError",
     "MalformedFrameError",
@@ -102,11 +104,23 @@ class ProducerClosedError(MessageError):
 
 
 class RemoteCallError(MessageError):
-    """The peer answered with an error; `code` is its error code."""
+    """The peer answered with an error; `code` is its error code, `fields` are those of the answer."""
 
-    def __init__(self, code: int, text: str) -> None:
+    def __init__(self, code: int, text: str, fields: dict[str, str] | None = None) -> None:
         super().__init__(text or f"the peer answered with code {code} and no explanation")
         self.code = code
+        self.fields = fields or {}
+
+
+class DiscardedError(RemoteCallError):
+    """A topic in memory is full, and by its policy the broker has discarded a set of this send instead of others.
+
+    `offsets` has an entry for each set of the send: the offset of its first message, or None if it was discarded.
+    """
+
+    def __init__(self, code: int, text: str, offsets: list[int | None]) -> None:
+        super().__init__(code, text)
+        self.offsets = offsets
 
 
 class LogError(MessageError):

@@ -7,7 +7,12 @@ private thread, the one that carries the sockets of the tunnel.
 
 from tunnel_client.messages.calls import BlockingChannel, BlockingHandler, BlockingTable
 from tunnel_client.messages.consumer import BlockingConsumer
-from tunnel_client.messages.listener import BlockingGroupConsumer, BlockingListener, BlockingMessageHandler
+from tunnel_client.messages.listener import (
+    BlockingGroupConsumer,
+    BlockingListener,
+    BlockingListHandler,
+    BlockingMessageHandler,
+)
 from tunnel_client.messages.producers import BlockingBrokerProducer, BlockingProducer, BlockingQueueProducer
 
 __all__ = [
@@ -16,6 +21,7 @@ __all__ = [
     "BlockingConsumer",
     "BlockingGroupConsumer",
     "BlockingHandler",
+    "BlockingListHandler",
     "BlockingListener",
     "BlockingMessageHandler",
     "BlockingProducer",

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
-from tunnel.messages import DeliveredMessage, GroupConsumer, ListenerConfig, MessageListener, RetryLater
+from tunnel.messages import (
+    DeliveredMessage,
+    GroupConsumer,
+    ListenerConfig,
+    MessageListener,
+    RetryLater,
+)
 from tunnel.messages.life import Closeable
 from tunnel_client.messages.calls import BlockingTable
 
-__all__ = ["BlockingGroupConsumer", "BlockingListener", "BlockingMessageHandler"]
+__all__ = ["BlockingGroupConsumer", "BlockingListHandler", "BlockingListener", "BlockingMessageHandler"]
 
 _ORDERED_THREADS = 8  # a listener that keeps the order handles messages of this many partitions at the same time
 
 BlockingMessageHandler: TypeAlias = Callable[[DeliveredMessage], RetryLater | None]
 """Handles a message, in a thread. None means success. RetryLater, and any error, mean another attempt later."""
+
+BlockingListHandler: TypeAlias = Callable[[Sequence[DeliveredMessage]], RetryLater | None]
+"""Handles several messages of a partition, in their order. Its answer holds for all of them."""
+
+_InThread: TypeAlias = Callable[[Callable[[], RetryLater | None]], Awaitable[RetryLater | None]]
 
 
 class BlockingGroupConsumer:
@@ -39,23 +50,40 @@ class BlockingGroupConsumer:
 
         With concurrency=1, messages of a partition are handled in order, those of up to 8 partitions at once.
         """
-        return BlockingListener(self._table, self.consumer, handler, concurrency)
+        return BlockingListener(
+            self._table,
+            concurrency,
+            lambda in_thread: self.consumer.register_message_listener(
+                lambda message: in_thread(lambda: handler(message)), concurrency=concurrency
+            ),
+        )
+
+    def register_list_listener(
+        self, handler: BlockingListHandler, *, concurrency: int = 1, list_max: int = 32
+    ) -> BlockingListener:
+        """Join the group, and call `handler` with lists of up to `list_max` messages, as GroupConsumer does."""
+        return BlockingListener(
+            self._table,
+            concurrency,
+            lambda in_thread: self.consumer.register_list_listener(
+                lambda messages: in_thread(lambda: handler(messages)), concurrency=concurrency, list_max=list_max
+            ),
+        )
 
 
 class BlockingListener(Closeable):
-    """A listener that runs. Close it, or use it in `with`; any thread may close it."""
+    """A listener that runs. Close it, or use it in `with`; any thread may close it.
 
-    def __init__(
-        self, table: BlockingTable, consumer: GroupConsumer, handler: BlockingMessageHandler, concurrency: int
-    ) -> None:
+    `make` returns the listener; what it passes to its argument runs in a thread.
+    """
+
+    def __init__(self, table: BlockingTable, concurrency: int, make: Callable[[_InThread], MessageListener]) -> None:
         self._runner = table.runner
         self._pool = ThreadPoolExecutor(concurrency if concurrency > 1 else _ORDERED_THREADS, "tunnel-listener")
         loop = self._runner.loop
 
         async def start() -> MessageListener:
-            listener = consumer.register_message_listener(
-                lambda message: loop.run_in_executor(self._pool, handler, message), concurrency=concurrency
-            )
+            listener = make(lambda work: loop.run_in_executor(self._pool, work))
             listener.start()
             return listener
 

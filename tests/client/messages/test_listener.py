@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tests.client.sockets_rig import beside
 from tunnel.messages import (
     Broker,
     DeliveredMessage,
+    DiscardedError,
     ListenerConfig,
     ProducerData,
     RemoteCallError,
@@ -23,7 +24,13 @@ from tunnel.messages import (
     TopicSpec,
 )
 from tunnel_client import Runtime, create_connection
-from tunnel_client.messages import BlockingBrokerProducer, BlockingConsumer, BlockingGroupConsumer, BlockingTable
+from tunnel_client.messages import (
+    BlockingBrokerProducer,
+    BlockingConsumer,
+    BlockingGroupConsumer,
+    BlockingProducer,
+    BlockingTable,
+)
 
 __all__ = ["runtime"]
 
@@ -37,7 +44,8 @@ def broker(place: Path) -> Iterator[str]:
     address: list[str] = []
 
     async def serve() -> None:
-        async with Broker(place, topics={"t": TopicSpec(partitions=2)}) as found:
+        full = TopicSpec(storage="memory", policy="newest", messages_max=1)
+        async with Broker(place, topics={"t": TopicSpec(partitions=2), "full": full}) as found:
             address.append(await found.listen("127.0.0.1", 0))
             ready.set()
             await asyncio.to_thread(done.wait, DEADLINE_S)
@@ -123,3 +131,38 @@ def test_as_many_handlers_run_at_once_as_the_concurrency_says_and_closing_waits_
         assert sorted(at_end) == [0, 1, 2]
         with pytest.raises(ValueError, match="concurrency"):
             consumer.register_message_listener(handle, concurrency=0)
+
+
+def test_a_handler_gets_lists_in_threads(runtime: Runtime, tmp_path: Path) -> None:
+    found: list[list[bytes]] = []
+    all_came = threading.Event()
+
+    def handle(messages: Sequence[DeliveredMessage]) -> None:
+        found.append([each.payload for each in messages])
+        if sum(map(len, found)) == 5:
+            all_came.set()
+
+    with broker(tmp_path) as address, table(runtime) as near:
+        BlockingBrokerProducer(near, address).send("t", *(b"%d" % number for number in range(5)), partition=0)
+        consumer = BlockingGroupConsumer(near, address, "billing", "t", config=QUICK)
+        with consumer.register_list_listener(handle, list_max=3) as listener:
+            assert all_came.wait(DEADLINE_S)
+        assert listener.handled == 5
+    assert found == [[b"0", b"1", b"2"], [b"3", b"4"]]
+
+
+def test_producers_for_threads_learn_that_a_send_was_discarded(runtime: Runtime, tmp_path: Path) -> None:
+    with broker(tmp_path) as address, table(runtime) as near:
+        producer = BlockingBrokerProducer(near, address)
+        producer.send("full", b"a")
+        with pytest.raises(DiscardedError, match="full is full"):
+            producer.send("full", b"b")
+        with pytest.raises(DiscardedError) as caught:
+            producer.send_data(ProducerData("full", [b"b"]), ProducerData("t", [b"c"]))
+        assert caught.value.offsets == [None, 0]
+        host, _, port = address.partition(":")
+        sock = socket.create_connection((host, int(port)), DEADLINE_S)
+        with BlockingProducer(sock) as plain:
+            plain.send("full", b"b")
+            with pytest.raises(ConnectionResetError):
+                sock.recv(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -224,3 +225,98 @@ def test_a_listener_needs_a_sensible_configuration() -> None:
     with pytest.raises(ValueError, match="must be positive"):
         ListenerConfig(attempts_max=0)
     assert [ListenerConfig(retry_s=1, retry_max_s=3).delay(attempt) for attempt in (1, 2, 3, 99)] == [1, 2, 3, 3]
+
+
+@in_loop
+async def test_a_listener_may_take_lists(tmp_path: Path) -> None:
+    found: list[list[int]] = []
+    async with brokered(tmp_path, topics={"t": TopicSpec(partitions=2)}) as (_, client):
+        await client.producer().send("t", *[b"x"] * 7, partition=0)
+        await client.producer().send("t", b"y", partition=1)
+
+        async def handle(messages: Sequence[DeliveredMessage]) -> None:
+            assert len({each.partition for each in messages}) == 1
+            found.append([each.offset for each in messages if each.partition == 0])
+
+        async with group(client).register_list_listener(handle, list_max=3) as listener:
+            await until_position(client, 7)
+            await until_position(client, 1, partition=1)
+        assert listener.handled == 8
+    assert [each for each in found if each] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_list_is_handled_again_as_a_whole_and_its_messages_go_to_the_dead_letter_topic(
+    concurrency: int, tmp_path: Path
+) -> None:
+    attempts: list[tuple[list[bytes], set[int]]] = []
+
+    def handle(messages: Sequence[DeliveredMessage]) -> RetryLater | None:
+        if b"bad" not in [each.payload for each in messages]:
+            return None
+        attempts.append(([each.payload for each in messages], {each.attempt for each in messages}))
+        if len(attempts) == 1:
+            raise OSError("the database is away")
+        return RetryLater(0.0)
+
+    @in_loop
+    async def check() -> None:
+        config = ListenerConfig(retry_s=0.0, commit_s=0.0, attempts_max=3, dead_letter_topic="t.dead")
+        async with brokered(tmp_path) as (_, client):
+            await client.producer().send("t", b"a", b"b", b"bad", b"c", b"d")
+            lists = group(client, config=config).register_list_listener(handle, concurrency=concurrency, list_max=2)
+            async with lists as listener:
+                await until_position(client, 5)
+                assert (listener.handled, listener.failures, listener.dead_letters) == (3, 3, 2)
+            dead = await client.consumer("t.dead").fetch()
+            assert [message.payload for message in dead] == [b"bad", b"c"]
+
+    check()
+    assert attempts == [([b"bad", b"c"], {number}) for number in (1, 2, 3)]
+
+
+@in_loop
+async def test_a_full_dead_letter_topic_loses_no_message_of_a_list(tmp_path: Path) -> None:
+    topics = {"t": TopicSpec(), "dead": TopicSpec(storage="memory", policy="newest", messages_max=1)}
+    config = ListenerConfig(retry_s=0.0, commit_s=0.0, attempts_max=1, dead_letter_topic="dead")
+    async with brokered(tmp_path, topics=topics) as (_, client):
+        await client.producer().send("t", b"a", b"b")
+        async with group(client, config=config).register_list_listener(lambda messages: RetryLater(0.01)) as listener:
+            await until(lambda: listener.failures > 2)
+            assert (listener.dead_letters, await position(client)) == (1, 0)
+            await client.commit("reader", "dead", 0, 1)
+            await until_position(client, 2)
+        assert [each.payload for each in await client.consumer("dead").fetch()] == [b"b"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_handler_sees_a_backlog_that_grew_after_its_message_was_fetched(concurrency: int, tmp_path: Path) -> None:
+    """A test such as that of the reference document, max_offset - offset > 10000, would otherwise not fire for long."""
+    lags: dict[int, int] = {}
+    goes_on = asyncio.Event()
+
+    async def handle(message: DeliveredMessage) -> None:
+        lags.setdefault(message.offset, message.lag)
+        if message.offset < 2:
+            await goes_on.wait()
+
+    @in_loop
+    async def check() -> None:
+        async with brokered(tmp_path) as (_, client):
+            await client.producer().send("t", b"a", b"b", b"c", b"d")
+            async with group(client).register_message_listener(handle, concurrency=concurrency) as listener:
+                await until(lambda: 0 in lags)
+                await client.producer().send("t", *[b""] * 10_010)
+                worker = listener._workers["t", 0]
+                await until(lambda: worker.end == 10_014)  # though nothing is fetched meanwhile
+                goes_on.set()
+                await until(lambda: 3 in lags)
+
+    check()
+    assert lags[0] == 4
+    assert lags[3] == 10_011
+
+
+def test_a_list_has_a_message() -> None:
+    with pytest.raises(ValueError, match="list_max is 0"):
+        GroupConsumer(None, "x:1", "g", "t").register_list_listener(print, list_max=0)  # type: ignore[arg-type]

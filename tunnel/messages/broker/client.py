@@ -11,6 +11,7 @@ from tunnel.messages.broker.log_broker import BEHIND_MESSAGES
 from tunnel.messages.broker.protocol import (
     COMMIT,
     CREATE,
+    DISCARDED,
     METRICS,
     POSITIONS,
     PRODUCE,
@@ -24,6 +25,7 @@ from tunnel.messages.calls import CALL_TIMEOUT_S
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.codec import Codec
 from tunnel.messages.consumer import Consumer
+from tunnel.messages.errors import DiscardedError, RemoteCallError
 from tunnel.messages.message import MESSAGE_BYTES_MAX
 from tunnel.messages.producers import Encoder, Producer, ProducerData, encode_requests
 from tunnel.messages.requests import ProduceRequest
@@ -42,7 +44,8 @@ class BrokerProducer(Producer):
     """Sends to a broker, and returns when the broker has stored the messages.
 
     A send that the broker refuses, or that reaches something else than a broker, raises RemoteCallError or
-    ChannelClosedError. `durable=False`: return when the broker has the messages; it flushes them within a second.
+    ChannelClosedError; one that a full topic in memory discards raises DiscardedError. `durable=False`: return when the
+    broker has the messages; it flushes them within a second.
     """
 
     def __init__(
@@ -93,7 +96,15 @@ class BrokerProducer(Producer):
         return place
 
     async def _call(self, body: bytes, fields: dict[str, str]) -> list[Place]:
-        response = await self._table.call(self._address, PRODUCE, body, self._fields | fields, timeout=self._timeout)
+        try:
+            response = await self._table.call(
+                self._address, PRODUCE, body, self._fields | fields, timeout=self._timeout
+            )
+        except RemoteCallError as error:
+            if error.code != DISCARDED:
+                raise
+            offsets = [None if offset < 0 else offset for offset in numbers(error.fields.get("offsets", ""))]
+            raise DiscardedError(error.code, str(error), offsets) from None
         found = response.fields or {}
         places = zip(numbers(found["partitions"]), numbers(found["offsets"]), strict=True)
         return [Place(partition, offset) for partition, offset in places]

@@ -12,11 +12,12 @@ import structlog
 
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import MeteredReader
-from tunnel.messages.broker.partition import Partition, ProduceOptions
+from tunnel.messages.broker.partition import MemoryPartition, Partition, ProduceOptions
 from tunnel.messages.broker.positions import PositionKey, Positions
 from tunnel.messages.broker.protocol import (
     COMMIT,
     CREATE,
+    DISCARDED,
     FETCH,
     JOIN,
     LEAVE,
@@ -103,9 +104,12 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
         while data := await reader.read(_READ_BYTES):
             for requests in decoder.feed(data):
                 shared.counters.produce_requests += 1
-                for stored in await shared.storing.store(requests, _PLAIN, allowance):
-                    ends[stored.partition] = stored.end
-                    await stored.partition.room()
+                places = await shared.storing.store(requests, _PLAIN, allowance)
+                for stored in places:
+                    if not stored.discarded:
+                        ends[stored.partition] = stored.end
+                        await stored.partition.room()
+                _check_discarded(places)
         if not decoder.is_between_requests:
             raise MalformedFrameError("it has ended within a request")
         for partition, end in ends.items():
@@ -122,12 +126,32 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
         writer.close()
 
 
+def _check_discarded(places: list[Stored]) -> None:
+    """Raise RemoteCallError DISCARDED if a set was discarded."""
+    lost = [each.discarded for each in places if each.discarded]
+    if lost:
+        text = lost[0] if len(places) == 1 else f"{len(lost)} of {len(places)} sets were discarded: {lost[0]}"
+        raise RemoteCallError(DISCARDED, text, _place_fields(places))
+
+
+def _place_fields(places: list[Stored]) -> dict[str, str]:
+    return {
+        "partitions": join_numbers([each.number for each in places]),
+        "offsets": join_numbers([each.offset for each in places]),
+    }
+
+
 def _end(partition: Partition) -> int | None:
     """Return the offset after the partition's newest message, or None if it could not be opened."""
     try:
         return partition.end_offset
     except RemoteCallError:
         return None
+
+
+def _next(partition: Partition, offset: int) -> int:
+    """Return the offset of the next message that a group with this position will read."""
+    return max(offset, partition.first_offset) if isinstance(partition, MemoryPartition) else offset
 
 
 class CallConnection:
@@ -206,11 +230,13 @@ class CallConnection:
             places = await shared.storing.store(found[0], options, self._allowance)
         found.clear()  # free the sets: they now wait in the logs, which limit the bytes that wait
         await self._acknowledge(places, durable=(request.fields or {}).get("durable", "1") == "1")
-        numbers, offsets = [each.number for each in places], [each.offset for each in places]
-        return Response(b"", {"partitions": join_numbers(numbers), "offsets": join_numbers(offsets)})
+        _check_discarded(places)
+        return Response(b"", _place_fields(places))
 
     async def _acknowledge(self, places: list[Stored], *, durable: bool) -> None:
         for place in places:
+            if place.discarded:
+                continue
             if durable:
                 await place.partition.flushed(place.end)
             else:
@@ -260,6 +286,10 @@ class CallConnection:
         except RemoteCallError:
             self._allowance.positions += added  # nothing was stored
             raise
+        memory = shared.topics.memory(name, number)
+        if memory is not None:
+            memory.has_read(group, holds)
+            await memory.sweep()
         if force:
             shared.groups.rewound(group, name)
         return Response(b"", {"offset": str(holds)})
@@ -281,7 +311,8 @@ class CallConnection:
         for (name, topic_name, number), offset in positions:
             topic = self._shared.topics.found.get(topic_name)
             if topic is not None and number < len(topic.partitions):
-                found.append(PositionReport(name, topic_name, number, offset, _end(topic.partitions[number])))
+                partition = topic.partitions[number]
+                found.append(PositionReport(name, topic_name, number, _next(partition, offset), _end(partition)))
         return msgspec.json.encode(found)[1:-1]
 
     async def _join(self, request: Request) -> Response:
@@ -299,15 +330,25 @@ class CallConnection:
         if wait_ms:
             await found.changed(generation, wait_ms / 1000)
         partitions = found.partitions_of(member, len(topic.partitions))
-        offsets = [shared.positions.get((group, name, number)) for number in partitions]
+        offsets = [self._start(group, name, number) for number in range(len(topic.partitions))]
+        ends = [_end(topic.partitions[number]) for number in partitions]
         return Response(
             b"",
             {
                 "generation": str(found.generation),
                 "partitions": join_numbers(partitions),
-                "offsets": join_numbers(offsets),
+                "offsets": join_numbers([offsets[number] for number in partitions]),
+                "ends": join_numbers([-1 if end is None else end for end in ends]),
             },
         )
+
+    def _start(self, group: str, topic: str, number: int) -> int:
+        """Return the offset from which a group reads a partition on."""
+        key = group, topic, number
+        memory = self._shared.topics.memory(topic, number)
+        if memory is not None and not self._shared.positions.knows(key):
+            return memory.joined(group)
+        return self._shared.positions.get(key)
 
     async def _leave(self, request: Request) -> Response:
         group, name, member = (text_field(request, field) for field in ("group", "topic", "member"))

@@ -62,9 +62,19 @@ class Group:
 
 
 class Groups:
-    """All groups of a broker. Members are kept in memory: after a restart they join again."""
+    """All groups of a broker. Members are kept in memory: after a restart they join again.
 
-    def __init__(self, session_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    `emptied` is called with a group and a topic when the group's last member for that topic has left.
+    """
+
+    def __init__(
+        self,
+        session_s: float,
+        *,
+        emptied: Callable[[str, str], None] = lambda group, topic: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._emptied = emptied
         self._session_s = session_s
         self._clock = clock
         self._groups: dict[tuple[str, str], Group] = {}
@@ -96,6 +106,7 @@ class Groups:
         if not found.members:
             self._generation = max(self._generation, found.generation)
             del self._groups[group, topic]
+            self._emptied(group, topic)
 
     def check_owner(self, group: str, topic: str, member: str, partition: int, count: int) -> None:
         """Raise RemoteCallError NOT_OWNER unless the partition belongs to the member."""

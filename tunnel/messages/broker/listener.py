@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 import structlog
 
 from tunnel.errors import TunnelError
 from tunnel.messages.broker.client import BrokerClient
+from tunnel.messages.broker.delivery import DeliveredMessage, ListenerConfig, ListHandler, MessageHandler, RetryLater
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.progress import Progress
 from tunnel.messages.broker.protocol import JOIN, LEAVE, NOT_OWNER, UNKNOWN, numbers
@@ -26,68 +25,16 @@ from tunnel.messages.consumer import ConsumedMessage, Consumer
 from tunnel.messages.errors import CorruptMessageError, DecompressError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.life import Startable
 
-__all__ = ["DeliveredMessage", "GroupConsumer", "ListenerConfig", "MessageHandler", "MessageListener", "RetryLater"]
+__all__ = ["GroupConsumer", "MessageListener"]
 
 _TROUBLE_S = 0.2  # pause after a call that failed; it doubles up to _TROUBLE_MAX_S
 _TROUBLE_MAX_S = 5.0
 _CALL_S = 10.0
 _CLOSE_S = 5.0
+_HEARTBEAT_MS = 1_000  # the longest wait for a change in the group; each answer has the ends of the partitions, too
+_LIST_MAX = 32
+_PASSED_MAX = 256  # messages that an ordered listener handles before it lets other tasks run
 _logger = structlog.get_logger("tunnel.broker")
-
-
-class DeliveredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as a handler receives it. `attempt` counts from 1 on."""
-
-    topic: str
-    partition: int
-    offset: int
-    max_offset: int
-    """The offset after the partition's newest message when this one was fetched."""
-    payload: bytes
-    attempt: int = 1
-
-    @property
-    def lag(self) -> int:
-        """The number of messages from this one to the end of the partition: a large one means a backlog."""
-        return self.max_offset - self.offset
-
-
-class RetryLater(msgspec.Struct, frozen=True):
-    """The answer of a handler that cannot handle a message yet. Without `delay_s`, the configured delay holds."""
-
-    delay_s: float | None = None
-
-
-MessageHandler: TypeAlias = Callable[[DeliveredMessage], Awaitable[RetryLater | None] | RetryLater | None]
-"""Handles a message. None means success. RetryLater, and any error, mean another attempt later."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerConfig:
-    """When messages are tried again, and how much a listener fetches."""
-
-    retry_s: float = 1.0
-    """The delay before the second attempt. It doubles with each further attempt."""
-    retry_max_s: float = 60.0
-    """The longest of these delays."""
-    attempts_max: int = 16
-    """After this number of attempts, a message goes to `dead_letter_topic`; without one, attempts go on forever."""
-    dead_letter_topic: str = ""
-    commit_s: float = 0.2
-    """How long a listener collects progress before it stores it at the broker."""
-    fetch_bytes: int = 256 * 1024
-    ahead_max: int = 1_000
-    """Messages of a partition are fetched while fewer than this number of them are fetched and not yet settled."""
-    wait_ms: int = 20_000
-    """How long the broker holds a fetch when there is no message."""
-
-    def __post_init__(self) -> None:
-        if min(self.retry_s, self.retry_max_s, self.commit_s) < 0 or min(self.attempts_max, self.ahead_max) < 1:
-            raise ValueError("a listener's times must not be negative, attempts_max and ahead_max must be positive")
-
-    def delay(self, attempt: int) -> float:
-        """Return how many seconds after this attempt the next one follows."""
-        return min(self.retry_max_s, self.retry_s * 2.0 ** min(attempt - 1, 30))
 
 
 class GroupConsumer:
@@ -121,19 +68,33 @@ class GroupConsumer:
         any order. Either way the group's position advances only over messages that succeeded, were moved to the
         dead-letter topic, cannot be unpacked, or were removed at the broker before they were fetched.
         """
-        return MessageListener(self, handler, concurrency)
+        return MessageListener(self, lambda messages: handler(messages[0]), concurrency, 1)
+
+    def register_list_listener(
+        self, handler: ListHandler, *, concurrency: int = 1, list_max: int = _LIST_MAX
+    ) -> MessageListener:
+        """Return a listener that calls `handler` with lists of up to `list_max` messages, those that were fetched.
+
+        The messages of a list are of one partition, in their order. If the handler fails or returns RetryLater, it gets
+        the whole list again. Otherwise as `register_message_listener`; `concurrency` counts lists.
+        """
+        return MessageListener(self, handler, concurrency, list_max)
 
 
 class MessageListener(Startable):
     """Handles the messages of a member's partitions until it is closed. `failures` counts attempts that failed."""
 
-    def __init__(self, consumer: GroupConsumer, handler: MessageHandler, concurrency: int) -> None:
+    def __init__(self, consumer: GroupConsumer, handler: ListHandler, concurrency: int, list_max: int) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}: it must be at least 1, which keeps the order")
+        if list_max < 1:
+            raise ValueError(f"list_max is {list_max}: a list has at least 1 message")
         self.handled = 0
         self.failures = 0
         self.dead_letters = 0
         self.unreadable = 0  # compressed sets that could not be unpacked
+        self.skipped = 0  # messages of topics in memory that the broker had discarded before they were fetched
+        self.list_max = list_max
         self.consumer = consumer
         self._handler = handler
         self._is_ordered = concurrency == 1
@@ -191,13 +152,17 @@ class MessageListener(Startable):
                 await asyncio.sleep(trouble)
                 trouble = min(_TROUBLE_MAX_S, 2 * trouble)
                 continue
-            trouble, wait_ms = _TROUBLE_S, 3_000
+            trouble, wait_ms = _TROUBLE_S, _HEARTBEAT_MS
             found = response.fields or {}
             if int(found["generation"]) != generation:
                 generation = int(found["generation"])
                 await self._assign(
                     topic, dict(zip(numbers(found["partitions"]), numbers(found["offsets"]), strict=True))
                 )
+            for number, end in zip(numbers(found["partitions"]), numbers(found.get("ends", "")), strict=False):
+                worker = self._workers.get((topic, number))
+                if worker is not None and end >= 0:
+                    worker.end = end
 
     async def _assign(self, topic: str, offsets: dict[int, int]) -> None:
         for place, worker in list(self._workers.items()):
@@ -246,85 +211,102 @@ class MessageListener(Startable):
 
     # handling
 
-    def begin(self, message: DeliveredMessage) -> Awaitable[RetryLater | None] | RetryLater | None:
+    def begin(self, messages: Sequence[DeliveredMessage]) -> Awaitable[RetryLater | None] | RetryLater | None:
         """Call the handler, and return None if it has succeeded at once. Pass any other outcome to `settle`."""
         try:
-            outcome = self._handler(message)
+            outcome = self._handler(messages)
         except Exception as error:
-            return self._failed(message, error)
+            return self._failed(messages, error)
         if outcome is None:
-            self.handled += 1
+            self.handled += len(messages)
         return outcome
 
     async def settle(
-        self, message: DeliveredMessage, begun: Awaitable[RetryLater | None] | RetryLater | None = None
+        self,
+        messages: Sequence[DeliveredMessage],
+        end: Callable[[], int],
+        begun: Awaitable[RetryLater | None] | RetryLater | None = None,
     ) -> None:
-        """Handle a message until the handler has succeeded, or the message is in the dead-letter topic.
+        """Handle messages until the handler has succeeded, or they are in the dead-letter topic.
 
-        `begun` is the result of `begin` for the first attempt; without it, this method makes the first attempt, too.
+        `end` returns the end of their partition. `begun` is the result of `begin` for the first attempt; without it,
+        this method makes the first attempt, too.
         """
         config = self.consumer.config
+        attempt = messages[0].attempt
         while True:
-            delay = await self._attempt(message, begun)
+            delay = await self._attempt(messages, end, begun)
             if delay is None:
                 return
             begun = None
             self.failures += 1
-            if message.attempt >= config.attempts_max and config.dead_letter_topic and await self._bury(message):
-                return
+            if attempt >= config.attempts_max and config.dead_letter_topic:
+                messages = await self._bury(messages)
+                if not messages:
+                    return
             await asyncio.sleep(delay)
-            message = msgspec.structs.replace(message, attempt=message.attempt + 1)
+            attempt += 1
+            messages = [msgspec.structs.replace(message, attempt=attempt) for message in messages]
 
     async def _attempt(
-        self, message: DeliveredMessage, begun: Awaitable[RetryLater | None] | RetryLater | None
+        self,
+        messages: Sequence[DeliveredMessage],
+        end: Callable[[], int],
+        begun: Awaitable[RetryLater | None] | RetryLater | None,
     ) -> float | None:
         """Make an attempt, or finish the one in `begun`. Return None on success, else the delay before the next."""
         if not self._is_ordered:
             await self._slots.acquire()
         try:
-            outcome = self.begin(message) if begun is None else begun
+            if begun is None:
+                messages = [msgspec.structs.replace(message, max_offset=end()) for message in messages]
+            outcome = self.begin(messages) if begun is None else begun
             if outcome is None:
                 return None
             if not isinstance(outcome, RetryLater):
                 outcome = await outcome
                 if outcome is None:
-                    self.handled += 1
+                    self.handled += len(messages)
                     return None
         except Exception as error:
-            outcome = self._failed(message, error)
+            outcome = self._failed(messages, error)
         finally:
             if not self._is_ordered:
                 self._slots.release()
-        return self.consumer.config.delay(message.attempt) if outcome.delay_s is None else outcome.delay_s
+        return self.consumer.config.delay(messages[0].attempt) if outcome.delay_s is None else outcome.delay_s
 
-    def _failed(self, message: DeliveredMessage, error: Exception) -> RetryLater:
+    def _failed(self, messages: Sequence[DeliveredMessage], error: Exception) -> RetryLater:
+        message = messages[0]
         _logger.warning(
             "handler_failed",
             topic=message.topic,
             partition=message.partition,
             offset=message.offset,
+            messages=len(messages),
             attempt=message.attempt,
             text=f"{type(error).__name__}: {error}",
         )
         return RetryLater()
 
-    async def _bury(self, message: DeliveredMessage) -> bool:
+    async def _bury(self, messages: Sequence[DeliveredMessage]) -> Sequence[DeliveredMessage]:
+        """Move messages to the dead-letter topic. Return those for which that failed."""
         topic = self.consumer.config.dead_letter_topic
-        try:
-            await self._producer.send(topic, message.payload)
-        except (OSError, TunnelError) as error:
-            _logger.warning("not_moved", dead_letter_topic=topic, offset=message.offset, text=str(error))
-            return False
-        self.dead_letters += 1
-        _logger.warning(
-            "moved",
-            dead_letter_topic=topic,
-            topic=message.topic,
-            partition=message.partition,
-            offset=message.offset,
-            attempts=message.attempt,
-        )
-        return True
+        for index, message in enumerate(messages):
+            try:
+                await self._producer.send(topic, message.payload)
+            except (OSError, TunnelError) as error:
+                _logger.warning("not_moved", dead_letter_topic=topic, offset=message.offset, text=str(error))
+                return messages[index:]
+            self.dead_letters += 1
+            _logger.warning(
+                "moved",
+                dead_letter_topic=topic,
+                topic=message.topic,
+                partition=message.partition,
+                offset=message.offset,
+                attempts=message.attempt,
+            )
+        return []
 
     def start_fetching(self, topic: str, number: int, offset: int) -> Consumer:
         """Return a consumer that fetches a partition of this member from `offset` on."""
@@ -342,10 +324,12 @@ class _Worker:
     def __init__(self, listener: MessageListener, topic: str, number: int, offset: int) -> None:
         self.progress = Progress(offset)
         self.stored = offset  # the position at the broker, as far as is known
+        self.end = 0  # of the partition, as the broker has said last
         self._listener = listener
         self._config = listener.consumer.config
         self._topic = topic
         self._number = number
+        self._passed = 0
         self._consumer = listener.start_fetching(topic, number, offset)
         self._handling: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -395,6 +379,8 @@ class _Worker:
                 trouble = min(_TROUBLE_MAX_S, 2 * trouble)
                 continue
             trouble = _TROUBLE_S
+            self.end = max(self.end, self._consumer.end_offset)
+            self._note_skipped()
             self.progress.fetched(messages, self._consumer.offset)
             await self._handle(messages)
             self._listener.progressed()
@@ -408,17 +394,33 @@ class _Worker:
         self._consumer.offset = error.first
         self.progress.fetched([], error.first)
 
+    def _note_skipped(self) -> None:
+        skipped, self._consumer.skipped = self._consumer.skipped, 0
+        if skipped:
+            text = f"the broker had discarded {skipped} messages before they were fetched"
+            _logger.warning("messages_missed", topic=self._topic, partition=self._number, text=text)
+            self._listener.skipped += skipped
+
+    def _lists(self, messages: list[ConsumedMessage]) -> Iterator[list[DeliveredMessage]]:
+        """Yield the messages as the handler gets them. Each list is made when it is needed: `end` moves meanwhile."""
+        size = self._listener.list_max
+        for start in range(0, len(messages), size):
+            yield [
+                DeliveredMessage(self._topic, self._number, each.offset, self.end, each.payload)
+                for each in messages[start : start + size]
+            ]
+
     async def _handle(self, messages: list[ConsumedMessage]) -> None:
         listener = self._listener
-        end = self._consumer.end_offset
-        for message in messages:
-            delivered = DeliveredMessage(self._topic, self._number, message.offset, end, message.payload)
+        for delivered in self._lists(messages):
             if listener.is_ordered:
                 begun = listener.begin(delivered)
                 if begun is not None:
-                    await listener.settle(delivered, begun)
-                self.progress.settled(message.offset)
-                if message.offset & 0xFF == 0:
+                    await listener.settle(delivered, lambda: self.end, begun)
+                self._settled(delivered)
+                self._passed += len(delivered)
+                if self._passed >= _PASSED_MAX:
+                    self._passed = 0
                     listener.progressed()  # a long batch is stored in parts
                     await asyncio.sleep(0)  # a handler that never waits would let no other task run
                 continue
@@ -428,7 +430,11 @@ class _Worker:
             self._handling.add(task)
             task.add_done_callback(self._handling.discard)
 
-    async def _settle(self, message: DeliveredMessage) -> None:
-        await self._listener.settle(message)
-        self.progress.settled(message.offset)
+    async def _settle(self, messages: list[DeliveredMessage]) -> None:
+        await self._listener.settle(messages, lambda: self.end)
+        self._settled(messages)
         self._listener.progressed()
+
+    def _settled(self, messages: list[DeliveredMessage]) -> None:
+        for message in messages:
+            self.progress.settled(message.offset)

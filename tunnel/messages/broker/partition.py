@@ -14,7 +14,8 @@ from tunnel.durable_files import make_directory, sync_directory
 from tunnel.messages.backlog import DiscardPolicy, MemoryBacklog
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.log_broker import FETCH, BrokerConfig, LogBroker
-from tunnel.messages.broker.protocol import CONFLICT, LIMIT, STORAGE, PartitionReport, number_field
+from tunnel.messages.broker.protocol import CONFLICT, DISCARDED, LIMIT, STORAGE, PartitionReport, number_field
+from tunnel.messages.broker.readers import Readers
 from tunnel.messages.broker.settings import TopicSpec
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.calls import Request, Response
@@ -28,6 +29,7 @@ __all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
 _REOPEN_S = 1.0  # between two attempts to open a failed log
 _FETCH_BYTES_MAX = 64 * 1024  # largest answer from a partition in memory
 _WAIT_MS_MAX = 60_000
+_REMOVED_MAX = 1_000  # messages removed from memory at once, while other clients wait: about 1 ms
 _logger = structlog.get_logger("tunnel.broker")
 
 
@@ -95,6 +97,9 @@ class Partition:
 
     def retain(self) -> None:
         """Remove messages that are too old. May block."""
+
+    async def sweep(self) -> None:
+        """Remove messages from memory that are no longer needed."""
 
     async def close(self) -> None:
         """Store everything, and accept nothing more."""
@@ -284,13 +289,19 @@ class StoredPartition(Partition):
 
 
 class MemoryPartition(Partition):
-    """A backlog in memory. Offsets count discarded messages, too, so a reader sees from a jump how many it missed."""
+    """A backlog in memory, from which messages are removed that all groups have read.
 
-    def __init__(self, spec: TopicSpec) -> None:
+    Messages that are discarded after they were stored keep their offsets, so that a reader sees from a jump how many it
+    missed. `first` is the offset of the first message.
+    """
+
+    def __init__(self, spec: TopicSpec, *, name: str = "the topic", first: int = 0) -> None:
         super().__init__()
-        self._bytes_max = spec.bytes_max
+        self._spec = spec
+        self._name = name
+        self._readers = Readers()
         self._backlog = MemoryBacklog(
-            DiscardPolicy(spec.policy), messages_max=spec.messages_max, bytes_max=spec.bytes_max
+            DiscardPolicy(spec.policy), messages_max=spec.messages_max, bytes_max=spec.bytes_max, first=first
         )
         self._waiters: set[asyncio.Future[None]] = set()
 
@@ -307,21 +318,65 @@ class MemoryPartition(Partition):
     def end_offset(self) -> int:
         return self._backlog.next_number
 
+    # the groups that read it
+
+    def joined(self, group: str) -> int:
+        """Return the position of a group that has stored none: the oldest message when it joined first.
+
+        From now on, messages are kept for the group.
+        """
+        position = self._readers.position(group)
+        if position is None:
+            position = self.first_offset
+            self._readers.put(group, position)
+        return position
+
+    def has_read(self, group: str, position: int) -> None:
+        """Note the stored position of a group. Messages that all groups have read may be removed from now on."""
+        self._backlog.begin_at(position)  # only after a restart with a clock that is wrong is it after the end
+        self._readers.put(group, position)
+        self._free()
+
+    def left(self, group: str) -> None:
+        """Forget a group that has no stored position."""
+        self._readers.remove(group)
+        self._free()
+
+    def _free(self) -> None:
+        last = self._readers.last
+        if last is not None:
+            self._backlog.free(last[0])
+
+    async def sweep(self) -> None:
+        """Remove messages that all groups have read, and expired ones. Lets other clients in now and then."""
+        while self._backlog.sweep(_REMOVED_MAX):  # noqa: ASYNC110 - it waits for nothing, it lets others run
+            await asyncio.sleep(0)
+
+    # messages
+
     def check(self, data: bytes) -> None:
         self._checked(data)
 
     def _checked(self, data: bytes) -> list[bytes]:
         messages = _split(data)
-        if messages and max(map(len, messages)) > self._bytes_max:
-            raise RemoteCallError(LIMIT, f"a message is larger than the topic, which holds {self._bytes_max} bytes")
+        spec = self._spec
+        if messages and max(map(len, messages)) > spec.bytes_max:
+            raise RemoteCallError(LIMIT, f"a message is larger than the topic, which holds {spec.bytes_max} bytes")
+        if len(messages) > spec.messages_max or len(data) > spec.bytes_max:
+            raise RemoteCallError(
+                LIMIT,
+                f"the set has {len(messages)} messages of {len(data)} bytes, and a partition of {self._name} holds "
+                f"{spec.messages_max} messages and {spec.bytes_max} bytes: send smaller sets",
+            )
         return messages
 
     def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
         offset = self._backlog.next_number
         if options.at is not None and options.at != offset:
             raise RemoteCallError(CONFLICT, f"the next offset is {offset}, not {options.at}: nothing was stored")
-        for message in self._checked(data):
-            self._backlog.put(message, priority=options.priority, ttl=options.ttl_s)
+        messages = self._checked(data)
+        if not self._backlog.put_all(messages, priority=options.priority, ttl=options.ttl_s):
+            raise RemoteCallError(DISCARDED, self._why_discarded(count))
         self.appended += count
         self.appended_bytes += len(data)
         waiters, self._waiters = self._waiters, set()
@@ -348,6 +403,18 @@ class MemoryPartition(Partition):
             # The reader may go on from `wanted`, even if the messages from there to `offset` are discarded.
             fields |= {"offset": str(first), "first": str(min(wanted, self.first_offset))}
         return Response(b"".join(found), fields)
+
+    def _why_discarded(self, count: int) -> str:
+        last = self._readers.last
+        if last is not None and last[0] < self.end_offset:
+            holder = f"it keeps messages for the group {last[1]}, whose position is {last[0]}"
+        else:
+            holder = "no group has read them"
+        return (
+            f"{self._name} is full ({len(self._backlog)} messages, {self._backlog.size_bytes} bytes; {holder}), and by "
+            f"its policy, {self._spec.policy}, it discards the {count} messages of this set: nothing of the set was "
+            "stored; send it again when there is room, or choose another policy"
+        )
 
     async def _wait(self, seconds: float) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -4,11 +4,12 @@ Every call is a frame of `tunnel.messages.frames`. Fields are text; lists of num
 
 | code | fields of the request | fields of the answer |
 |---|---|---|
-| PRODUCE | `durable`, `at`, `priority`, `ttl_ms`; the body is a produce request | `partitions`, `offsets` |
+| PRODUCE | `durable`, `at`, `priority`, `ttl_ms`; the body is a produce request | `partitions`, `offsets`; in an \
+answer of code DISCARDED, an offset of -1 means that this set was discarded, the others are stored |
 | FETCH | `topic`, `partition`, `offset`, `bytes`, `wait_ms`, `stay` | `first`, `max`, `next`, `offset`, `redirect` |
 | COMMIT | `group`, `topic`, `partition`, `offset`, `force`, `member` | `offset` |
 | POSITIONS | `group` | the body is a JSON list of `PositionReport` |
-| JOIN | `group`, `topic`, `member`, `generation`, `wait_ms` | `generation`, `partitions`, `offsets` |
+| JOIN | `group`, `topic`, `member`, `generation`, `wait_ms` | `generation`, `partitions`, `offsets`, `ends` |
 | LEAVE | `group`, `topic`, `member` | |
 | TOPICS | | the body is a JSON list of `TopicReport` |
 | CREATE | `topic`; the body is a JSON `TopicSpec` | |
@@ -31,6 +32,7 @@ __all__ = [
     "CONFLICT",
     "CORRUPT",
     "CREATE",
+    "DISCARDED",
     "FETCH",
     "JOIN",
     "LEAVE",
@@ -65,6 +67,7 @@ STORAGE = 135  # the disk is full or failed: nothing was stored, try again later
 NOT_OWNER = 136  # another member of the group has the partition now
 OUT_OF_RANGE = 137  # no such offset
 CONFLICT = 138  # the next offset is not the one that the request expects
+DISCARDED = 139  # a topic in memory is full, and its policy discards the new messages
 
 REASONS = {
     MALFORMED: "malformed",
@@ -76,6 +79,7 @@ REASONS = {
     NOT_OWNER: "not_owner",
     OUT_OF_RANGE: "out_of_range",
     CONFLICT: "conflict",
+    DISCARDED: "discarded",
 }
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

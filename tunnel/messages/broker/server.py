@@ -60,7 +60,7 @@ class Broker:
         self.positions = Positions(
             self.directory / "positions", settings.positions_max, DiskRoom(self.directory, 0, free=free)
         )
-        self.groups = Groups(settings.session_s)
+        self.groups = Groups(settings.session_s, emptied=self._emptied)
         self._shared = Shared(
             settings,
             self.topics,
@@ -94,6 +94,11 @@ class Broker:
             await asyncio.to_thread(self.topics.load)
             for name, spec in self._declared.items():
                 await self.topics.create(name, spec)
+            async for part in self.positions.of_group():
+                for (group, topic, number), offset in part:
+                    memory = self.topics.memory(topic, number)
+                    if memory is not None:
+                        memory.has_read(group, offset)
         except BaseException:
             await self.positions.close()
             raise
@@ -130,9 +135,18 @@ class Broker:
             await asyncio.sleep(_SWEEP_S)
             try:
                 self.groups.expire()
+                for partition in self.topics.partitions():
+                    await partition.sweep()
                 await asyncio.to_thread(_retain, self.topics.partitions())
             except Exception:  # the next turn tries again: without turns, the disk would fill up
                 _logger.exception("sweep_failed")
+
+    def _emptied(self, group: str, topic: str) -> None:
+        """Keep no messages in memory for a group that has left without storing a position."""
+        for number in range(len(self.topics.get(topic).partitions)):
+            memory = self.topics.memory(topic, number)
+            if memory is not None and not self.positions.knows((group, topic, number)):
+                memory.left(group)
 
     # connections
 

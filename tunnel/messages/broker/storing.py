@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.partition import Partition, ProduceOptions
-from tunnel.messages.broker.protocol import CORRUPT, LIMIT, NOT_MASTER
+from tunnel.messages.broker.protocol import CORRUPT, DISCARDED, LIMIT, NOT_MASTER
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.topics import Topic, Topics
 from tunnel.messages.errors import CorruptMessageError, RemoteCallError
@@ -30,12 +30,16 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a set was stored: the offset of its first message, and the offset after its last."""
+    """Where a set was stored: the offset of its first message, and the offset after its last.
+
+    If the set was discarded, `discarded` says why.
+    """
 
     partition: Partition
     number: int
     offset: int
     end: int
+    discarded: str = ""
 
 
 async def check_set(data: bytes) -> int:
@@ -69,8 +73,9 @@ class Storing:
     ) -> list[Stored]:
         """Append the sets of one request. RemoteCallError if any of them is refused; then none is stored.
 
-        The exception is a multi-produce request whose later set cannot be appended because the disk is full or fails:
-        the sets before it are stored.
+        There are two exceptions. If a later set of a multi-produce request cannot be appended because the disk is full
+        or fails, the sets before it are stored. A set that its topic in memory discards is no error here: the others
+        are stored.
         """
         if self._settings.master:
             raise RemoteCallError(
@@ -95,8 +100,14 @@ class Storing:
                 partition.check(data)
         found: list[Stored] = []
         for data, count, partition, number in places:
-            offset = partition.append(data, count, options)
-            found.append(Stored(partition, number, offset, offset + count))
+            try:
+                offset = partition.append(data, count, options)
+            except RemoteCallError as error:
+                if error.code != DISCARDED:
+                    raise
+                found.append(Stored(partition, number, -1, 0, str(error)))
+            else:
+                found.append(Stored(partition, number, offset, offset + count))
         return found
 
     async def _topic(self, name: str, allowance: Allowance) -> Topic:

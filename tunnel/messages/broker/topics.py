@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,7 +79,9 @@ class Topics:
                 spec = msgspec.json.decode(file.read_bytes(), type=TopicSpec)
             except (OSError, msgspec.DecodeError, ValueError) as error:
                 raise LogError(f"{place} is not a topic: {error}; restore {file}, or move the folder away") from None
-            self.found[place.name] = self._make(place.name, spec)
+            # Its messages are gone, but readers keep their offsets. New messages must get higher ones, or readers would
+            # take them for others that they have read.
+            self.found[place.name] = self._make(place.name, spec, first=time.time_ns() // 1_000)
 
     def get(self, name: str) -> Topic:
         """Return a topic. Raise RemoteCallError UNKNOWN if there is none of this name."""
@@ -124,6 +127,12 @@ class Topics:
             for name, topic in sorted(self.found.items())
         ]
 
+    def memory(self, name: str, number: int) -> MemoryPartition | None:
+        """Return a partition in memory; None if there is no such partition, or if it is on disk."""
+        topic = self.found.get(name)
+        partition = topic.partitions[number] if topic is not None and number < len(topic.partitions) else None
+        return partition if isinstance(partition, MemoryPartition) else None
+
     def partitions(self) -> list[Partition]:
         """Return the partitions of all topics."""
         return [partition for topic in self.found.values() for partition in topic.partitions]
@@ -154,9 +163,10 @@ class Topics:
         os.rename(fresh, self._directory / name)
         sync_directory(self._directory)
 
-    def _make(self, name: str, spec: TopicSpec) -> Topic:
+    def _make(self, name: str, spec: TopicSpec, first: int = 0) -> Topic:
+        """Make a topic. `first` is the offset at which its partitions begin if they are in memory."""
         if spec.storage == "memory":
-            return Topic(name, spec, [MemoryPartition(spec) for _ in range(spec.partitions)])
+            return Topic(name, spec, [MemoryPartition(spec, name=name, first=first) for _ in range(spec.partitions)])
         config = self._settings.log
         if spec.retain_bytes is not None:
             config = replace(config, retain_bytes=spec.retain_bytes)
