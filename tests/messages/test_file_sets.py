@@ -1,6 +1,7 @@
 """Message sets in files: the same as in memory, sent without being read."""
 
 import asyncio
+import errno
 import io
 import os
 import socket
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.loops import in_loop
+from tunnel.messages import file_sets
 from tunnel.messages.codec import Codec
 from tunnel.messages.errors import ChecksumError, MessageSizeError
 from tunnel.messages.file_sets import FileMessageSet
@@ -158,3 +160,54 @@ async def test_a_file_set_writes_to_streams() -> None:
         writer.close()
         assert await received == DATA[13:]
         await writer.wait_closed()
+
+
+def test_a_set_tells_whether_it_is_in_the_page_cache(tmp_path: Path) -> None:
+    with FileMessageSet.open(tmp_path / "set", writable=True) as messages:
+        os.write(messages.descriptor, bytes(200_000))
+        messages.flush()
+        if messages.is_cached() is None:
+            pytest.skip("the file system of the temporary directory does not tell")
+        assert messages.is_cached()
+        os.posix_fadvise(messages.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert messages.is_cached() is False
+
+
+def test_the_page_cache_is_asked_at_both_ends_and_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = {-1}
+    asked: list[int] = []
+
+    def preadv(descriptor: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT
+        asked.append(position)
+        if position in missing:
+            raise BlockingIOError
+        return 1
+
+    with FileMessageSet.open(tmp_path / "set", writable=True) as whole:
+        os.truncate(whole.descriptor, 200_000)
+        monkeypatch.setattr(os, "preadv", preadv)
+        part = whole.read(100, 150_000)
+        assert part.is_cached() is True
+        assert asked == [100, 100 + 65_536, 100 + 131_072, 150_099]
+        for position in asked[:]:
+            missing = {position}
+            assert part.is_cached() is False
+        asked.clear()
+        assert whole.read(100, 0).is_cached() is True
+        assert asked == []
+
+
+def test_a_file_system_or_machine_that_does_not_tell_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preadv(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    with FileMessageSet.open(tmp_path / "set", writable=True) as messages:
+        os.truncate(messages.descriptor, 1)
+        monkeypatch.setattr(os, "preadv", preadv)
+        assert messages.is_cached() is None
+        monkeypatch.undo()
+        monkeypatch.setattr(file_sets, "_NOWAIT", None)
+        assert messages.is_cached() is None

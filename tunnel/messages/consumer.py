@@ -115,7 +115,9 @@ class Consumer:
             try:
                 response = await self._answered(fields, wait_ms)
             except (OSError, TimeoutError):
-                self.address = self._home  # if the replica has failed, the next fetch asks the broker
+                # If the replica has failed, the next fetch asks the broker, which must not name that replica again.
+                self._stay = self.address != self._home
+                self.address = self._home
                 raise
             redirect = (response.fields or {}).get("redirect", "")
             # After a replica has sent us back, refuse redirects: the broker would name that replica, which lags, again.

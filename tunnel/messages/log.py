@@ -42,8 +42,8 @@ class LogConfig:
     """When to flush, when to start a new segment, and which segments to keep."""
 
     flush_messages: int = 1_000
-    """Flush when this number of messages waits. This default and that of `flush_s` are those of the document on message
-    sets and senders (docs/seed-notes.md)."""
+    """Flush when this number of messages waits. Message-sets-and-senders.md only wants a regular flush; this default
+    and that of `flush_s` are ours (docs/seed-notes.md)."""
     flush_s: float = 1.0
     """Flush when the first waiting message has waited this long."""
     segment_bytes: int = 64 * 1024 * 1024
@@ -265,14 +265,36 @@ class Log(Closeable):
         The set may end within a message, but the first message is whole. At the end of the log the set is empty.
         OffsetOutOfRangeError if the offset is no longer, or not yet, in the log.
         """
+        try:
+            return self._from(offset)[0].read(offset, size_max)
+        except FileNotFoundError:  # the segment has just been removed
+            raise OffsetOutOfRangeError(offset, self.first_offset, self._end) from None
+
+    def has_more_than(self, size: int, offset: int) -> bool:
+        """Whether there are more bytes than this from an offset on, to the accuracy of the index."""
+        segments = self._from(offset)
+        found = -segments[0].about(offset)
+        for segment in segments:
+            found += segment.size
+            if found > size:
+                return True
+        return False
+
+    def is_cached(self, offset: int, size_max: int) -> bool | None:
+        """Whether the bytes that `read` would return are in the page cache; see `FileMessageSet.is_cached`."""
+        segment = self._from(offset)[0]
+        start = segment.about(offset)
+        try:
+            return segment.messages(start, min(segment.size, start + size_max)).is_cached()
+        except FileNotFoundError:  # the segment has just been removed
+            return None
+
+    def _from(self, offset: int) -> list[Segment]:
+        """Return the segments from the one with this offset on. OffsetOutOfRangeError if no segment has it."""
         with self._condition:
             if not self.first_offset <= offset <= self._end:
                 raise OffsetOutOfRangeError(offset, self.first_offset, self._end)
-            segment = self._segments[bisect_right(self._bases, offset) - 1]
-        try:
-            return segment.read(offset, size_max)
-        except FileNotFoundError:  # the segment has just been removed
-            raise OffsetOutOfRangeError(offset, self.first_offset, self._end) from None
+            return self._segments[bisect_right(self._bases, offset) - 1 :]
 
     # retention
 

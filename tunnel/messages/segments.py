@@ -227,6 +227,13 @@ class Segment:
         start = self._positions[entry]
         return self.messages(0, self.size).search(start, wanted - self._offsets[entry])
 
+    def about(self, offset: int) -> int:
+        """Return the last position in the index that is not after the message with this offset. Reads no file."""
+        wanted = offset - self.base
+        if wanted >= self.count:
+            return self.size
+        return self._positions[bisect_right(self._offsets, wanted) - 1]
+
     def read(self, offset: int, size_max: int) -> SegmentSet:
         """Return about `size_max` bytes of messages from this offset on. Only the first of them is certainly whole.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tunnel.messages import Broker, BrokerClient, BrokerSettings, ChannelTable, LogConfig
+from tunnel.messages import Broker, BrokerClient, BrokerSettings, ChannelTable, LogBroker, LogConfig, Request, Response
 
-__all__ = ["QUICK", "brokered", "drain_fetches", "position", "until", "until_position"]
+__all__ = ["QUICK", "DirectTable", "brokered", "drain_fetches", "position", "until", "until_position"]
 
 QUICK = LogConfig(flush_messages=1, flush_s=0.0)
 
@@ -49,3 +49,16 @@ async def until(condition: Any) -> None:
     """Let other tasks run until the condition holds; a test's deadline ends it otherwise."""
     while not condition():  # noqa: ASYNC110 - the conditions are states of objects without events
         await asyncio.sleep(0.005)
+
+
+class DirectTable:
+    """A channel table without a network: each call goes to the handlers of one broker."""
+
+    def __init__(self, broker: LogBroker) -> None:
+        self._handlers = broker.handlers
+
+    async def call(self, address: str, code: int, body: bytes, fields: dict[str, str]) -> Response:
+        response = self._handlers[code](Request(code, body, fields))
+        found = await response if isinstance(response, Awaitable) else response
+        assert found is not None
+        return found

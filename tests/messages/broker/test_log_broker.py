@@ -12,11 +12,21 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from tests.messages.broker.rig import DirectTable
 from tests.messages.streams import served
 from tests.support.disk import RecordedDisk
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tests.support.power import Act, Step
-from tunnel.messages.broker import APPEND, CORRUPT, FETCH, MALFORMED, BrokerConfig, LogBroker, Replica, count_messages
+from tunnel.messages.broker import (
+    APPEND,
+    CORRUPT,
+    FETCH,
+    MALFORMED,
+    BrokerConfig,
+    LogBroker,
+    Replica,
+    count_messages,
+)
 from tunnel.messages.calls import Request, Response
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.codec import Codec
@@ -99,7 +109,7 @@ async def test_a_consumer_that_lags_is_notified(tmp_path: Path) -> None:
     with Log.open(tmp_path, SOON) as log:
         log.append(numbered(100))
         log.flush()
-        async with broker(log, table, behind_messages=30) as address:
+        async with broker(log, table, behind_bytes=400) as address:
             consumer = Consumer(table, address, fetch_bytes=120, lag_max=50, on_lag=lags.append)
             found: list[bytes] = []
             while len(found) < 100:
@@ -195,7 +205,7 @@ async def test_consumers_far_behind_read_from_the_replica_and_return(tmp_path: P
             slave = LogBroker(copy, BrokerConfig(master=master)).handlers
             assert APPEND not in slave
             async with served(slave) as replica:
-                handlers.update(LogBroker(log, BrokerConfig(replica=replica, behind_messages=100)).handlers)
+                handlers.update(LogBroker(log, BrokerConfig(replica=replica, behind_bytes=1000)).handlers)
                 async with Replica(copy, replicas, master, batch_bytes=500):
                     await copy.flushed(1000)
                     consumer = Consumer(table, master, fetch_bytes=300)
@@ -228,7 +238,7 @@ async def test_consumers_go_on_when_the_replica_lags_or_dies(tmp_path: Path) -> 
         handlers = LogBroker(log).handlers
         async with served(handlers) as master:
             async with served(LogBroker(copy, BrokerConfig(master=master)).handlers) as replica:
-                handlers.update(LogBroker(log, BrokerConfig(replica=replica, behind_messages=10)).handlers)
+                handlers.update(LogBroker(log, BrokerConfig(replica=replica, behind_bytes=100)).handlers)
                 consumer = Consumer(table, master, fetch_bytes=200)
                 found: list[bytes] = []
                 while len(found) < 150:
@@ -238,10 +248,20 @@ async def test_consumers_go_on_when_the_replica_lags_or_dies(tmp_path: Path) -> 
                 await consumer.fetch()
                 assert consumer.address == replica
                 (await table.channel(replica))._writer.transport.abort()
+            consumer.offset = 0
             consumer.address = replica  # no server listens there any more
             with pytest.raises(OSError, match=r".*"):
                 await consumer.fetch()
             assert consumer.address == master
+            found = []
+            failed = 0
+            while len(found) < 200:  # the broker serves every second fetch itself, and the consumer goes on
+                try:
+                    found += [message.payload for message in await consumer.fetch(wait_ms=0)]
+                except OSError:
+                    failed += 1
+            assert found == numbered(200)
+            assert failed > 1
             await table.close()
 
 
@@ -322,19 +342,6 @@ async def test_appends_wait_for_a_slow_disk(tmp_path: Path) -> None:
             assert offsets == ["0", "1", "2"]
 
 
-class DirectTable:
-    """A channel table without a network: each call goes to the handlers of one broker."""
-
-    def __init__(self, broker: LogBroker) -> None:
-        self._handlers = broker.handlers
-
-    async def call(self, address: str, code: int, body: bytes, fields: dict[str, str]) -> Response:
-        response = self._handlers[code](Request(code, body, fields))
-        found = await response if isinstance(response, Awaitable) else response
-        assert found is not None
-        return found
-
-
 @in_loop
 async def test_a_durable_append_is_answered_when_the_message_is_on_disk(tmp_path: Path) -> None:
     """Only then may its sender forget it: at every step after the answer, the power may fail."""
@@ -374,3 +381,53 @@ async def test_a_replica_never_goes_on_with_a_hole(tmp_path: Path) -> None:
         with pytest.raises(OffsetOutOfRangeError, match="offset 0"):
             await replica.pull()
         assert copy.next_offset == 0
+
+
+@in_loop
+async def test_a_reader_that_no_longer_finds_its_messages_is_sent_to_the_replica_which_may_have_them(
+    tmp_path: Path,
+) -> None:
+    with Log.open(tmp_path, LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=10)) as log:
+        for _ in range(3):
+            log.append([b"x"])
+            log.flush()
+        log.trim(2)
+        table = DirectTable(LogBroker(log, BrokerConfig(replica="replica:1")))
+        assert ((await table.call("", FETCH, b"", {"offset": "1"})).fields or {})["redirect"] == "replica:1"
+        stays = await table.call("", FETCH, b"", {"offset": "1", "stay": "1"})
+        assert (stays.fields, stays.data) == ({"max": "3", "first": "2"}, b"")
+
+
+@in_loop
+async def test_the_disk_is_read_in_a_thread_and_only_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+    real = Log.read
+
+    def read(self: Log, offset: int, size_max: int = 0) -> SegmentSet:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        return real(self, offset, size_max)
+
+    monkeypatch.setattr(Log, "read", read)
+    one = asyncio.Semaphore(1)
+    with Log.open(tmp_path, SOON) as log:
+        log.append([b"a"])
+        log.flush()
+        broker = LogBroker(log, BrokerConfig(behind_bytes=10))
+        near = LogBroker(log, BrokerConfig(behind_bytes=11))
+        fetch = Request(FETCH, b"", {"offset": "0"})
+        for cached, asked, in_thread in (
+            (True, broker, False),
+            (False, broker, True),
+            (False, near, True),
+            (None, broker, True),
+            (None, near, False),
+        ):
+            monkeypatch.setattr(Log, "is_cached", lambda *_, cached=cached: cached)
+            assert (await asked.fetch(fetch, one)).data == encode_payloads([b"a"])
+            assert threads.pop() is in_thread
+        async with one:  # another read of the disk for the same client
+            waiting = asyncio.ensure_future(broker.fetch(fetch, one))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert threads == []
+        await waiting

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.messages.broker.rig import QUICK, brokered, drain_fetches, until
 from tests.support.loops import in_loop
-from tunnel.messages import BrokerClient, BrokerSettings, RemoteCallError, TopicSpec
+from tunnel.messages import BrokerClient, BrokerSettings, Log, RemoteCallError, TopicSpec
 from tunnel.messages.broker.partition import StoredPartition
 from tunnel.messages.broker.protocol import FETCH, NOT_MASTER
 
@@ -26,10 +26,53 @@ async def redirected(client: BrokerClient, offset: int) -> str:
 
 
 @in_loop
-async def test_ten_thousand_messages_are_near_and_one_more_is_far(tmp_path: Path) -> None:
+async def test_bytes_and_not_messages_make_a_reader_far_behind(tmp_path: Path) -> None:
     async with brokered(tmp_path, settings=BrokerSettings(replica="replica:1")) as (_, client):
-        await client.producer().send("t", *[b""] * 10_001)
-        assert await redirected(client, 1) == ""
+        await client.producer().send("t", *[b""] * 11_000)
+        assert await redirected(client, 0) == ""
+        for _ in range(5):
+            await client.producer(durable=False).send("t", *[bytes(1_000_000)] * 14)
+        await client.producer().send("t", b"")
+        assert await redirected(client, 0) == "replica:1"
+        assert await redirected(client, 11_000) == "replica:1"
+        assert await redirected(client, 11_010) == ""  # 60 MB before the end
+
+
+@in_loop
+async def test_a_reader_of_what_is_not_in_the_page_cache_is_far_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few bytes these are: the master must not wait for its disk."""
+    cached: bool | None = True
+    asked: list[tuple[int, int]] = []
+
+    def is_cached(self: Log, offset: int, size_max: int) -> bool | None:
+        asked.append((offset, size_max))
+        return cached
+
+    monkeypatch.setattr(Log, "is_cached", is_cached)
+    async with brokered(tmp_path, settings=BrokerSettings(replica="replica:1")) as (_, client):
+        await client.producer().send("t", b"a", b"b")
+        assert await redirected(client, 0) == ""
+        cached = None  # the file system does not tell
+        assert await redirected(client, 0) == ""
+        cached = False
+        assert await redirected(client, 1) == "replica:1"
+        assert asked == [(0, 65536), (0, 65536), (1, 65536)]
+        assert await redirected(client, 2) == ""  # at the end, there is nothing to read
+        assert len(asked) == 3
+
+
+@in_loop
+async def test_the_page_cache_decides_on_a_real_file_system(tmp_path: Path) -> None:
+    async with brokered(tmp_path, settings=BrokerSettings(replica="replica:1")) as (broker, client):
+        await client.producer().send("t", *[bytes(1000)] * 100)
+        partition = broker.topics.get("t").partition(0)
+        assert isinstance(partition, StoredPartition)
+        if partition.log.is_cached(0, 65536) is None:
+            pytest.skip("the file system of the temporary directory does not tell what is in the page cache")
+        assert await redirected(client, 0) == ""
+        os.posix_fadvise(partition.log.read(0).descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         assert await redirected(client, 0) == "replica:1"
 
 
@@ -54,7 +97,7 @@ async def test_a_reader_that_is_far_behind_reads_from_the_replica_and_returns(tm
                     assert isinstance(each, StoredPartition)
                     await each.ready()
                     assert each._broker is not None
-                    each._broker._config = replace(each._broker._config, replica=copy.address, behind_messages=100)
+                    each._broker._config = replace(each._broker._config, replica=copy.address, behind_bytes=1000)
             consumer = client.consumer("t", 1, fetch_bytes=1000)
             found: list[bytes] = []
             places: list[str] = []

@@ -282,6 +282,8 @@ async def redirect(topics: Topics, offset: int) -> str | None:
 
 @in_loop_within(HANGING_S)
 async def test_a_master_sends_far_readers_to_the_replica_and_a_replica_sends_near_ones_back(tmp_path: Path) -> None:
-    far, near = (loaded(tmp_path / name, replica="replica:1", behind_messages=2) for name in ("far", "near"))
-    assert (await redirect(far, 0), await redirect(near, 1)) == ("replica:1", None)
+    far, near = (
+        loaded(tmp_path / name, replica="replica:1", behind_bytes=size) for name, size in (("far", 32), ("near", 33))
+    )
+    assert (await redirect(far, 0), await redirect(near, 0)) == ("replica:1", None)
     assert await redirect(loaded(tmp_path / "copy", master="master:1"), 3) == "master:1"

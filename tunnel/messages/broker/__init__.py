@@ -6,6 +6,7 @@ of both, use them.
 
 from tunnel.messages.broker.log_broker import (
     APPEND,
+    BEHIND_BYTES,
     BEHIND_MESSAGES,
     CORRUPT,
     FETCH,
@@ -20,6 +21,7 @@ from tunnel.messages.broker.log_broker import (
 
 __all__ = [
     "APPEND",
+    "BEHIND_BYTES",
     "BEHIND_MESSAGES",
     "CORRUPT",
     "FETCH",

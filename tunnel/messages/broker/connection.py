@@ -51,7 +51,7 @@ _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one f
 _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # bytes of their bodies: one of the largest frames, and some small ones
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that wait for a client to read; further answers are made after it has read
 _UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included; then a client that goes on asking is cut off
-_FAR_READS_MAX = 1  # reads from the disk that one connection has at once: they take threads from other connections
+_DISK_READS_MAX = 1  # reads from the disk that one connection has at once: they take threads from other connections
 _JOINED_MAX = 1_000  # memberships of one connection
 _WAIT_MS_MAX = 60_000
 _PLAIN = ProduceOptions()
@@ -162,7 +162,7 @@ class CallConnection:
         self._allowance = shared.allowance()
         self._joined: set[tuple[str, str, str]] = set()
         self._storing = asyncio.Lock()  # requests of one connection are stored in their order
-        self._far_reads = asyncio.Semaphore(_FAR_READS_MAX)
+        self._disk_reads = asyncio.Semaphore(_DISK_READS_MAX)
         self._listing = asyncio.Lock()  # one call of a connection at a time waits for `shared.listing`
         self._channel = CallChannel(
             reader,
@@ -249,10 +249,8 @@ class CallConnection:
         partition = topic.partition(number_field(request, "partition", 0))
         await partition.readable()
         await self._channel.room(_UNREAD_BYTES_MAX)
-        if partition.end_offset - number_field(request, "offset") > shared.settings.behind_messages:
-            async with self._far_reads:
-                return await partition.fetch(request)
-        return await partition.fetch(request)
+        number_field(request, "offset")  # refuse what is no number with the code for it
+        return await partition.fetch(request, self._disk_reads)
 
     # positions and groups
 

@@ -2,13 +2,15 @@
 
 A reader that is far behind reads from the disk, and would make live traffic wait for it. If there is a replica, the
 broker redirects such a reader to it, and the replica sends the reader back when it has caught up. A replica pulls
-batches of 1 MiB: it needs throughput rather than low latency, so lagging readers do it no harm.
+batches of 1 MiB: it needs throughput rather than low latency, so lagging readers do it no harm. It waits for a batch,
+and does not make its master flush.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -25,6 +27,7 @@ from tunnel.messages.segments import SegmentSet
 
 __all__ = [
     "APPEND",
+    "BEHIND_BYTES",
     "BEHIND_MESSAGES",
     "CORRUPT",
     "FETCH",
@@ -43,6 +46,8 @@ MALFORMED = 130  # codes of answers
 CORRUPT = 131
 
 BEHIND_MESSAGES = 10_000  # the threshold for a backlog in remoting-and-backlog.md (docs/seed-notes.md)
+BEHIND_BYTES = 64 * 1024 * 1024  # ours: a segment
+_GATHER_MS = 1_000  # as long as the master waits, by default, until it flushes
 _REPLICA_BATCH_BYTES = 1024 * 1024  # the batch that remoting-and-backlog.md proposes (docs/seed-notes.md)
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _WAIT_MS_MAX = 60_000
@@ -56,8 +61,9 @@ class BrokerConfig:
 
     replica: str = ""
     """The address of the replica; if empty, lagging readers are served here."""
-    behind_messages: int = BEHIND_MESSAGES
-    """A reader whose lag exceeds this number of messages is redirected to the replica."""
+    behind_bytes: int = BEHIND_BYTES
+    """A reader that is more than this number of bytes behind is redirected to the replica. So is a reader of messages
+    that are not in the page cache, where the file system tells."""
     master: str = ""
     """On a replica: the address to which readers return. A replica accepts no appends."""
 
@@ -90,7 +96,7 @@ class LogBroker:
     def __init__(self, log: Log, config: BrokerConfig | None = None) -> None:
         self.log = log
         self._config = config or BrokerConfig()
-        self.handlers: dict[int, CallHandler] = {FETCH: self._fetch}
+        self.handlers: dict[int, CallHandler] = {FETCH: self.fetch}
         if not self._config.master:
             self.handlers[APPEND] = self._append
 
@@ -114,12 +120,12 @@ class LogBroker:
         await self.log.room()
         return answer
 
-    async def _fetch(self, request: Request) -> Response:
-        """Answer with messages from an offset on.
+    async def fetch(self, request: Request, disk_reads: AbstractAsyncContextManager[object] | None = None) -> Response:
+        """Answer with messages from an offset on. `disk_reads` is held while the disk is read.
 
-        The request has the fields `offset`, `bytes`, `wait_ms`, and `stay` if it must not be redirected. The answer
-        has `first` and `max`, the bounds of the log, and perhaps `redirect`, the address to fetch from instead, and
-        `next`, the offset after its messages.
+        The request has the fields `offset`, `bytes`, `wait_ms`, `stay` if it must not be redirected, and `gather` if it
+        waits for `bytes` bytes and needs no flush. The answer has `first` and `max`, the bounds of the log, and perhaps
+        `redirect`, the address to fetch from instead, and `next`, the offset after its messages.
         """
         fields = request.fields or {}
         try:
@@ -132,24 +138,33 @@ class LogBroker:
             ) from None
         log, config = self.log, self._config
         behind = log.end_offset - offset
-        if "stay" not in fields:
-            if config.replica and behind > config.behind_messages:
-                return self._answer(b"", config.replica)
-            if config.master and behind <= 0:
-                return self._answer(b"", config.master)
         data: bytes | SegmentSet
         following: int | None = None
         try:
-            if behind == 0 and wait_ms > 0:
+            is_removed = offset < log.first_offset  # the replica may have it still
+            is_on_disk = behind > 0 and not is_removed and self._is_on_disk(offset, size_max)
+            if "stay" not in fields:
+                if config.replica and (is_removed or is_on_disk or log.has_more_than(config.behind_bytes, offset)):
+                    return self._answer(b"", config.replica)
+                if config.master and behind <= 0:
+                    return self._answer(b"", config.master)
+            if wait_ms > 0 and "gather" in fields:
+                await self._gather(offset, size_max, wait_ms / 1000)
+            elif wait_ms > 0 and behind == 0:
                 await self._wait(offset + 1, wait_ms / 1000)
-            if behind > config.behind_messages:
-                # this may block on the disk
-                data, following = await asyncio.to_thread(self._read, offset, size_max, warm=True)
+            if is_on_disk:
+                async with disk_reads or nullcontext():
+                    data, following = await asyncio.to_thread(self._read, offset, size_max, warm=True)
             else:
                 data, following = self._read(offset, size_max)
         except OffsetOutOfRangeError:
             data = b""  # the reader sees from the bounds in the answer that its offset is missing
         return self._answer(data, "", following)
+
+    def _is_on_disk(self, offset: int, size_max: int) -> bool:
+        """Whether a read would wait for the disk. Where the file system does not tell, a far one is taken to."""
+        is_cached = self.log.is_cached(offset, size_max)
+        return self.log.has_more_than(self._config.behind_bytes, offset) if is_cached is None else not is_cached
 
     def _answer(self, data: bytes | SegmentSet, redirect: str, following: int | None = None) -> Response:
         fields = {"max": str(self.log.end_offset), "first": str(self.log.first_offset)}
@@ -164,6 +179,19 @@ class LogBroker:
         try:
             async with asyncio.timeout(seconds):
                 await self.log.flushed(end, now=True)
+        except TimeoutError:
+            pass
+
+    async def _gather(self, offset: int, size: int, seconds: float) -> None:
+        """Wait until there are `size` bytes from this offset on, but demand no flush for them.
+
+        A replica gets only what is on disk here. Otherwise it could have messages that a power failure takes from its
+        master, which would then give their offsets to others.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.log.has_more_than(size, offset):
+                    await self.log.flushed(self.log.end_offset + 1)
         except TimeoutError:
             pass
 
@@ -242,7 +270,8 @@ class Replica:
             **self._place,
             "offset": str(self.log.next_offset),
             "bytes": str(self._batch_bytes),
-            "wait_ms": "1000",
+            "wait_ms": str(_GATHER_MS),
+            "gather": "1",
             "stay": "1",
         }
         response = await self._table.call(self._master, FETCH, b"", fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import structlog
 from tunnel.durable_files import make_directory, sync_directory
 from tunnel.messages.backlog import DiscardPolicy, MemoryBacklog
 from tunnel.messages.broker.disk_room import DiskRoom
-from tunnel.messages.broker.log_broker import FETCH, BrokerConfig, LogBroker
+from tunnel.messages.broker.log_broker import BrokerConfig, LogBroker
 from tunnel.messages.broker.protocol import CONFLICT, DISCARDED, LIMIT, STORAGE, PartitionReport, number_field
 from tunnel.messages.broker.readers import Readers
 from tunnel.messages.broker.settings import TopicSpec
@@ -89,7 +90,8 @@ class Partition:
     async def flushed(self, end: int) -> None:
         """Have the messages before this offset stored at once, and wait until they are."""
 
-    async def fetch(self, request: Request) -> Response:
+    async def fetch(self, request: Request, disk_reads: AbstractAsyncContextManager[object] | None = None) -> Response:
+        """Answer a FETCH. `disk_reads` is held while the disk is read."""
         raise NotImplementedError
 
     def report(self, number: int) -> PartitionReport:
@@ -257,18 +259,13 @@ class StoredPartition(Partition):
             self._problem = self._problem or str(error)
             raise self._refusal() from None
 
-    async def fetch(self, request: Request) -> Response:
+    async def fetch(self, request: Request, disk_reads: AbstractAsyncContextManager[object] | None = None) -> Response:
         assert self._broker is not None, "call `ready` before"
         self.fetches += 1
-        answer = self._broker.handlers[FETCH](request)
-        assert answer is not None
-        assert not isinstance(answer, Response)
         try:
-            found = await answer
+            return await self._broker.fetch(request, disk_reads)
         except LogError as error:  # the log failed while the request waited for messages
             raise RemoteCallError(STORAGE, f"{self._name} cannot be read: {error}") from None
-        assert found is not None
-        return found
 
     def report(self, number: int) -> PartitionReport:
         if self._log is None:
@@ -385,7 +382,7 @@ class MemoryPartition(Partition):
                 waiter.set_result(None)
         return offset
 
-    async def fetch(self, request: Request) -> Response:
+    async def fetch(self, request: Request, disk_reads: AbstractAsyncContextManager[object] | None = None) -> Response:
         """Answer with messages from an offset on. The field `offset` says where they begin: others were discarded."""
         self.fetches += 1
         wanted = number_field(request, "offset")

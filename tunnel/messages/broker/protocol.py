@@ -4,9 +4,9 @@ Every call is a frame of `tunnel.messages.frames`. Fields are text; lists of num
 
 | code | fields of the request | fields of the answer |
 |---|---|---|
-| PRODUCE | `durable`, `at`, `priority`, `ttl_ms`; the body is a produce request | `partitions`, `offsets`; in an \
-answer of code DISCARDED, an offset of -1 means that this set was discarded, the others are stored |
-| FETCH | `topic`, `partition`, `offset`, `bytes`, `wait_ms`, `stay` | `first`, `max`, `next`, `offset`, `redirect` |
+| PRODUCE | `durable`, `at`, `priority`, `ttl_ms`; the body is a produce request | `partitions`, `offsets` |
+| FETCH | `topic`, `partition`, `offset`, `bytes`, `wait_ms`, `stay`, `gather` | `first`, `max`, `next`, `offset`, \
+`redirect` |
 | COMMIT | `group`, `topic`, `partition`, `offset`, `force`, `member` | `offset` |
 | POSITIONS | `group` | the body is a JSON list of `PositionReport` |
 | JOIN | `group`, `topic`, `member`, `generation`, `wait_ms` | `generation`, `partitions`, `offsets`, `ends` |
@@ -14,6 +14,9 @@ answer of code DISCARDED, an offset of -1 means that this set was discarded, the
 | TOPICS | | the body is a JSON list of `TopicReport` |
 | CREATE | `topic`; the body is a JSON `TopicSpec` | |
 | METRICS | | the body is a JSON object of numbers |
+
+An answer of the code DISCARDED has the fields of PRODUCE, too: -1 stands for the offset of a set that was discarded,
+and the others are stored. In `ends`, -1 stands for the end of a partition that is not open.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tunnel.messages.backlog import DiscardPolicy
-from tunnel.messages.broker.log_broker import BEHIND_MESSAGES
+from tunnel.messages.broker.log_broker import BEHIND_BYTES
 from tunnel.messages.log import LogConfig
 
 __all__ = ["BrokerSettings", "TopicSpec"]
@@ -51,8 +51,9 @@ class BrokerSettings:
     """For each partition: when to flush, when to start a new segment, what to keep."""
     replica: str = ""
     """The address of a replica, to which readers that are far behind are redirected."""
-    behind_messages: int = BEHIND_MESSAGES
-    """A reader is far behind when its lag exceeds this number of messages."""
+    behind_bytes: int = BEHIND_BYTES
+    """A reader is far behind when more bytes than this are before it, or when what it reads next is not in the page
+    cache."""
     master: str = ""
     """This broker is a replica of the broker at this address: it copies its topics, and takes no messages itself."""
     creates_topics: bool = True

@@ -63,7 +63,7 @@ class Topics:
         self._settings = settings
         self._room = room
         self._serving = BrokerConfig(
-            replica=settings.replica, behind_messages=settings.behind_messages, master=settings.master
+            replica=settings.replica, behind_bytes=settings.behind_bytes, master=settings.master
         )
         self._creating = asyncio.Lock()
 

@@ -144,10 +144,11 @@ def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--behind",
-        type=_count,
-        default=10_000,
-        metavar="N",
-        help="a consumer is far behind when it has more than N messages of a partition still to read (default: 10000)",
+        type=_size,
+        default=64 << 20,
+        metavar="SIZE",
+        help="a consumer is far behind when it has more than SIZE of a partition still to read (default: 64m), or when "
+        "the messages that it reads next are no longer in memory",
     )
     group.add_argument(
         "--replica-of",

@@ -95,7 +95,7 @@ def _settings(arguments: argparse.Namespace) -> BrokerSettings:
             pending_bytes_max=8 << 20,
         ),
         replica=arguments.replica,
-        behind_messages=arguments.behind,
+        behind_bytes=arguments.behind,
         master=arguments.replica_of,
         creates_topics=not arguments.only_these_topics,
         partitions_max=arguments.max_partitions,
