@@ -235,8 +235,6 @@ class CallConnection:
 
     async def _acknowledge(self, places: list[Stored], *, durable: bool) -> None:
         for place in places:
-            if place.discarded:
-                continue
             if durable:
                 await place.partition.flushed(place.end)
             else:

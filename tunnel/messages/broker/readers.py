@@ -20,8 +20,6 @@ class Readers:
 
     def put(self, group: str, position: int) -> None:
         """Note the position of a group."""
-        if self._positions.get(group) == position:
-            return
         self._positions[group] = position
         heapq.heappush(self._order, (position, group))
         if len(self._order) > 2 * len(self._positions) + 64:
