@@ -133,44 +133,84 @@ def _known(number: int | None) -> int | str:
 
 
 def read(arguments: argparse.Namespace) -> int:
-    """Print messages."""
+    """Print messages of one partition, or of all of them: one after the other, or as they come with --follow."""
 
     async def ask(client: BrokerClient) -> int:
-        consumer = client.consumer(arguments.topic, arguments.partition, max(0, arguments.start))
-        left = arguments.count
-        if arguments.start < 0:
-            report = next((each for each in await client.topics() if each.topic == arguments.topic), None)
-            if report is not None and arguments.partition < len(report.partitions):
-                place = report.partitions[arguments.partition]
-                consumer.offset = max(place.first, place.end + arguments.start)
-        while left is None or left > 0:
-            try:
-                messages = await consumer.fetch(_FOLLOW_WAIT_MS if arguments.follow else 0)
-            except OffsetOutOfRangeError as error:
-                if arguments.start > 0:
-                    raise UsageError(f"{error}: name another --from") from None
-                consumer.offset = error.first
-                continue
-            if not messages and not arguments.follow:
-                break
-            for message in messages[:left]:
-                _print(message, as_json=arguments.json)
-            sys.stdout.flush()
-            left = None if left is None else left - len(messages)
+        places = await _places(client, arguments)
+        printer = _Printer(arguments.count, as_json=arguments.json)
+        if not arguments.follow:
+            for place in places:
+                await _read(client, arguments.topic, place, printer)
+            return OK
+        reading = [_read(client, arguments.topic, place, printer, _FOLLOW_WAIT_MS) for place in places]
+        tasks = [asyncio.ensure_future(each) for each in reading]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done.pop().result()  # the count is reached, or an error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         return OK
 
     return _run(arguments, ask)
 
 
-def _print(message: ConsumedMessage, *, as_json: bool) -> None:
-    if not as_json:
-        sys.stdout.buffer.write(message.payload + b"\n")
-        return
-    try:
-        found = {"offset": message.offset, "payload": message.payload.decode()}
-    except UnicodeDecodeError:
-        found = {"offset": message.offset, "payload_base64": b64encode(message.payload).decode()}
-    sys.stdout.buffer.write(json.dumps(found).encode() + b"\n")
+async def _places(client: BrokerClient, arguments: argparse.Namespace) -> list[tuple[int, int]]:
+    """Return the partitions to read, each with the offset to begin at."""
+    topic, start = arguments.topic, arguments.start
+    report = next((each for each in await client.topics() if each.topic == topic), None)
+    if report is None:
+        raise UsageError(f"there is no topic {topic}: create it, or send a message to it first")
+    wanted = [each for each in report.partitions if arguments.partition in (None, each.partition)]
+    if not wanted:
+        raise UsageError(f"{topic} has the partitions 0 to {len(report.partitions) - 1}: name one of them")
+    if start > 0 and not any(each.first <= start <= each.end for each in wanted):
+        ranges = ", ".join(f"{each.first} to {each.end} in partition {each.partition}" for each in wanted[:3])
+        raise UsageError(f"there is no offset {start}, the broker has {ranges}: name another --from")
+    return [
+        (each.partition, max(each.first, each.end + start) if start < 0 else min(max(each.first, start), each.end))
+        for each in wanted
+    ]
+
+
+async def _read(client: BrokerClient, topic: str, place: tuple[int, int], printer: _Printer, wait_ms: int = 0) -> None:
+    """Print the messages of a partition: those that there are or, with `wait_ms`, also those that come later."""
+    consumer = client.consumer(topic, *place)
+    while printer.left != 0:
+        try:
+            messages = await consumer.fetch(wait_ms)
+        except OffsetOutOfRangeError as error:  # the broker has just removed old messages
+            consumer.offset = error.first
+            continue
+        if not messages and not wait_ms:
+            return
+        printer.print(place[0], messages)
+
+
+class _Printer:
+    """Prints messages until the count, if there is one, is reached. `left` is what is left of it."""
+
+    def __init__(self, left: int | None, *, as_json: bool) -> None:
+        self.left = left
+        self._as_json = as_json
+
+    def print(self, partition: int, messages: Sequence[ConsumedMessage]) -> None:
+        for message in messages[: self.left]:
+            sys.stdout.buffer.write(self._line(partition, message) + b"\n")
+        sys.stdout.flush()
+        if self.left is not None:
+            self.left = max(0, self.left - len(messages))
+
+    def _line(self, partition: int, message: ConsumedMessage) -> bytes:
+        if not self._as_json:
+            return message.payload
+        place = {"partition": partition, "offset": message.offset}
+        try:
+            found = place | {"payload": message.payload.decode()}
+        except UnicodeDecodeError:
+            found = place | {"payload_base64": b64encode(message.payload).decode()}
+        return json.dumps(found).encode()
 
 
 def metrics(arguments: argparse.Namespace) -> int:

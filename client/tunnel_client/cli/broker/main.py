@@ -205,24 +205,29 @@ def _add_lag(commands: CommandAdder) -> None:
 
 
 def _add_read(commands: CommandAdder) -> None:
-    parser = commands.add("read", "print the messages of a partition", "tunnel-broker read orders --from -10")
+    parser = commands.add("read", "print the messages of a topic", "tunnel-broker read orders --from -10")
     parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
-    parser.add_argument("--partition", type=_count_or_zero, default=0, metavar="N", help="partition (default: 0)")
+    parser.add_argument(
+        "--partition",
+        type=_count_or_zero,
+        metavar="N",
+        help="only this partition (default: all of them, one after the other or, with --follow, at the same time)",
+    )
     parser.add_argument(
         "--from",
         dest="start",
         type=int,
         default=0,
         metavar="OFFSET",
-        help="offset of the first message; a negative number counts from the end (default: the oldest message that "
-        "the broker still has)",
+        help="offset of the first message in each partition; a negative number counts from the end (default: the "
+        "oldest message that the broker still has)",
     )
     parser.add_argument("--count", type=_count, metavar="N", help="print at most N messages (default: all)")
     parser.add_argument("--follow", action="store_true", help="go on with the messages that come later")
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print each message as a line of JSON, with its offset (default: the payloads, a line each)",
+        help="print each message as a line of JSON, with its partition and offset (default: the payloads, a line each)",
     )
     _add_address(parser)
     parser.set_defaults(run=look.read)

@@ -90,17 +90,46 @@ def test_topics_lag_read_and_metrics_show_what_the_broker_has(
     assert say(capsys, running, "read", "orders", "--count", "2") == (OK, "0\n1\n")
     code, text = say(capsys, running, "read", "orders", "--from", "-2", "--json")
     assert [json.loads(line) for line in text.splitlines()] == [
-        {"offset": 8, "payload": "8"},
-        {"offset": 9, "payload_base64": "/w=="},
+        {"partition": 0, "offset": 8, "payload": "8"},
+        {"partition": 0, "offset": 9, "payload_base64": "/w=="},
     ]
     assert "tunnel_broker_messages_stored_total 10\n" in say(capsys, running, "metrics")[1]
     assert json.loads(say(capsys, running, "metrics", "--json")[1])["topics"] == 1
+
+
+def send(running: Running, *payloads: bytes, partition: int) -> None:
+    async def send() -> None:
+        async with ChannelTable() as table:
+            await BrokerClient(table, running.address).producer().send("orders", *payloads, partition=partition)
+
+    asyncio.run(send())
+
+
+def test_read_prints_all_partitions_unless_one_is_named(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    send(running, b"x", b"y", b"z", partition=1)
+    code, text = say(capsys, running, "read", "orders", "--from", "-2", "--json")
+    found = [json.loads(line) for line in text.splitlines()]
+    assert [(each["partition"], each["offset"]) for each in found] == [(0, 8), (0, 9), (1, 1), (1, 2)]
+    assert say(capsys, running, "read", "orders", "--partition", "1") == (OK, "x\ny\nz\n")
+    assert say(capsys, running, "read", "orders", "--partition", "0", "--count", "1") == (OK, "0\n")
+    # The offset that only one partition has: the other has nothing to show.
+    assert say(capsys, running, "read", "orders", "--from", "8", "--count", "1") == (OK, "8\n")
+    code, text = say(capsys, running, "read", "orders", "--from", "2", "--count", "9", "--json")
+    assert [json.loads(line)["partition"] for line in text.splitlines()] == [0] * 8 + [1]  # the count is that of all
+    code, text = say(capsys, running, "read", "orders", "--follow", "--count", "13", "--json")  # of both at once
+    assert code == OK
+    assert sorted((json.loads(line)["partition"], json.loads(line)["offset"]) for line in text.splitlines()) == [
+        *((0, offset) for offset in range(10)),
+        *((1, offset) for offset in range(3)),
+    ]
 
 
 def test_errors_say_what_to_do(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     for words, code, text in (
         (["read", "nope", "--broker", running.address], USAGE, "there is no topic nope: create it"),
         (["read", "orders", "--from", "99", "--broker", running.address], USAGE, "name another --from"),
+        (["read", "orders", "--partition", "2", "--broker", running.address], USAGE, "has the partitions 0 to 1"),
+        (["read", "orders", "--partition", "1", "--from", "1", "--broker", running.address], USAGE, "0 to 0 in"),
         (["topics", "--broker", "127.0.0.1:1"], UNREACHABLE, "check the address, and that it runs"),
         (["topics", "--broker", "host:x"], USAGE, "is not an address"),
         (["serve", "--dir", str(running.directory), "--listen", "0"], USAGE, "open in another process"),
