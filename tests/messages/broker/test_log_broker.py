@@ -121,6 +121,21 @@ async def test_a_consumer_that_lags_is_notified(tmp_path: Path) -> None:
             assert consumer.lag == 0
 
 
+@in_loop
+async def test_ten_thousand_messages_are_no_backlog_and_one_more_is(tmp_path: Path) -> None:
+    """The threshold of the reference document: max_offset - offset > 10000."""
+    lags: list[int] = []
+    with Log.open(tmp_path, SOON) as log:
+        log.append([b""] * 10_002)
+        log.flush()
+        async with broker(log, ChannelTable()) as address, ChannelTable() as table:
+            consumer = Consumer(table, address, fetch_bytes=1, on_lag=lags.append)
+            for _ in range(2):
+                assert len(await consumer.fetch()) == 1
+            assert consumer.lag == 10_000
+    assert lags == [10_001]
+
+
 @asynccontextmanager
 async def watched(log: Log) -> AsyncIterator[tuple[str, ChannelTable, list[int]]]:
     """A broker, and the offsets of the fetches that it gets."""

@@ -55,7 +55,7 @@ def counted_syncs(monkeypatch: pytest.MonkeyPatch, directory: Path) -> list[str]
 async def test_a_replica_that_follows_does_not_make_its_master_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The master flushes as its settings say. What is not on its disk yet is not for others."""
+    """The master flushes as its settings say. Others get nothing that is not on its disk yet."""
     syncs = counted_syncs(monkeypatch, tmp_path / "master")
     with Log.open(tmp_path / "master", NEVER) as log, Log.open(tmp_path / "copy", SOON) as copy:
         table = Followed(log)
