@@ -298,19 +298,24 @@ def test_the_ack_of_a_connection_that_has_ended_meanwhile_is_not_sent_again() ->
 
 def test_packets_of_no_connection_are_bounded_but_announcements_always_leave() -> None:
     solo = Solo(EndpointConfig(connections_max=1))
-    for number in range(2000):
+    for number in range(10_000):
         solo.route_key = number.to_bytes(16, "big")
         solo.request(SERVICE)
     solo.endpoint.listen("s", 4, solo.now)
+    for _ in range(100):
+        solo.endpoint.send(Packet(PacketType.SHUTDOWN, 1, 2, 0))  # beyond the bound of its kind, which is lower
     types = solo.types()
-    assert types.count(PacketType.REJECTED) == 1024
+    assert types.count(PacketType.REJECTED) == 8192
     assert types[-1] == PacketType.LISTEN_STATE
+    for _ in range(2000):
+        solo.endpoint.send(Packet(PacketType.SHUTDOWN, 1, 2, 0))
+    assert solo.types().count(PacketType.SHUTDOWN) == 1024
 
 
 def test_the_bound_on_packets_of_no_connection_includes_those_given_up() -> None:
     solo = Solo(EndpointConfig(connections_max=1))
     batches = []
-    for number in range(3000):
+    for number in range(10_000):
         solo.route_key = number.to_bytes(16, "big")
         solo.request(SERVICE)
         if number % 1000 == 999:
@@ -320,7 +325,7 @@ def test_the_bound_on_packets_of_no_connection_includes_those_given_up() -> None
     for batch in batches:
         solo.endpoint.batch_done(batch.token, False, solo.now)
     types = solo.types()
-    assert types.count(PacketType.REJECTED) == 1024
+    assert types.count(PacketType.REJECTED) == 8192
     assert types.count(PacketType.LISTEN_STATE) == 1
 
 

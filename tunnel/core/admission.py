@@ -8,6 +8,8 @@ from tunnel.core.events import ConnectRequested
 from tunnel.core.services import Services
 from tunnel.core.tombstones import RouteName, Tombstones
 from tunnel.wire import (
+    ROUTE_KEY_SIZE,
+    VERSION,
     Connect,
     Options,
     Packet,
@@ -52,9 +54,11 @@ class Admission:
         self._routes: dict[RouteName, Connection] = {}
 
     def receive_connect(self, packet: Packet, now: int) -> bool:
-        """Open a connection for a CONNECT, repeat its answer, resume or refuse. Return False if it is malformed."""
-        connect = decode_connect(packet.payload)
+        """Open a connection for a CONNECT, repeat its answer, resume or refuse. Return False if it is malformed, or of
+        a version of packets that this endpoint does not speak."""
+        connect = decode_connect(packet.payload) if packet.version == VERSION else None
         if connect is None or not packet.source:
+            self._refuse_unread(packet)
             return False
         route: RouteName = (connect.options.user or "", connect.route_key)
         known = self._routes.get(route)
@@ -69,6 +73,17 @@ class Admission:
         else:
             self._open(packet, connect, route, now)
         return True
+
+    def _refuse_unread(self, packet: Packet) -> None:
+        """Refuse a CONNECT that cannot be read, if at least its route key can: the relay counts it as unanswered."""
+        route_key = bytes(packet.payload[:ROUTE_KEY_SIZE])
+        if not packet.source or len(route_key) < ROUTE_KEY_SIZE:
+            return
+        if packet.version == VERSION:
+            rejected = Rejected(route_key, RejectReason.MALFORMED)
+        else:
+            rejected = Rejected(route_key, RejectReason.VERSION, "", Options(versions=VERSIONS))
+        self._refuse(packet, encode_rejected(rejected))
 
     def _refuse(self, packet: Packet, answer: bytes) -> None:
         """Answer a CONNECT with REJECTED."""

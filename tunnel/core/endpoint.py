@@ -167,7 +167,10 @@ class Endpoint(AdmittingOwner):
         tracer = self.tracer
         for packet in packets:
             if packet.version != VERSION:
-                self._discard(packet, now)
+                if packet.type == _CONNECT:
+                    self._receive_without_connection(packet, now)  # it is refused, since the relay awaits an answer
+                else:
+                    self._discard(packet, now)
                 continue
             packet_type = packet.type
             connection = self.connections.get(packet.source if packet_type in _BY_SOURCE else packet.destination)

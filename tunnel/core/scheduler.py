@@ -14,12 +14,16 @@ __all__ = ["Batch", "Scheduler"]
 
 SHARE = 8  # 4.13: a payload takes at most 1/SHARE of its batch
 UNOWNED_ANSWERS_MAX = 64  # 3.9
-STRAYS_MAX = 1024  # beyond this, only types in _REPEATED are queued: the peer asks again for REJECTED and SHUTDOWN
+STRAYS_MAX = 1024  # beyond this, only answers to CONNECT and types in _REPEATED are queued
+REFUSALS_MAX = 8192
+"""Beyond this many packets, REJECTED is not queued either. It is eight times the backlog of a service: the relay counts
+a CONNECT as unanswered until REJECTED comes, and only an honest initiator asks for it again."""
 CONTROL_ROOM = 1024  # bytes: room for all control packets of one connection, without the ClientHello in CONNECT
 CONTROL_PACKETS = 16  # more than the control packets of one connection, which leave together
 ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further segment is added
 
 _ABORT = int(PacketType.ABORT)
+_REJECTED = int(PacketType.REJECTED)
 _REPEATED = frozenset({int(PacketType.LISTEN_STATE), int(PacketType.OPTION)})  # repeated until the relay answers
 
 
@@ -90,7 +94,7 @@ class Scheduler:
         if packet.type in _REPEATED:
             if packet not in self.strays:  # one copy is enough: repeats come even while no batch leaves
                 self.strays.append(packet)
-        elif len(self.strays) < STRAYS_MAX:
+        elif len(self.strays) < (REFUSALS_MAX if packet.type == _REJECTED else STRAYS_MAX):
             self.strays.append(packet)
 
     # filling

@@ -94,7 +94,8 @@ class Closing:
         """End the connection with an error.
 
         The application gets `reason`, except during the drain, when it has had its last event. The peer gets ABORT with
-        `tell`, if that is given and the peer's id is known. When everything has been received (`complete`), only an
+        `tell`, if that is given and the peer's id is known, or REJECTED if ACCEPTED has not bound the route. When
+        everything has been received (`complete`), only an
         abort by our own application ends the connection; any other error only stops the open, keepalive and
         user-timeout timers.
         """
@@ -107,7 +108,10 @@ class Closing:
             return
         peer_id = connection.identity.peer_id
         if tell is not None and peer_id:
-            self._owner.send(Packet(PacketType.ABORT, connection.id, peer_id, 0, encode_abort(Abort(tell, text))))
+            abort = encode_abort(Abort(tell, text))
+            if self._handshake.answer_left:
+                self._owner.send(Packet(PacketType.ABORT, connection.id, peer_id, 0, abort))
+            self._handshake.withdraw(tell, text, now)
         self.loss = (reason, text)
         connection.apply(Input.LOST, now)
 

@@ -24,6 +24,7 @@ from tunnel.core.timers import Timer
 from tunnel.wire import (
     HEADER_SIZE,
     VERSION,
+    AbortReason,
     Accepted,
     Buffer,
     Connect,
@@ -49,6 +50,14 @@ VERSIONS = (VERSION, VERSION)
 
 _ACCEPTED = int(PacketType.ACCEPTED)
 _KNOWN_REFUSALS = frozenset(int(reason) for reason in RejectReason)
+_WITHDRAWN = {
+    AbortReason.APPLICATION: RejectReason.REFUSED,
+    AbortReason.INTEGRITY: RejectReason.MALFORMED,
+    AbortReason.PROTOCOL: RejectReason.MALFORMED,
+    AbortReason.SHUTTING_DOWN: RejectReason.SHUTTING_DOWN,
+    AbortReason.DENIED: RejectReason.DENIED,
+}
+"""The refusal of a CONNECT whose connection fails before any ACCEPTED has left; GONE for other failures."""
 _FINAL_REFUSALS = frozenset({RejectReason.GONE, RejectReason.DENIED, RejectReason.FINISHED})  # of a resume (6.8)
 
 
@@ -211,6 +220,24 @@ class Handshake:
     def refuse(self, reason: RejectReason, text: str) -> None:
         """Set the refusal for `send_rejected` and the tombstone. Raise ValueError if the text does not fit a packet."""
         self._refusal = encode_rejected(Rejected(self._connection.identity.route_key, reason, text))
+
+    @property
+    def answer_left(self) -> bool:
+        """Whether the relay may have ACCEPTED, which binds the route: only then can it forward ABORT."""
+        identity = self._connection.identity
+        return identity.initiator or self._connection.sender.window.unsent_sequence > identity.first_sequence
+
+    def withdraw(self, tell: AbortReason, text: str, now: int) -> None:
+        """Answer CONNECT with REJECTED, because the connection fails and nothing shows that ACCEPTED came (3.2).
+
+        The relay would otherwise keep the CONNECT as unanswered for 75 s if ACCEPTED did not come. If ACCEPTED came,
+        REJECTED only makes the relay forget the route; the reason must then also end a resume (6.8).
+        """
+        identity, window = self._connection.identity, self._connection.sender.window
+        if self.unseen and window.oldest == identity.first_sequence:
+            reason = RejectReason.GONE if self.answer_left else _WITHDRAWN.get(tell, RejectReason.GONE)
+            self.refuse(reason, text)
+            self.send_rejected(now)
 
     def send_rejected(self, now: int) -> None:
         """Send REJECTED with the reason that `refuse` has set."""
