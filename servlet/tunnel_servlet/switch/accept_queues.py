@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TypeAlias
 
-from tunnel_servlet.switch.model import Route
+from tunnel_servlet.switch.model import Route, Turn
 
 __all__ = ["AcceptQueues"]
-
-
-_Turn: TypeAlias = tuple[str, str]  # the user; if a stranger opened the route, also the owner of the service
 
 
 class AcceptQueues:
@@ -23,7 +19,7 @@ class AcceptQueues:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, OrderedDict[_Turn, dict[Route, None]]] = {}  # by service, then turn: oldest first
+        self._queues: dict[str, OrderedDict[Turn, dict[Route, None]]] = {}  # by service, then turn: oldest first
         self._changed: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -35,15 +31,15 @@ class AcceptQueues:
     def add(self, name: str, route: Route) -> None:
         """Let a route wait for the service of this name."""
         route.waits_for = name
-        self._queues.setdefault(name, OrderedDict()).setdefault(_turn(route), {})[route] = None
+        self._queues.setdefault(name, OrderedDict()).setdefault(route.turn, {})[route] = None
 
     def remove(self, route: Route) -> None:
         """Forget a route that no longer waits."""
         users = self._queues[route.waits_for]
-        routes = users[_turn(route)]
+        routes = users[route.turn]
         del routes[route]
         if not routes:
-            del users[_turn(route)]
+            del users[route.turn]
         if not users:
             del self._queues[route.waits_for]
 
@@ -56,8 +52,8 @@ class AcceptQueues:
         """Remove a route that `firsts` has yielded. The next turn of its user comes after those of all other users."""
         users = self._queues[route.waits_for]
         self.remove(route)
-        if _turn(route) in users:
-            users.move_to_end(_turn(route))
+        if route.turn in users:
+            users.move_to_end(route.turn)
 
     # --- services that may have room
 
@@ -69,7 +65,3 @@ class AcceptQueues:
     def poll_changed(self) -> str | None:
         """Return a name whose queue must be looked at, or None."""
         return self._changed.popitem(last=False)[0] if self._changed else None
-
-
-def _turn(route: Route) -> _Turn:
-    return route.user, route.owner

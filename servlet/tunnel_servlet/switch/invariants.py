@@ -148,8 +148,9 @@ def _check_routes(registry: Registry, routes: RouteTable) -> None:
         owners = Counter(route.user for route in attachment.handed.values())
         _ensure(attachment.accepted == owners, "a user's routes to an acceptor were miscounted")
         for listener in attachment.listeners.values():
-            pending = [route for route in attachment.handed.values() if route.listener is listener]
-            _ensure(listener.pending == len(pending), "a listener's pending CONNECTs were miscounted")
+            pending = Counter(route.turn for route in attachment.handed.values() if route.listener is listener)
+            _ensure(listener.pending == pending.total(), "a listener's pending CONNECTs were miscounted")
+            _ensure(listener.pending_of == pending, "a user's pending CONNECTs were miscounted")
     for account in registry.accounts.values():
         owned = [attachment for attachment in registry.by_id.values() if attachment.account is account]
         _ensure(account.attachments == len(owned), "a user's attachments were miscounted")
@@ -172,7 +173,7 @@ def _check_waiting(waiting: list[Route], registry: Registry, routes: RouteTable)
     for attachment in registry.by_id.values():
         for listener in attachment.listeners.values():
             _ensure(
-                not (listener.has_room and any(_waits_for(route, listener) for route in waiting)),
+                not any(listener.has_room(route.turn) and _waits_for(route, listener) for route in waiting),
                 "a route waits although a listener has room",
             )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
+from typing import TypeAlias
 
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits
 from tunnel.wire import Attached, Connect, Frame, PublicPlace
@@ -22,7 +23,11 @@ from tunnel_servlet.switch.mailbox import Mailbox
 from tunnel_servlet.switch.open_streams import OpenStreams
 from tunnel_servlet.switch.queues import RouteQueue
 
-__all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "ServedAttachment"]
+__all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "ServedAttachment", "Turn"]
+
+Turn: TypeAlias = tuple[str, str]
+"""Those who take one turn at a service: a user; or the strangers who come to the service of one user (2.11), by the
+names of the user and the owner, which are then the same."""
 
 
 class Account:
@@ -102,6 +107,11 @@ class Route:
         self.waits_for = ""  # the name of the service, while the route waits
 
     @property
+    def turn(self) -> Turn:
+        """Those with whom the route takes turns at its service."""
+        return self.user, self.owner
+
+    @property
     def asks_as(self) -> str:
         """The name to which the rules must allow the route: the user, or, if a stranger opened it, the name that stands
         for the strangers of the service's user."""
@@ -114,7 +124,7 @@ class Listener:
     The relay remembers it after it went down, because an older LISTEN_STATE may still arrive.
     """
 
-    __slots__ = ("attachment", "backlog", "is_up", "name", "pending", "public", "version")
+    __slots__ = ("attachment", "backlog", "is_up", "name", "pending", "pending_of", "public", "version")
 
     def __init__(self, attachment: ServedAttachment, name: str) -> None:
         self.attachment = attachment
@@ -124,15 +134,28 @@ class Listener:
         self.backlog = 0
         self.public: PublicPlace | None = None  # where people without the tunnel reach the service
         self.pending = 0  # CONNECTs that were handed to it and are unanswered
+        self.pending_of: dict[Turn, int] = {}  # the part of `pending` that belongs to each user
 
     def takes(self, owner: str) -> bool:
         """Whether it accepts strangers who come to a service of this user. With "", which means users, always true."""
         return not owner or (self.public is not None and self.attachment.account.user == owner)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the relay may hand it another CONNECT."""
-        return self.is_up and self.pending < max(1, self.backlog)
+    def has_room(self, turn: Turn) -> bool:
+        """Whether the relay may hand it another CONNECT of this user, who may not have more of them than are free."""
+        free = max(1, self.backlog) - self.pending
+        return self.is_up and free > 0 and self.pending_of.get(turn, 0) < max(1, free)
+
+    def awaits(self, turn: Turn) -> None:
+        """Note that a CONNECT of this user was handed to it."""
+        self.pending += 1
+        self.pending_of[turn] = self.pending_of.get(turn, 0) + 1
+
+    def unawait(self, turn: Turn) -> None:
+        """Note that a CONNECT of this user was answered or withdrawn."""
+        self.pending -= 1
+        self.pending_of[turn] -= 1
+        if not self.pending_of[turn]:
+            del self.pending_of[turn]
 
 
 class ServedAttachment:

@@ -240,7 +240,8 @@ class Openings:
     def _hand_to_listener(self, route: Route, name: str, now: int) -> Refusal | None:
         """Hand the route to a listener of this name. If none has room, or other routes wait, it waits, too (2.8)."""
         listeners = self._services.candidates(name, route.owner)
-        if name in self._routes.waiting or (listeners and not any(listener.has_room for listener in listeners)):
+        has_room = any(listener.has_room(route.turn) for listener in listeners)
+        if name in self._routes.waiting or (listeners and not has_room):
             self._routes.wait(route, name, now)
             self._routes.waiting.look_at(name)
             return None
@@ -258,14 +259,14 @@ class Openings:
                     self._routes.tell_rejected(route, *refusal)
 
     def _next_waiting(self, name: str) -> Route | None:
-        """Return the waiting route that is to be handed next, or None if none can be. Strangers and users do not wait
-        for each other, because only some of the listeners accept strangers."""
-        goes_on: dict[str, bool] = {}  # by `Route.owner`: whether its routes can be handed; "" means those of users
+        """Return the waiting route that is to be handed next, or None if none can be. Nobody waits for a user who has
+        as many unanswered CONNECTs as are free, nor for strangers, whom only some of the listeners accept."""
+        candidates: dict[str, list[Listener]] = {}  # by `Route.owner`
         for route in self._routes.waiting.firsts(name):
-            if route.owner not in goes_on:
-                listeners = self._services.candidates(name, route.owner)
-                goes_on[route.owner] = not listeners or any(listener.has_room for listener in listeners)
-            if goes_on[route.owner]:
+            if route.owner not in candidates:
+                candidates[route.owner] = self._services.candidates(name, route.owner)
+            listeners = candidates[route.owner]
+            if not listeners or any(listener.has_room(route.turn) for listener in listeners):
                 return route
         return None
 
@@ -275,7 +276,7 @@ class Openings:
         If none does, release the route. Return the refusal, or None if the initiator is not to be refused.
         """
         for acceptor, listener in candidates:
-            if listener is not None and not listener.has_room:
+            if listener is not None and not listener.has_room(route.turn):
                 continue
             reason = self._routes.hand(route, acceptor, listener, now)
             if reason is None:

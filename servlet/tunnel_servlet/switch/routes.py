@@ -83,7 +83,7 @@ class RouteTable:
         acceptor.accepted[route.user] = acceptor.accepted.get(route.user, 0) + 1
         acceptor.awaits(initiator.own_id)
         if listener is not None:
-            listener.pending += 1
+            listener.awaits(route.turn)
             route.listener = listener
         if route.state is RouteState.WAITING:
             self.waiting.turn_taken(route)
@@ -289,7 +289,7 @@ class RouteTable:
     def _forget_pending(self, route: Route) -> None:
         """Undo the counts of a CONNECT that was handed on and is no longer pending."""
         if route.listener is not None:
-            route.listener.pending -= 1
+            route.listener.unawait(route.turn)
             self.waiting.look_at(route.listener.name)
             route.listener = None
         if route.state is RouteState.HANDED:

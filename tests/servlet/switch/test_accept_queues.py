@@ -61,7 +61,7 @@ def refusals(client: Peer) -> list[tuple[int, int, str]]:
 
 
 def test_2_8_connects_beyond_the_backlog_wait_and_are_handed_on_in_order() -> None:
-    relay, listener, (client,) = scene("ann", backlog=2)
+    relay, listener, (client,) = scene("ann", backlog=3)
     burst(client, 1, 2, 3, 4, 5)
     assert (handed(listener), waiting(relay)) == ([1, 2], 3)
     assert accept(listener, 2) == [3]
@@ -81,6 +81,22 @@ def test_2_8_users_take_turns_so_that_a_burst_of_one_delays_another_by_one_place
     for _ in range(6):
         order += accept(listener, order[-1])
     assert order == [1, 2, 101, 201, 3, 102, 4]
+
+
+def test_2_8_two_users_one_whose_connects_nobody_answers_leaves_the_other_room() -> None:
+    """No user may have more unanswered CONNECTs at a listener than are free there."""
+    relay, listener, (eve, again, bob, ann) = scene("eve", "eve", "bob", "ann", backlog=8)
+    burst(eve, *range(1, 40))
+    burst(again, *range(51, 60))
+    assert handed(listener) == [1, 2, 3, 4]
+    burst(bob, 101, 102, 103)
+    assert handed(listener) == [101, 102]
+    burst(ann, 201, 202)
+    assert handed(listener) == [201]
+    assert accept(listener, 101) == [103]
+    assert accept(listener, 102) == [202]  # it is eve's turn, who has as many as are free
+    relay.advance(relay.config.pending_timeout_us)
+    assert {number for number, reason, _ in refusals(eve) if reason == RejectReason.TIMED_OUT} == {1, 2, 3, 4}
 
 
 def test_2_8_the_attachments_of_one_user_share_their_turns() -> None:
@@ -185,10 +201,10 @@ def test_2_8_more_backlog_and_more_listeners_are_used_at_once() -> None:
     relay, listener, (client,) = scene("ann")
     burst(client, *range(1, 8))
     assert handed(listener) == [1]
-    more = listener.push(listen_state(version=2, backlog=3))
+    more = listener.push(listen_state(version=2, backlog=5))
     assert [packet.source for packet in more if packet.type == CONNECT] == [2, 3]
     second = Peer(relay, "server", 3).attached()
-    assert [packet.source for packet in second.listen(backlog=2)] == [4, 5]
+    assert [packet.source for packet in second.listen(backlog=3)] == [4, 5]
     assert waiting(relay) == 2
 
 

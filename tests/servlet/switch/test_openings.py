@@ -348,7 +348,7 @@ def test_a_listener_without_room_is_passed_over() -> None:
     client = Peer(relay).attached()
     first, second = (Peer(relay, "exits", seed, str(seed), is_exit=True).attached() for seed in (2, 3))
     first.listen(backlog=1)
-    second.listen(backlog=3)
+    second.listen(backlog=5)
     for source in range(1, 5):
         assert client.push(connect(source, target=REPORTS)) == []
     assert len(first.push()) == 1
