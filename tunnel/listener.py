@@ -16,6 +16,8 @@ __all__ = ["BACKLOG", "ExitHandler", "ExitRequest", "Handler", "Server", "Sink",
 
 BACKLOG = 1024  # how many CONNECTs to a service may be unanswered at once; others wait at the relay
 
+_TEXT_BYTES_MAX = 1024  # of a refusal
+
 Handler: TypeAlias = Callable[[StreamReader, StreamWriter], Awaitable[None] | None]
 Sink: TypeAlias = Callable[[Transport], None]  # called with each new connection, which it then owns
 ExitHandler: TypeAlias = Callable[["ExitRequest"], Awaitable[None]]
@@ -89,9 +91,14 @@ class Server(asyncio.AbstractServer):
         await asyncio.shield(self._closed)
 
     def add(self, transport: Transport) -> None:
-        """Take over a new connection."""
+        """Take over a new connection. If the application raises, end it, and report the error to the loop."""
         self._transports[transport] = None
-        self.take(transport)
+        try:
+            self.take(transport)
+        except Exception as error:
+            context = {"message": f"the server {self.name!r} could not take a connection", "exception": error}
+            self.get_loop().call_exception_handler(context)
+            transport.abort()
 
     def remove(self, transport: Transport) -> None:
         """Forget a connection that has ended."""
@@ -120,9 +127,14 @@ class ExitRequest:
         self._refuse = refuse
 
     def accept(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> Transport:
-        """Accept, because the target was reached, and attach the connection to a protocol."""
+        """Accept, because the target was reached, and attach the connection to a protocol. If there is no protocol,
+        end the connection."""
         transport = self._answer()
-        transport.begin(protocol_factory())
+        try:
+            transport.begin(protocol_factory())
+        except BaseException:
+            transport.abort()
+            raise
         return transport
 
     def accept_streams(self, *, limit: int = LIMIT_BYTES) -> tuple[StreamReader, StreamWriter]:
@@ -130,16 +142,20 @@ class ExitRequest:
         return open_streams(self._answer(), limit=limit, server_side=True)
 
     def refuse(self, reason: RejectReason, text: str = "") -> None:
-        """Refuse, because the target was not reached. No effect after an answer, or when the peer has given up."""
+        """Refuse, because the target was not reached. No effect after an answer, or when the peer has given up.
+
+        Of a long text, only the first KiB is sent, since a refusal that does not fit a packet would answer nothing.
+        """
         if not self.answered:
             self.answered = True
-            self._refuse(reason, text)
+            self._refuse(reason, text.encode(errors="replace")[:_TEXT_BYTES_MAX].decode(errors="ignore"))
 
     def _answer(self) -> Transport:
         if self.answered:
             raise RuntimeError("this request was already answered: call accept, accept_streams or refuse only once")
+        transport = self._accept()
         self.answered = True
-        return self._accept()
+        return transport
 
 
 def dial_failure(error: OSError) -> RejectReason:
