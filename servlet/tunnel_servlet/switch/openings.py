@@ -259,8 +259,8 @@ class Openings:
                     self._routes.tell_rejected(route, *refusal)
 
     def _next_waiting(self, name: str) -> Route | None:
-        """Return the waiting route that is to be handed next, or None if none can be. Nobody waits for a user who has
-        as many unanswered CONNECTs as are free, nor for strangers, whom only some of the listeners accept."""
+        """Return the waiting route that is to be handed next, or None if none can be. No user waits for another who
+        has as many unanswered CONNECTs as are free, nor for strangers, whom only some of the listeners accept."""
         candidates: dict[str, list[Listener]] = {}  # by `Route.owner`
         for route in self._routes.waiting.firsts(name):
             if route.owner not in candidates:

@@ -139,9 +139,8 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
         path = request.protocol if isinstance(request.protocol, RelayHandler) else None
         held_bytes = _hold(request, relay.config)
         try:
-            await relay.host.turns.admitted(identity.user)
             body = _content(request, await _read_body(request, relay, identity.user))
-            await relay.host.turns.admitted(identity.user)
+            await relay.host.turns.admitted(identity.user)  # the only wait: the user pays for the body until its end
         finally:
             if path is not None:
                 path.counted.free(held_bytes)

@@ -102,12 +102,12 @@ class SwitchHost:
     # --- requests
 
     async def exchange(self, user: str, body: Buffer, *, is_exit: bool, path: AnswerPath | None = None) -> Response:
-        """Pass a request to the switch, when it is the user's turn, and return the response, which leaves by `path`.
+        """Pass a request to the switch at once, and return the response, which leaves by `path`. The caller has waited
+        for the user's turn (`turns.admitted`), with the body charged to the user.
 
         If the response goes on, the caller must at once pass the object that writes the rest to `stream_begins`, and
         call `stream_gone` in the end. On cancellation the switch forgets the request.
         """
-        await self.turns.admitted(user)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def answered(status: int, data: bytes) -> None:

@@ -1,5 +1,5 @@
 """No handed CONNECT is forgotten: each is answered or released within a second, unless the acceptor's application has
-not decided (PROTOCOL 3.2). Otherwise a user could fill the backlog of a service, and nobody would pay for it."""
+not decided (PROTOCOL 3.2). Otherwise a user could fill the backlog of a service for free."""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from typing import Any
 
 from aiohttp import web
 
@@ -142,3 +144,36 @@ async def test_two_users_a_lane_has_one_answer_on_its_way() -> None:
         assert (await victim.post(attach_body(3))).status == 200
         for _, writer in (first, other, second):
             await close(writer)
+
+
+@in_loop
+async def test_two_users_a_request_waits_one_turn_and_its_body_is_charged_until_the_switch_has_it() -> None:
+    """While 30 requests of one user wait, none waits a second time behind the others, with its body charged to no
+    user."""
+    async with relay() as running, Client(running) as client, Client(running, "bob") as victim:
+        turns, switch = running.relay.host.turns, running.relay.host.switch
+        admitted, handle = turns.admitted, switch.request
+        body = exchange_body(client.epoch, 1, data(1, 2, 3, bytes(5000)))
+        log: list[tuple[str, int]] = []
+
+        async def noted_admitted(user: str, cost_us: int = 0) -> None:
+            await admitted(user, cost_us)
+            if user == "ann":
+                log.append(("admitted", running.connections.held_bytes))
+
+        def noted_request(handle_: int, user: str, *arguments: Any, **others: Any) -> None:
+            if user == "ann":
+                log.append(("handled", running.connections.held_bytes))
+            handle(handle_, user, *arguments, **others)
+
+        turns.admitted, switch.request = noted_admitted, noted_request  # type: ignore[method-assign]
+        turns.spend("ann", 10_000_000)
+        waiting = [client.post_soon(body) for _ in range(30)]
+        await until(lambda: running.connections.held_bytes == 30 * len(body))
+        assert isinstance(await victim.attach(3), Attached)
+        turns._queues["ann"].timer.cancel()  # type: ignore[union-attr]  # the user's debt is over
+        turns._resume("ann")
+        await asyncio.gather(*waiting)
+        held = [left * len(body) for left in range(30, 0, -1)]
+        assert log == [each for size in held for each in (("admitted", size), ("handled", size - len(body)))]
+        assert running.connections.held_bytes == 0
