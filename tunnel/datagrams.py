@@ -21,6 +21,7 @@ DATAGRAM_BYTES_MAX = 65_535  # the largest value of the length field; UDP over I
 _LENGTH_BYTES = 2
 _QUEUE_DATAGRAMS = 256
 _QUEUE_BYTES = 512 * 1024
+_EARLY_BYTES = 64 * 1024  # of the datagrams that wait until there is another side
 
 
 def frame_datagram(datagram: bytes) -> bytes:
@@ -82,7 +83,8 @@ class DatagramSide(Side):
             return
         self._queue.append(datagram)
         self._queue_bytes += len(datagram)
-        while len(self._queue) > _QUEUE_DATAGRAMS or self._queue_bytes > _QUEUE_BYTES:
+        bytes_max = _EARLY_BYTES if self._other is None else _QUEUE_BYTES
+        while len(self._queue) > _QUEUE_DATAGRAMS or self._queue_bytes > bytes_max:
             self._queue_bytes -= len(self._queue.popleft())
             self.dropped += 1
 

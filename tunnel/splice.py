@@ -185,6 +185,11 @@ class SocketSide(Side):
         reset_when_closed(sock)
         super().connection_made(transport)
 
+    @property
+    def source(self) -> str:
+        """The address of the peer, without its port; empty if the peer came through a Unix socket."""
+        return str(self._transport.get_extra_info("peername")[0]) if self._is_tcp else ""
+
     def close(self) -> None:
         if not self.is_over and self._is_tcp:
             deliver_when_closed(self._transport.get_extra_info("socket"))

@@ -44,7 +44,7 @@ class _Services:
         self.fronts = 0
         self.far: MemoryTransport | None = None
 
-    async def connect(self, host: str, port: int, ended: Ended) -> TunnelSide:
+    async def connect(self, host: str, port: int, ended: Ended, source: str) -> TunnelSide:
         self.targets.append((host, port))
         if self.outcome == 1:
             raise DeniedError(f"no rule allows {host}:{port}")

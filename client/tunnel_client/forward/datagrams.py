@@ -52,7 +52,7 @@ class DatagramForwarding(asyncio.DatagramProtocol):
             if not self._is_full and not self._transport.is_closing():
                 self._transport.sendto(datagram, addr)
 
-        self.flows.send(addr, self._target, data, deliver)
+        self.flows.send(addr, self._target, data, deliver, addr[0])
 
     def error_received(self, exc: Exception) -> None:
         """Do nothing: a sender has closed its port, so that its flow will be idle and end by itself."""

@@ -29,8 +29,11 @@ class ProxyServices(Protocol):
     request_seconds: float
     """The time within which a whole request must arrive."""
 
-    async def connect(self, host: str, port: int, ended: Callable[[Side, Exception | None], None]) -> TunnelSide:
-        """Open a connection through the tunnel. Raises the errors of `open_connection`."""
+    async def connect(
+        self, host: str, port: int, ended: Callable[[Side, Exception | None], None], source: str
+    ) -> TunnelSide:
+        """Open a connection through the tunnel, when it is the turn of the client's address (`source`). Raises the
+        errors of `open_connection`."""
 
     async def associate(self, request: Socks5Request, front: "ProxyFront") -> bytes:
         """Let datagrams pass until the front has left. Return the answer to the request."""
@@ -144,7 +147,7 @@ class ProxyFront(asyncio.Protocol):
                 self._is_control = True
                 self._transport.write(await self._beyond.associate(request, self))
                 return
-            far = await self._beyond.connect(request.host, request.port, self._far_ended)
+            far = await self._beyond.connect(request.host, request.port, self._far_ended, self.addresses()[1])
         except (TunnelError, OSError, ValueError) as error:
             _log.warning("not_connected", target=target, text=str(error))
             self._end(request.refused(why(error), str(error)))

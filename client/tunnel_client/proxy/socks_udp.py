@@ -5,6 +5,7 @@ import socket
 from typing import Any, cast
 
 from tunnel import Attachment
+from tunnel_client.forward.connects import Connects
 from tunnel_client.forward.flows import Flows
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address
@@ -23,8 +24,10 @@ class Association(asyncio.DatagramProtocol):
     the first one that it uses. Pieces of datagrams (FRAG) are dropped, as the RFC allows.
     """
 
-    def __init__(self, attachment: Attachment, traffic: Traffic, client: str, port: int = 0) -> None:
-        self.flows = Flows(attachment, traffic, flows_max=_FLOWS_MAX)
+    def __init__(
+        self, attachment: Attachment, traffic: Traffic, client: str, port: int = 0, connects: Connects | None = None
+    ) -> None:
+        self.flows = Flows(attachment, traffic, flows_max=_FLOWS_MAX, connects=connects)
         self._client = client
         self._port = port  # 0 until it is known
         self._address: Any = None
@@ -62,7 +65,11 @@ class Association(asyncio.DatagramProtocol):
         host, port, end = found
         self._port, self._address = addr[1], addr
         head = bytes(_HEAD_BYTES) + encode_address(host, port)
-        self.flows.send((host, port), Address(host, port), data[end:], lambda datagram: self._deliver(head + datagram))
+
+        def deliver(datagram: bytes) -> None:
+            self._deliver(head + datagram)
+
+        self.flows.send((host, port), Address(host, port), data[end:], deliver, self)
 
     def error_received(self, exc: Exception) -> None:
         """Do nothing: the client has closed its port, and will end the association."""

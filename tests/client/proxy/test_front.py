@@ -24,7 +24,7 @@ class Wire(asyncio.Transport):
     family = socket.AF_INET
 
     def __init__(self) -> None:
-        super().__init__({"socket": self})
+        super().__init__({"socket": self, "sockname": ("127.0.0.1", 1080), "peername": ("127.0.0.1", 1)})
         self.asked: list[str] = []
         self.written = bytearray()
         self.aborted = asyncio.Event()
@@ -65,7 +65,9 @@ class Beyond:
         self.dialled: asyncio.Future[TunnelSide] = asyncio.get_running_loop().create_future()
         self.gone: list[ProxyFront] = []
 
-    async def connect(self, host: str, port: int, ended: Callable[[Side, Exception | None], None]) -> TunnelSide:
+    async def connect(
+        self, host: str, port: int, ended: Callable[[Side, Exception | None], None], source: str
+    ) -> TunnelSide:
         self.dialling.set()
         return await self.dialled
 

@@ -166,7 +166,7 @@ async def test_two_users_a_request_waits_one_turn_and_its_body_is_charged_until_
                 log.append(("handled", running.connections.held_bytes))
             handle(handle_, user, *arguments, **others)
 
-        turns.admitted, switch.request = noted_admitted, noted_request  # type: ignore[method-assign]
+        turns.admitted, switch.request = noted_admitted, noted_request  # type: ignore[method-assign, assignment]
         turns.spend("ann", 10_000_000)
         waiting = [client.post_soon(body) for _ in range(30)]
         await until(lambda: running.connections.held_bytes == 30 * len(body))

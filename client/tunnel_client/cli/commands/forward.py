@@ -16,6 +16,7 @@ from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
 from tunnel_client.errors import UsageError
+from tunnel_client.forward.connects import Connects
 from tunnel_client.forward.datagrams import DatagramForwarding
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
 from tunnel_client.forward.traffic import Traffic
@@ -162,6 +163,7 @@ class Forwarding:
         self._traffic = traffic
         self._server: asyncio.Server
         self._near: dict[Side, asyncio.Task[None]] = {}
+        self._connects = Connects()
 
     async def __aenter__(self) -> "Forwarding":
         loop = asyncio.get_running_loop()
@@ -199,10 +201,12 @@ class Forwarding:
 
     async def _connect(self, near: Side) -> None:
         """Connect to the target. If that fails, reset the local connection."""
+        assert isinstance(near, SocketSide)
         try:
-            _, far = await self._attachment.create_connection(
-                lambda: TunnelSide(ended=self._far_ended), self._target.host, self._target.port
-            )
+            async with self._connects.turn(near.source):
+                _, far = await self._attachment.create_connection(
+                    lambda: TunnelSide(ended=self._far_ended), self._target.host, self._target.port
+                )
         except TunnelError as error:
             self._traffic.fail(str(error))
             _log.warning("not_connected", target=str(self._target), text=str(error))

@@ -16,6 +16,7 @@ from tunnel.tasks import KeptTasks
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
+from tunnel_client.forward.connects import Connects
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address, parse_bind
@@ -28,6 +29,7 @@ __all__ = ["Proxying", "add"]
 
 CONNECTIONS_MAX = 1024
 REQUEST_S = 10.0
+_FLOW_CONNECTS_MAX = 256
 _log = structlog.get_logger("tunnel")
 
 
@@ -110,6 +112,8 @@ class Proxying:
         self._fronts: dict[ProxyFront, None] = {}
         self._associations: dict[ProxyFront, Association] = {}
         self._closing = KeptTasks()
+        self._connects = Connects()
+        self._flow_connects = Connects(_FLOW_CONNECTS_MAX)  # in which the associations take turns
 
     async def __aenter__(self) -> "Proxying":
         loop = asyncio.get_running_loop()
@@ -147,7 +151,9 @@ class Proxying:
         if association is not None:
             self._closing.keep(asyncio.get_running_loop().create_task(association.close()))
 
-    async def connect(self, host: str, port: int, ended: Callable[[Side, Exception | None], None]) -> TunnelSide:
+    async def connect(
+        self, host: str, port: int, ended: Callable[[Side, Exception | None], None], source: str
+    ) -> TunnelSide:
         def far_ended(side: Side, error: Exception | None) -> None:
             assert isinstance(side, TunnelSide)
             self._traffic.ended(side)
@@ -156,9 +162,10 @@ class Proxying:
             ended(side, error)
 
         try:
-            _, far = await self._attachment.create_connection(
-                lambda: TunnelSide(ended=far_ended), host, port, timeout=self._dial_seconds
-            )
+            async with self._connects.turn(source):
+                _, far = await self._attachment.create_connection(
+                    lambda: TunnelSide(ended=far_ended), host, port, timeout=self._dial_seconds
+                )
         except Exception as error:
             self._traffic.fail(f"{Address(host, port)}: {error}")
             raise
@@ -167,7 +174,7 @@ class Proxying:
 
     async def associate(self, request: Socks5Request, front: ProxyFront) -> bytes:
         ours, client = front.addresses()
-        association = Association(self._attachment, self._traffic, client, request.port)
+        association = Association(self._attachment, self._traffic, client, request.port, self._flow_connects)
         self._associations[front] = association
         where = await association.open(ours)
         return request.associated(*where)
