@@ -1,5 +1,6 @@
 """Streamed answers from end to end: the lanes of an endpoint, a relay, and paths of many kinds (PROTOCOL 7.20)."""
 
+import gc
 from random import Random
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.exchange.loop import Fate, Loop, Relay, data_frame, data_packet
 from tunnel.exchange import LaneConfig, Request, RoadState, StreamingLanes
 from tunnel.exchange.config import KIB, SECOND_US
+from tunnel.exchange.envelope_stream import EnvelopeStream
 
 EAGER = LaneConfig(stream_after_us=0)
 MS = 1000
@@ -208,3 +210,33 @@ def test_a_long_path_gets_a_window_that_fills_it() -> None:
             before = len(loop.delivered)
     rate = (len(loop.delivered) - before) * 64 * KIB
     assert rate >= 0.8 * 50_000_000, f"{rate} bytes/s with a window of {loop.relay.pace.window_bytes}"
+
+
+@pytest.mark.parametrize("rest", ["lost", "answered"])
+def test_unfinished_answers_that_are_given_up_leave_nothing_behind(rest: str) -> None:
+    """A hostile path begins each streamed answer with an envelope that it never ends."""
+    beginning = b"TUNL\x01\x02\x00\x00" + (1 << 20).to_bytes(4, "big") + bytes(1000)
+
+    def fate(request: Request, now: int) -> Fate:
+        return Fate(response_lost=request.stream and (rest == "lost" or not request.repeat))
+
+    loop = make_loop(fate=fate)
+    lanes, begun = streaming(loop), set[int]()
+    gc.collect()
+    before = bodies()
+    for _ in range(600):
+        loop.run(loop.now + SECOND_US)
+        for _, request in loop.requests:
+            if request.stream and request.id not in begun and fate(request, 0).response_lost:
+                begun.add(request.id)
+                lanes.received(request.id, beginning, loop.now)
+    assert len(begun) > 3
+    lanes.set_pulling(False)
+    loop.run(loop.now + SECOND_US)
+    gc.collect()
+    open_ = sum(request_id in lanes._open for request_id in begun)
+    assert bodies() - before <= open_
+
+
+def bodies() -> int:
+    return sum(isinstance(each, EnvelopeStream) for each in gc.get_objects())

@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
+from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.exchange.events import Request
 from tunnel.wire import Answer, Attach, Buffer, Exchange, encode_envelope
 
@@ -39,6 +40,7 @@ class Attempt(msgspec.Struct):
     as_form: bool
     answer_bytes_max: int
     overdue: bool = False  # its missing answer was counted as a failure
+    body: EnvelopeStream | None = None  # what came of a streamed answer, until its first envelope is whole
 
 
 def repeat_delay(longest_us: int, random: Random) -> int:
@@ -203,9 +205,9 @@ class Flight:
         """Return whether `answer` is the answer to this body (7.5)."""
         return answer.lane == self.lane and answer.number == self.number
 
-    def sent_at_us(self, request_id: int) -> int:
-        """Return when the open attempt with this id left."""
-        return next(attempt.sent_us for attempt in self.attempts if attempt.request_id == request_id)
+    def attempt(self, request_id: int) -> Attempt:
+        """Return the open attempt with this id."""
+        return next(attempt for attempt in self.attempts if attempt.request_id == request_id)
 
     def take(self, request_id: int) -> Attempt:
         """Remove the open attempt with this id and return it."""

@@ -44,7 +44,7 @@ class Refusals:
         if outcome.is_page and self._await_login is not None and not was_attached:
             outcome.verdict = Verdict.REPEAT if self._await_login else Verdict.FOREIGN
         if outcome.too_many is not None and was_attached:
-            self._path.pace.refused(flight.sent_at_us(request_id), now, surely=outcome.too_many)
+            self._path.pace.refused(flight.attempt(request_id).sent_us, now, surely=outcome.too_many)
             self._path.held.refused(now)
         self._try_other_form(flight, outcome)
         is_push = not attaching and not flight.pull

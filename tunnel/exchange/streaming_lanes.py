@@ -48,7 +48,6 @@ class StreamingLanes(Lanes):
         self._age = HoldLimit(config.stream_us, config.hold_us_min)
         self._envelope_bytes = max(config.packet_bytes_max, config.answer_bytes_max) + _ENVELOPE_SLACK_BYTES
         self._now = 0
-        self._bodies: dict[int, EnvelopeStream] = {}  # by request id, until the first envelope has come
         self._streams: dict[int, IncomingStream] = {}  # open ones by request id, the newest at the end
         self._unheard: list[IncomingStream] = []  # open streams, and ended ones until the relay has heard what came
 
@@ -94,30 +93,29 @@ class StreamingLanes(Lanes):
         if stream is not None:
             self._go_on(stream, stream.feed(piece, now), now)
         elif flight is not None and flight.stream:
-            body = self._bodies.get(request_id)
-            if body is None:
-                body = self._bodies[request_id] = EnvelopeStream(self._envelope_bytes)
-            whole = body.feed(piece)
+            attempt = flight.attempt(request_id)
+            if attempt.body is None:
+                attempt.body = EnvelopeStream(self._envelope_bytes)
+            whole = attempt.body.feed(piece)
             if whole:
-                self._begin(flight, request_id, whole, now)
+                self._begin(flight, attempt, attempt.body, whole, now)
 
     def ended(self, request_id: int, now: int) -> None:
         """Process the end of an answer to a pull with `stream`. The last envelope shows whether anything is missing."""
-        body = self._bodies.pop(request_id, None)
         stream = self._streams.get(request_id)
+        flight = self._open.get(request_id)
         if stream is not None:
             self._cut(stream, now)
-        elif request_id in self._open:
+        elif flight is not None:
+            body = flight.attempt(request_id).body
             self.answered(request_id, 200, b"" if body is None else body.rest, 0, now)
 
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, now: int) -> None:
         self._now = now
-        self._bodies.pop(request_id, None)
         super().answered(request_id, status, body, retry_after_us, now)
 
     def failed(self, request_id: int, now: int) -> None:
         self._now = now
-        self._bodies.pop(request_id, None)
         stream = self._streams.get(request_id)
         if stream is not None:
             self._cut(stream, now, is_closed=True)
@@ -250,9 +248,9 @@ class StreamingLanes(Lanes):
             if stream.is_over and not stream.unheard and stream.owed_us is None:
                 self._unheard.remove(stream)
 
-    def _begin(self, flight: Flight, request_id: int, whole: list[Buffer], now: int) -> None:
+    def _begin(self, flight: Flight, attempt: Attempt, body: EnvelopeStream, whole: list[Buffer], now: int) -> None:
         """Process the first envelopes of the answer to a pull with `stream`."""
-        body = self._bodies.pop(request_id)
+        request_id = attempt.request_id
         message = decode_envelope(whole[0])
         if not isinstance(message, Answer) or not flight.answers(message):
             self._events.append(Abandoned(request_id))
@@ -261,7 +259,7 @@ class StreamingLanes(Lanes):
         if not message.goes_on or len(message.data):
             self.answered(request_id, 200, whole[0], 0, now)
             return
-        attempt = self._close(flight, request_id)
+        self._close(flight, request_id)
         lane = self._set.lanes[flight.lane]
         stream = IncomingStream(lane, request_id, body, message, self._age.hold_us, _STREAM_BYTES, now)
         lane.begin_stream(message)
@@ -342,7 +340,6 @@ class StreamingLanes(Lanes):
             self._events.append(Abandoned(stream.request_id))
         self._streams.clear()
         self._unheard.clear()
-        self._bodies.clear()
         super()._end()
 
     # attaching
