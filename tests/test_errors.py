@@ -1,6 +1,11 @@
 """Every refusal and every loss becomes an OSError that states its cause; every refusal also says what to do next."""
 
+import copy
 import errno
+import pickle
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,14 +17,36 @@ from tunnel.errors import (
     LostError,
     LostReason,
     NotAuthenticatedError,
+    PeerKeyError,
+    ProxyPasswordError,
     RefusedError,
     RejectReason,
     ResetError,
+    SocketError,
     TunnelError,
     UnreachableError,
     lost_error,
     refused_error,
 )
+from tunnel.messages import errors as message_errors
+from tunnel_client.sockets.connector import ResolveError, TargetTimeoutError
+
+# Each error that is an OSError, the errno it has, and the built-in error that OSError makes of this errno.
+NUMBERS: dict[Callable[[str], OSError], tuple[int, type[OSError]]] = {
+    UnreachableError: (errno.ENETUNREACH, OSError),
+    NotAuthenticatedError: (errno.EACCES, PermissionError),
+    ProxyPasswordError: (errno.EACCES, PermissionError),
+    PeerKeyError: (errno.ECONNABORTED, ConnectionAbortedError),
+    DeniedError: (errno.EACCES, PermissionError),
+    RefusedError: (errno.ECONNREFUSED, ConnectionRefusedError),
+    LostError: (errno.ETIMEDOUT, TimeoutError),
+    ResetError: (errno.ECONNRESET, ConnectionResetError),
+    IntegrityError: (errno.ECONNABORTED, ConnectionAbortedError),
+    ResolveError: (socket.EAI_NONAME, OSError),
+    TargetTimeoutError: (errno.ETIMEDOUT, TimeoutError),
+    message_errors.MalformedFrameError: (errno.ECONNABORTED, ConnectionAbortedError),
+    message_errors.ChannelClosedError: (errno.ECONNRESET, ConnectionResetError),
+}
 
 
 @pytest.mark.parametrize("reason", RejectReason)
@@ -86,5 +113,50 @@ def test_texts_join_the_target_the_cause_and_the_advice() -> None:
     assert str(lost_error(Lost(1, reset, ""), "db:5432")) == f"db:5432: {reset.value}"
 
 
-def test_a_reset_has_the_errno_of_a_reset() -> None:
-    assert ResetError("").errno == errno.ECONNRESET
+def descendants(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from descendants(each)
+
+
+def attributes(error: BaseException) -> Any:
+    return type(error), str(error), repr(error), error.args, vars(error)
+
+
+@pytest.mark.parametrize("make", NUMBERS)
+def test_callers_that_only_know_os_errors_get_a_number_and_the_text(make: Callable[[str], OSError]) -> None:
+    error = make("db:5432: check it")
+    number, kind = NUMBERS[make]
+    assert (error.errno, error.strerror, str(error)) == (number, "db:5432: check it", "db:5432: check it")
+    assert type(OSError(error.errno, error.strerror)) is kind
+    for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert attributes(same) == attributes(error)
+        assert (same.errno, same.strerror) == (error.errno, error.strerror)
+
+
+def test_the_list_of_errors_with_a_number_is_complete() -> None:
+    found = {kind for kind in descendants(TunnelError) if issubclass(kind, OSError)}
+    ours = {kind for kind in found if kind.__module__.startswith("tunnel")}
+    assert ours - {SocketError} == set(NUMBERS)
+    assert all(issubclass(kind, SocketError) for kind in ours)
+
+
+def test_a_copy_keeps_what_the_caller_has_added() -> None:
+    error = RefusedError("db:5432: check it", RejectReason.UNREACHABLE)
+    error.add_note("while the report was made")
+    same = pickle.loads(pickle.dumps(error))
+    assert (same.errno, same.reason) == (errno.EHOSTUNREACH, RejectReason.UNREACHABLE)
+    assert same.__notes__ == ["while the report was made"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LostError("db:5432: gone", LostReason.GONE),
+        message_errors.RemoteCallError(7, "no such topic"),
+        message_errors.OffsetOutOfRangeError(3, 5, 9),
+    ],
+)
+def test_an_error_with_further_arguments_reaches_another_process(error: TunnelError) -> None:
+    same = pickle.loads(pickle.dumps(error))
+    assert attributes(same) == attributes(error)

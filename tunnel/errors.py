@@ -13,11 +13,13 @@ TunnelError
 │   └── ResetError                and the user timeout was not the reason
 └── IntegrityError                received bytes may not be those written         (7)
 
-All but TunnelError, LocalProtocolError and PeerClosedError are also built-in errors that socket code expects:
-ConnectionError, one of its subclasses, or PermissionError.
+All but TunnelError, LocalProtocolError and PeerClosedError are SocketErrors: also built-in errors that socket code
+expects (ConnectionError, one of its subclasses, or PermissionError), with an errno, and their text as strerror.
+docs/SOCKET-API.md lists the numbers.
 """
 
 import errno
+from typing import Any
 
 from tunnel.core import Lost, LostReason, Refused
 from tunnel.core.errors import LocalProtocolError, PeerClosedError, TunnelError
@@ -38,6 +40,7 @@ __all__ = [
     "RefusedError",
     "RejectReason",
     "ResetError",
+    "SocketError",
     "TunnelError",
     "UnreachableError",
     "lost_error",
@@ -45,23 +48,47 @@ __all__ = [
 ]
 
 
-class UnreachableError(TunnelError, ConnectionError):
+class SocketError(TunnelError, OSError):
+    """The base of the errors that are OSErrors too. The attribute `strerror` holds the text, which `str` returns.
+
+    Callers that only know OSErrors print `strerror`, or compare `errno`. `str` leaves the number out, which
+    OSError(number, text) would put before the text.
+    """
+
+    number = errno.ECONNABORTED  # the errno, unless `__init__` is called with another one
+
+    def __init__(self, text: str = "", number: int | None = None) -> None:
+        super().__init__(text)
+        self.errno = self.number if number is None else number
+        self.strerror = text
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make, arguments, state = super().__reduce__()
+        return make, arguments, {**state, "errno": self.errno, "strerror": self.strerror}
+
+
+class UnreachableError(SocketError, ConnectionError):
     """No relay answers at that address; the text says what happened instead."""
 
     exit_code = UNREACHABLE
+    number = errno.ENETUNREACH
 
 
-class NotAuthenticatedError(TunnelError, PermissionError):
+class NotAuthenticatedError(SocketError, PermissionError):
     """The relay, or a proxy in front of it, did not accept our credentials."""
 
     exit_code = NOT_AUTHENTICATED
+    number = errno.EACCES
 
 
 class ProxyPasswordError(NotAuthenticatedError):
     """A proxy did not accept our user and password. Do not send them again: many proxies lock accounts for that."""
 
 
-class PeerKeyError(TunnelError, ConnectionError):
+class PeerKeyError(SocketError, ConnectionError):
     """The other end of the stream has another key than the known ones, or does not encrypt, although it has to; or the
     file of known peers cannot be used. The text says which, and what to do.
     """
@@ -70,31 +97,33 @@ class PeerKeyError(TunnelError, ConnectionError):
     reason = LostReason.INTEGRITY
 
 
-class DeniedError(TunnelError, PermissionError):
+class DeniedError(SocketError, PermissionError):
     """The relay knows the user, but does not allow this."""
 
     exit_code = DENIED
+    number = errno.EACCES
     reason = RejectReason.DENIED
 
 
-class RefusedError(TunnelError, ConnectionRefusedError):
+class RefusedError(SocketError, ConnectionRefusedError):
     """The connection was refused; `reason` says why."""
 
     exit_code = LOST
+    number = errno.ECONNREFUSED
 
     def __init__(self, text: str, reason: RejectReason = RejectReason.REFUSED) -> None:
-        super().__init__(text)
+        super().__init__(text, _ERRNO.get(reason))
         self.reason = reason
-        self.errno = _ERRNO.get(reason, errno.ECONNREFUSED)
 
 
-class LostError(TunnelError, ConnectionError):
+class LostError(SocketError, ConnectionError):
     """The connection ended, and some bytes did not arrive or may not have arrived. `reason` says why it ended."""
 
     exit_code = LOST
+    number = errno.ECONNRESET
 
     def __init__(self, text: str, reason: LostReason = LostReason.TIMEOUT) -> None:
-        super().__init__(text)
+        super().__init__(text, errno.ETIMEDOUT if reason is LostReason.TIMEOUT else None)
         self.reason = reason
 
 
@@ -103,10 +132,9 @@ class ResetError(LostError, ConnectionResetError):
 
     def __init__(self, text: str, reason: LostReason = LostReason.RESET) -> None:
         super().__init__(text, reason)
-        self.errno = errno.ECONNRESET
 
 
-class IntegrityError(TunnelError, ConnectionError):
+class IntegrityError(SocketError, ConnectionError):
     """The received bytes may not be those that the peer wrote: the stream's length, its digest or its encryption does
     not fit them. Do not use them.
     """

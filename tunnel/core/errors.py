@@ -5,11 +5,17 @@ TunnelError
 └── PeerClosedError      the peer has closed or is lost: nothing can be written any more
 """
 
+from typing import Any
+
 __all__ = ["LocalProtocolError", "PeerClosedError", "TunnelError"]
 
 
 class TunnelError(Exception):
     """The base class of the tunnel's own errors."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let errors be copied, also to another process. `__init__` is not called again: its parameters differ."""
+        return _copied, (type(self), self.args), dict(self.__dict__)
 
 
 class LocalProtocolError(TunnelError):
@@ -18,3 +24,9 @@ class LocalProtocolError(TunnelError):
 
 class PeerClosedError(TunnelError):
     """The peer will not read any further data. No byte was taken."""
+
+
+def _copied(kind: type[TunnelError], arguments: tuple[Any, ...]) -> TunnelError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    return error

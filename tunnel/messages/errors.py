@@ -20,7 +20,9 @@ MessageError
     └── FencedError               a newer process sends from the same outbox
 """
 
-from tunnel.errors import TunnelError
+import errno
+
+from tunnel.errors import SocketError, TunnelError
 from tunnel.exit_codes import INTEGRITY, LOST
 
 __all__ = [
@@ -83,7 +85,7 @@ class DecompressError(CorruptMessageError):
     """The compressed data is damaged, too large when decompressed, or nested too deeply."""
 
 
-class MalformedFrameError(MessageError, ConnectionError):
+class MalformedFrameError(MessageError, SocketError, ConnectionError):
     """The peer broke the framing. No later byte of the connection can be trusted."""
 
     exit_code = INTEGRITY
@@ -93,10 +95,11 @@ class MessageCancelledError(MessageError):
     """The receiver refused a message, for the reason in the text. The connection stays usable."""
 
 
-class ChannelClosedError(MessageError, ConnectionError):
+class ChannelClosedError(MessageError, SocketError, ConnectionError):
     """The connection has ended. A pending request may or may not have taken effect."""
 
     exit_code = LOST
+    number = errno.ECONNRESET
 
 
 class ProducerClosedError(MessageError):

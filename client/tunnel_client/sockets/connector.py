@@ -10,15 +10,7 @@ import socket
 import stat
 from contextlib import suppress
 
-from tunnel import (
-    Attachment,
-    AttachmentStats,
-    DeniedError,
-    NotAuthenticatedError,
-    RefusedError,
-    RejectReason,
-    UnreachableError,
-)
+from tunnel import Attachment, AttachmentStats, RefusedError, RejectReason
 from tunnel.linger import reset_when_closed
 from tunnel.special_targets import target_text
 from tunnel.splice import Side, splice
@@ -46,20 +38,11 @@ class TargetTimeoutError(RefusedError, TimeoutError):
         super().__init__(text, RejectReason.TIMED_OUT)
 
 
-_NUMBERS: tuple[tuple[type[OSError], int], ...] = (
-    (UnreachableError, errno.ENETUNREACH),
-    (NotAuthenticatedError, errno.EACCES),
-    (DeniedError, errno.EACCES),
-    (ConnectionResetError, errno.ECONNRESET),
-    (TimeoutError, errno.EAGAIN),  # connect_ex returns this after a timeout
-)
-
-
 def errno_of(error: OSError) -> int:
-    """Return the number of the error, or one that fits its class if it has none: some callers know only numbers."""
-    if error.errno:
-        return error.errno
-    return next((number for kind, number in _NUMBERS if isinstance(error, kind)), errno.ECONNREFUSED)
+    """Return the number of the error, for callers that know only numbers. A timeout without one counts as EAGAIN, as it
+    does for `connect_ex` of the standard library.
+    """
+    return error.errno or (errno.EAGAIN if isinstance(error, TimeoutError) else errno.ECONNABORTED)
 
 
 def expected(error: OSError) -> OSError:
@@ -69,8 +52,6 @@ def expected(error: OSError) -> OSError:
             return ResolveError(str(error))
         if error.reason is RejectReason.TIMED_OUT:
             return TargetTimeoutError(str(error))
-    if not error.errno and not isinstance(error, TimeoutError):
-        error.errno = errno_of(error)
     return error
 
 

@@ -87,7 +87,7 @@ class Lender:
             await self._connector.open_and_join(host, port, question["timeout"], near, claim["skip"])
             _write(writer, {})
         except OSError as error:
-            _write(writer, {"kind": _kind(error), "errno": _number(error), "text": str(error)})
+            _write(writer, {"kind": _kind(error), "errno": _number(error), "text": error.strerror or str(error)})
 
 
 async def _accept(listener: socket.socket, name: str) -> socket.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -219,9 +218,7 @@ def _translated_errors() -> Iterator[None]:
     except UsageError as error:
         if "no relay" in str(error):
             text = "no relay is known: call tunnel_client.configure(relay=URL), or set TUNNEL_RELAY"
-            unknown_relay = UnreachableError(text)
-            unknown_relay.errno = errno.ENETUNREACH
-            raise unknown_relay from None
+            raise UnreachableError(text) from None
         raise ValueError(str(error)) from None
 
 

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread
@@ -204,6 +205,16 @@ def test_a_refusal_in_asyncio_says_what_to_do(led: None, closed_port: int, make:
         pytest.raises(ConnectionRefusedError, match=r"db\.internal.*check that it listens there"),
     ):
         runner.run(ask("db.internal", closed_port))
+
+
+def test_a_library_that_prints_only_strerror_says_what_to_do(led: None, closed_port: int) -> None:
+    async def get() -> None:
+        async with aiohttp.ClientSession() as session:
+            await session.get(f"http://db.internal:{closed_port}/")
+
+    with pytest.raises(aiohttp.ClientConnectorError, match="check that it listens there") as caught:
+        asyncio.run(get())
+    assert caught.value.errno == errno.ECONNREFUSED
 
 
 def test_a_name_that_the_exit_cannot_resolve_is_a_gaierror(led: None) -> None:
