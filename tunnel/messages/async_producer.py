@@ -146,15 +146,18 @@ class AsyncProducer(Startable):
         self._error: Exception | None = None
         self._closing = False
         self._task: asyncio.Task[None] | None = None
+        self._expect_use()
 
     # life
 
     def start(self) -> None:
         """Start the task that sends."""
+        self._mark_used()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         """Accept no more items, send those in the queue, and raise MessageError if any item could not be sent."""
+        self._mark_used()
         if not self._closing:
             self._closing = True
             self._wake.set()

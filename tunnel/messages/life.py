@@ -3,6 +3,8 @@
 from types import TracebackType
 from typing import Self
 
+from tunnel.unused import WarnsIfUnused
+
 __all__ = ["Closeable", "Startable"]
 
 
@@ -21,8 +23,10 @@ class Closeable:
         self.close()
 
 
-class Startable:
+class Startable(WarnsIfUnused):
     """A base class with `start` and `close`, which are called at the start and end of an `async with` block."""
+
+    _advice = "use it in `async with`, or call `start()` and later `await close()`"
 
     def start(self) -> None:
         raise NotImplementedError

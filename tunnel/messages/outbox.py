@@ -162,9 +162,11 @@ class OutboxSender(Startable):
         self._connect = connect
         self._random = random or Random()
         self._task: asyncio.Task[None] | None = None
+        self._expect_use()
 
     def start(self) -> None:
         """Start the task that delivers."""
+        self._mark_used()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:

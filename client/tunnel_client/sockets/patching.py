@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
 
+from tunnel.unused import WarnsIfUnused
 from tunnel_client.borrowed import pair
 from tunnel_client.borrowed.engine import Engine, Route
 from tunnel_client.borrowed.hosts import Hosts, Placeholders, is_literal
@@ -33,7 +34,7 @@ class Backend:
         return connecting(self._runtime).connect_soon(sock, host, port)
 
 
-class patch:
+class patch(WarnsIfUnused):
     """`with tunnel_client.patch(hosts=["*.internal", "10.0.0.0/8"]): ...`
 
     In all threads of this process, TCP sockets that connect to a matching host do so through the tunnel, and the name
@@ -41,14 +42,18 @@ class patch:
     under the patch outlive it.
     """
 
+    _advice = "it takes effect only within `with tunnel_client.patch([...]):`"
+
     def __init__(self, hosts: Iterable[str], *, runtime: Runtime | None = None) -> None:
         self._hosts = Hosts(hosts)
         self._runtime = runtime
         self._route: Route | None = None
+        self._expect_use()
 
     def __enter__(self) -> patch:
         if self._route is not None:
             raise RuntimeError("this patch is active: create another one")
+        self._mark_used()
         refuse_eventlet()
         self._route = Route(self._hosts, Backend(self._runtime or default_runtime()))
         _engine.add(self._route)

@@ -320,6 +320,12 @@ def test_a_pattern_matches_names_or_addresses(patterns: list[str], host: str, ma
     assert (host in Hosts(patterns)) is matches
 
 
+def test_a_patch_that_is_never_entered_warns() -> None:
+    with pytest.warns(RuntimeWarning, match=r"only within `with tunnel_client.patch\(\[\.\.\.\]\):`") as caught:
+        patch(["*.internal"])
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 def test_a_string_is_not_accepted_as_a_list_of_patterns() -> None:
     with pytest.raises(TypeError, match="list of patterns"):
         patch("*.internal")

@@ -103,11 +103,13 @@ class MessageListener(Startable):
         self._workers: dict[tuple[str, int], _Worker] = {}
         self._progressed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._expect_use()
 
     # life
 
     def start(self) -> None:
         """Join the group, and begin to handle messages."""
+        self._mark_used()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._belong(topic)) for topic in self.consumer.topics]
         self._tasks.append(loop.create_task(self._commit_now_and_then()))
