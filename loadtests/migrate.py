@@ -25,10 +25,11 @@ from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.processes import NotReadyError
 from loadtests.harness.relays import RelayProcess
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
-from tunnel.attaching import ROADS
+from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.link import LinkCarrier
 from tunnel.core import EndpointConfig
+from tunnel.endpoint_making import ROADS
 from tunnel.event_loops import new_event_loop
 
 __all__ = ["Kind", "Migration", "Report", "main", "measure", "summary"]
@@ -231,7 +232,7 @@ async def measure(
 
             gate.allowed = {"link"}
             service = attach(relay.url, token=token, proxy=None, carrier="link", encryption="off", linger=1.0)
-            client = Attachment(make, EndpointConfig(), linger=1.0)
+            client = Attachment(lambda: AttachedEndpoint(make, EndpointConfig(), linger=1.0))
             async with service, client:
                 try:
                     await _play(service, client, flows, _migrate(gate, client, flows, times, seed, report, told))

@@ -12,6 +12,29 @@ from tunnel import ExitRequest, LostError, RefusedError, UnreachableError
 from tunnel.exchange import AttachRefused, Recovered
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
+PUBLIC = """
+add_connection_listener add_error_listener close create_connection create_server is_attached open_connection rate_limit
+refusal renew_secrets set_pull_interval set_statistics_collector start start_server stats
+"""
+
+
+def test_the_public_names_of_an_attachment_are_for_its_users() -> None:
+    assert sorted(name for name in dir(tunnel.Attachment) if not name.startswith("_")) == PUBLIC.split()
+    attachment = MemoryTestRelay().attach("ann")
+    assert sorted(name for name in dir(attachment) if not name.startswith("_")) == PUBLIC.split()
+    asyncio.run(attachment.close())
+
+
+def test_an_attachment_that_is_dropped_before_its_start_warns() -> None:
+    with pytest.warns(RuntimeWarning, match=r"write `async with tunnel.attach\(\.\.\.\) as t:`") as caught:
+        tunnel.attach("http://127.0.0.1:1")
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_an_attachment_with_wrong_arguments_only_raises() -> None:
+    with pytest.raises(ValueError, match="http"):  # a warning would fail the test: pytest turns it into an error
+        tunnel.attach("ftp://127.0.0.1:1")
+
 
 @in_loop
 async def test_an_attachment_starts_once_and_ends_once() -> None:
@@ -122,7 +145,7 @@ async def test_4_15_the_user_timeout_ends_a_stream_whose_relay_is_gone() -> None
 async def test_a_connection_to_a_service_that_has_just_closed_is_ended() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         server = await service.start_server(echo, "echo")
-        service._servers.clear()  # as if it had closed between the acceptance and the first packet
+        service._endpoint._servers.clear()  # as if it had closed between the acceptance and the first packet
         reader, writer = await client.open_connection("echo")
         with pytest.raises(ConnectionResetError):
             await reader.read()
@@ -133,7 +156,9 @@ async def test_a_connection_to_a_service_that_has_just_closed_is_ended() -> None
 @in_loop
 async def test_packets_for_an_unknown_connection_are_counted() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as client:
-        client._ready().endpoint.receive_packets([Packet(PacketType.PONG, 0, 0, 0)], client._ready().now())
+        client._endpoint._ready().endpoint.receive_packets(
+            [Packet(PacketType.PONG, 0, 0, 0)], client._endpoint._ready().now()
+        )
         assert client.stats().packets_discarded == 1
 
 
@@ -167,7 +192,7 @@ async def test_recovery_after_closing_is_no_error() -> None:
         attachment = relay.attach("ann")
         await attachment.start()
         await attachment.close()
-        attachment.status(Recovered())  # from an answer that was still in flight
+        attachment._endpoint.status(Recovered())  # from an answer that was still in flight
         assert attachment.refusal is None
 
 
@@ -177,10 +202,10 @@ async def test_a_closing_exit_dials_no_target() -> None:
         raise AssertionError("it is closing")
 
     async with MemoryTestRelay() as relay, relay.attach("exit", exit_handler=dial) as exit_, relay.attach() as client:
-        exit_._closed = True
+        exit_._endpoint._closed = True
         with pytest.raises(RefusedError) as refused:
             await client.open_connection("db.internal", 5432)
-        exit_._closed = False
+        exit_._endpoint._closed = False
     assert refused.value.reason is RejectReason.SHUTTING_DOWN
 
 
@@ -218,7 +243,7 @@ async def test_a_pull_interval_is_not_awaited_once_the_relay_has_refused() -> No
         relay.fault = lambda message: LOSE_REQUEST
         asking = asyncio.ensure_future(client.set_pull_interval(0.02))
         await asyncio.sleep(0)
-        client.status(AttachRefused(0, 0, "the relay has had enough"))
-        client._ready()._wake_waiters()
+        client._endpoint.status(AttachRefused(0, 0, "the relay has had enough"))
+        client._endpoint._ready()._wake_waiters()
         with pytest.raises(UnreachableError, match="had enough"):
             await asking

@@ -205,8 +205,8 @@ async def test_an_integrity_error_is_raised_on_both_sides() -> None:
         connection = transport.get_extra_info("tunnel_connection")
         transport.write(b"x")
         await transport.flush()
-        connection.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, client._ready().now())
-        client._ready().wake()
+        connection.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, client._endpoint._ready().now())
+        client._endpoint._ready().wake()
         assert isinstance(await protocol.lost, IntegrityError)
         with pytest.raises(IntegrityError):
             await transport.flush()

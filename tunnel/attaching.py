@@ -1,34 +1,34 @@
-"""The functions that create an attachment: over HTTP, or in memory to a relay in the same process."""
+"""The functions that create an attachment: over HTTP, or in memory to a relay in the same process.
 
-from collections.abc import Callable, Mapping, Sequence
+`endpoint_making`, which does the work, is imported when an attachment is made: see `attachment.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tunnel.attachment import ATTACH_TIMEOUT_S, LINGER_S, Attachment
+from tunnel.attachment import Attachment
 from tunnel.carrier_rates import check_links, pull_interval_us
-from tunnel.carriers.base import Carrier
-from tunnel.carriers.memory import MemoryCarrier, Relay
-from tunnel.core import EndpointConfig
-from tunnel.encryption.keys import KeyFile
-from tunnel.encryption.known_peers import KnownPeers
-from tunnel.encryption.settings import Encryption
-from tunnel.encryption.trust import trust_settings
-from tunnel.exchange import LaneConfig
-from tunnel.listener import ExitHandler
-from tunnel.rate_limit import RateLimit
-from tunnel.road_memory import RoadMemory, local_network, path_name
-from tunnel.secret_renewal import Renew
-from tunnel.traces.record import TraceSink
+from tunnel.defaults import ATTACH_TIMEOUT_S, LINGER_S
+
+if TYPE_CHECKING:
+    from tunnel.attached_endpoint import AttachedEndpoint
+    from tunnel.carriers.base import Carrier
+    from tunnel.carriers.memory import Relay
+    from tunnel.exchange import LaneConfig
+    from tunnel.listener import ExitHandler
+    from tunnel.traces.record import TraceSink
 
 __all__ = ["CARRIERS", "attach", "memory_attach"]
 
 CARRIERS = ("auto", "poll", "link", "stream", "websocket")
-ROADS = ("link", "websocket")  # the roads that "auto" tries, the best first
-_SECOND_US = 1_000_000
-_EXIT_SEND_BUFFER_BYTES = 512 * 1024  # small, since an exit has many users; the core's budget lets a buffer grow
+_imported = threading.Event()  # set when the modules that an attachment needs have been imported
 
 
 def attach(
@@ -61,7 +61,8 @@ def attach(
     road_memory: str | Path | None = None,
 ) -> Attachment:
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`. Raise ValueError when an
-    argument is wrong.
+    argument is wrong. (The first attachment of a process, if an event loop runs, may raise it when it is started: until
+    then it imports modules, in another thread.)
 
     `url`: one URL, or several that lead to the same relay, for example through different ports. Links use them in turn,
     exchanges use the first. `proxy`: "env" for the usual environment variables, None or "none" for no proxy, or a URL,
@@ -94,92 +95,42 @@ def attach(
     endpoint's own key, for streams that it accepts (as a service or an exit); it is made if it does not exist.
     """
     urls = _require_known(carrier, links, url)
-    settings = _encryption(encryption, urls[0], peer_key, known_peers, key)
-    lanes = _lane_config(lanes, pull_interval, await_login, eager=carrier == "stream")
-    how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
-    how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
-    maker = _maker(carrier, urls, how, name, lanes, links, road_memory)
-    return _attachment(*maker, user_timeout, exit_handler, settings, _rest(name, attach_timeout, linger, trace, rate))
+
+    def make() -> AttachedEndpoint:
+        from tunnel import endpoint_making as making
+
+        settings = making.encryption_settings(encryption, urls[0], peer_key, known_peers, key)
+        config = _lane_config(lanes, pull_interval, await_login, eager=carrier == "stream")
+        how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
+        how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
+        maker = making.carrier_maker(carrier, urls, how, name, config, links, road_memory)
+        _imported.set()
+        kept = making.kept_settings(name, attach_timeout, linger, trace, rate)
+        return making.attached_endpoint(*maker, user_timeout, exit_handler, settings, kept)
+
+    return Attachment(make, later=_must_not_wait() and not _imported.is_set())
 
 
-def _rest(name: str, attach_timeout: float | None, linger: float, trace: TraceSink | None, rate: str) -> dict[str, Any]:
-    """Return the arguments that an Attachment takes as they are, and the rate as a RateLimit."""
-    kept: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
-    return {**kept, "rate_limit": RateLimit.parsed(rate)}
+def _must_not_wait() -> bool:
+    """Return whether this is called within an event loop, which must not wait for imports."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _lane_config(
     lanes: LaneConfig | None, pull_interval: float, await_login: bool | None, *, eager: bool
 ) -> LaneConfig:
+    from tunnel.exchange import LaneConfig
+
     found = lanes or LaneConfig()
     if eager:
         found = replace(found, stream_after_us=0)
     if pull_interval:
         found = replace(found, pull_interval_us=pull_interval_us(pull_interval))
     return found if await_login is None else replace(found, await_login=await_login)
-
-
-def _maker(
-    carrier: str,
-    urls: list[str],
-    how: dict[str, Any],
-    name: str,
-    lanes: LaneConfig,
-    links: int,
-    road_memory: str | Path | None,
-) -> tuple[Callable[[bytes, Random], Carrier], Renew]:
-    """Return a function that makes the carrier, and one that gives the carrier other secrets.
-
-    `how` holds the settings of the carrier's connections.
-    """
-    from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
-    from tunnel.carriers.exchanging import ExchangingCarrier
-
-    dialing, *others = dialings = [Dialing(url, **how) for url in urls]
-    made: list[ExchangingCarrier] = []
-
-    def make(secret: bytes, random: Random) -> Carrier:
-        made.append(_made(secret, random))
-        return made[-1]
-
-    def renew(token: str | None, headers: Mapping[str, str], proxy: str | None, refused: Callable[[int], None]) -> None:
-        found = [each.other_secrets(token, headers, proxy) for each in dialings]  # checked before any of them is used
-        for each, secrets in zip(dialings, found, strict=True):
-            each.renew(secrets, refused)
-        for one in made:
-            one.secrets_renewed()
-
-    def _made(secret: bytes, random: Random) -> ExchangingCarrier:
-        from tunnel.carriers.link import LinkCarrier
-        from tunnel.carriers.poll import PollCarrier
-
-        if carrier in ("poll", "stream"):
-            return PollCarrier(dialing, secret, random, name=name, config=lanes, streams=carrier == "stream")
-        more: dict[str, Any] = {"name": name, "config": lanes, "links": links, "others": others}
-        if carrier != "auto":
-            return LinkCarrier(dialing, secret, random, eager=True, roads=(carrier,), **more)
-        if road_memory is not None:
-            proxy = str(dialing.proxy) if dialing.proxy is not None else None
-            more |= _remembering(RoadMemory(Path(road_memory)), str(dialing.base), proxy)
-        return LinkCarrier(dialing, secret, random, roads=ROADS, **more)
-
-    return make, renew
-
-
-def _remembering(memory: RoadMemory, relay: str, proxy: str | None) -> dict[str, Any]:
-    """Return the arguments with which a carrier remembers the road of this path."""
-    path = path_name(relay, proxy, local_network())
-    found = memory.recall(path)
-    return {"remembered": found.road if found is not None else "", "learned": partial(memory.keep, path)}
-
-
-def _encryption(
-    mode: str, relay: str, peer_key: str | Sequence[str], known_peers: str | Path | None, key: str | Path | None
-) -> Encryption:
-    peer_keys = (peer_key,) if isinstance(peer_key, str) else tuple(peer_key)
-    known = None if known_peers is None else KnownPeers(Path(known_peers))
-    own = None if key is None else KeyFile(Path(key), make=True)
-    return Encryption(trust_settings(mode, relay, peer_keys, known), own)
 
 
 def _require_known(carrier: str, links: int, url: str | Sequence[str]) -> list[str]:
@@ -215,6 +166,8 @@ def memory_attach(
     are as in `attach`; encryption is off by default, since the relay's process holds the bytes of such an
     attachment anyway.
     """
+    from tunnel import endpoint_making as making
+    from tunnel.carriers.memory import MemoryCarrier
 
     def make(secret: bytes, random: Random) -> Carrier:
         is_exit = exit_handler is not None
@@ -222,40 +175,6 @@ def memory_attach(
             relay, secret, random, user=user, name=name, is_exit=is_exit, identity=identity, config=lanes
         )
 
-    settings = _encryption(encryption, "memory", (), None, key)
-    rest = _rest(name, attach_timeout, linger, trace, rate)
-    return _attachment(make, None, user_timeout, exit_handler, settings, rest)
-
-
-def _attachment(
-    make: Callable[[bytes, Random], Carrier],
-    renew: Renew | None,
-    user_timeout: float,
-    exit_handler: ExitHandler | None,
-    encryption: Encryption,
-    rest: dict[str, Any],
-) -> Attachment:
-    config = replace(_endpoint_config(user_timeout, exit_handler), asks_services=encryption.asks_services)
-    if rest["rate_limit"] is not None:
-        config = _with_windows_for(rest["rate_limit"].rate, config)
-    attachment = Attachment(make, config, exit_handler=exit_handler, encryption=encryption, **rest)
-    if renew is not None:
-        attachment.renew_by(renew)
-    return attachment
-
-
-def _with_windows_for(rate: int, config: EndpointConfig) -> EndpointConfig:
-    """Return the settings with receive windows for a rate, since a peer sends a whole window at its own speed.
-
-    The first window is at most what the rate moves in 100 ms, and the largest at most what it moves in a second; but
-    neither of these limits is below 16 KiB.
-    """
-    start = max(config.window_bytes_min, min(config.window_bytes_start, rate // 10))
-    return replace(config, window_bytes_start=start, window_bytes_max=max(start, min(config.window_bytes_max, rate)))
-
-
-def _endpoint_config(user_timeout: float, exit_handler: ExitHandler | None) -> EndpointConfig:
-    timeout_us = round(user_timeout * _SECOND_US)
-    if exit_handler is None:
-        return EndpointConfig(user_timeout_us=timeout_us)
-    return EndpointConfig(user_timeout_us=timeout_us, exit=True, send_buffer_bytes_max=_EXIT_SEND_BUFFER_BYTES)
+    settings = making.encryption_settings(encryption, "memory", (), None, key)
+    rest = making.kept_settings(name, attach_timeout, linger, trace, rate)
+    return Attachment(lambda: making.attached_endpoint(make, None, user_timeout, exit_handler, settings, rest))

@@ -1,82 +1,54 @@
-"""An endpoint's attachment to a relay: it opens connections through the relay and offers services."""
+"""An endpoint's attachment to a relay: it opens connections through the relay and offers services.
+
+This module imports the rest of tunnel only when an attachment needs it. So `tunnel.attach`, which programs call within
+their event loop, need not make the loop wait for these imports.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable
-from contextlib import suppress
-from random import Random, SystemRandom
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from tunnel.carrier_rates import pull_interval_us
-from tunnel.carriers.base import Carrier
-from tunnel.core import Connection, ConnectRequested, EndpointConfig, Incoming
-from tunnel.driver import Driver, StatusEvent
-from tunnel.encryption.decisions import Mode
-from tunnel.encryption.settings import Encryption, Offer
-from tunnel.encryption.transport import EncryptedTransport
-from tunnel.encryption.turns import HandshakeSlot
-from tunnel.errors import DeniedError, RefusedError, TunnelError, UnreachableError
-from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, Troubled
-from tunnel.listener import BACKLOG, ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, serve_streams
-from tunnel.rate_limit import RateLimit
-from tunnel.refusals import refusal_error
-from tunnel.secret_renewal import RenewableSecrets
-from tunnel.special_targets import target_text
-from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, Listeners, StatisticsCollector
-from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
-from tunnel.tasks import KeptTasks
-from tunnel.traces.record import TraceSink
-from tunnel.transport import Transport
-from tunnel.wire import SECRET_SIZE, PublicPlace, RejectReason, Target, TargetKind
+from tunnel.defaults import BACKLOG, LIMIT_BYTES
+from tunnel.unused import WarnsIfUnused
 
-__all__ = ["Attachment", "CarrierMaker"]
+if TYPE_CHECKING:
+    from types import TracebackType
 
-ATTACH_TIMEOUT_S = 30.0
-ANNOUNCE_TIMEOUT_S = 2.0  # how long start_server waits for the relay to confirm a service
-LINGER_S = 10.0  # how long close() waits for written bytes to arrive
+    from tunnel.attached_endpoint import AttachedEndpoint
+    from tunnel.errors import TunnelError
+    from tunnel.listener import Handler, Server
+    from tunnel.rate_limit import RateLimit
+    from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector
+    from tunnel.streams import StreamReader, StreamWriter
+    from tunnel.transport import Transport
+    from tunnel.wire import PublicPlace
 
-CarrierMaker: TypeAlias = Callable[[bytes, Random], Carrier]  # called with the attachment's secret
+__all__ = ["Attachment"]
+
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
 
 
-class Attachment(RenewableSecrets):
-    """An endpoint's presence at a relay. Use it as an async context manager, within one event loop."""
+class Attachment(WarnsIfUnused):
+    """An endpoint's presence at a relay. Use it as an async context manager, within one event loop.
 
-    def __init__(
-        self,
-        make_carrier: CarrierMaker,
-        config: EndpointConfig,
-        *,
-        name: str = "",
-        exit_handler: ExitHandler | None = None,
-        attach_timeout: float | None = ATTACH_TIMEOUT_S,
-        linger: float = LINGER_S,
-        trace: TraceSink | None = None,
-        encryption: Encryption | None = None,
-        rate_limit: RateLimit | None = None,
-    ) -> None:
-        self.rate_limit = rate_limit  # the limit of all connections together
-        self._make_carrier = make_carrier
-        self._encryption = encryption or Encryption()
-        self._config = config
-        self._name = name
-        self._exit_handler = exit_handler
-        self._attach_timeout = attach_timeout
-        self._linger = linger
-        self._trace = trace
-        self._listeners = Listeners(self._report)
-        self._servers: dict[str, Server] = {}
-        self._transports: dict[Transport, None] = {}
-        self._tasks = KeptTasks()
-        self._trouble = ""
-        self._refusal: TunnelError | None = None
-        self._empty: asyncio.Event
-        self._attached: asyncio.Future[None]
-        self._driver: Driver | None = None
-        self._closed = False
+    `make` makes what is behind it: now, or, if `later`, when the attachment is first used. `start` then calls `make` in
+    another thread, so that the event loop goes on.
+    """
+
+    _advice = "write `async with tunnel.attach(...) as t:`, or `await t.start()` and later `await t.close()`"
+
+    def __init__(self, make: Callable[[], AttachedEndpoint], *, later: bool = False) -> None:
+        self._make = make
+        self._made = None if later else make()
+        self._expect_use()
+
+    @property
+    def _endpoint(self) -> AttachedEndpoint:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
     # lifecycle
 
@@ -88,10 +60,7 @@ class Attachment(RenewableSecrets):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
-            # The exception interrupted writing, so the peers must not see a clean end of stream.
-            for transport in list(self._transports):
-                transport.abort()
-            self._linger = min(self._linger, 1.0)
+            self._endpoint.interrupt()
         await self.close()
 
     async def start(self) -> None:
@@ -99,59 +68,16 @@ class Attachment(RenewableSecrets):
 
         Raise UnreachableError when no relay answers, NotAuthenticatedError or DeniedError when it refuses.
         """
-        if self._driver is not None:
-            raise RuntimeError("an attachment can be started only once: create another one")
-        loop = asyncio.get_running_loop()
-        self._attached = loop.create_future()
-        self._empty = asyncio.Event()
-        self._empty.set()
-        random = SystemRandom()
-        carrier = self._make_carrier(secrets.token_bytes(SECRET_SIZE), random)
-        self._driver = Driver(carrier, self, self._config, random, name=self._name, trace=self._trace)
-        try:
-            self._driver.start()
-            async with asyncio.timeout(self._attach_timeout):
-                await self._attached
-                await carrier.prepared()
-        except BaseException as error:
-            await self._driver.close()
-            if isinstance(error, TimeoutError):
-                raise UnreachableError(self._unreachable()) from None
-            raise
-
-    def _unreachable(self) -> str:
-        assert self._driver is not None
-        where = self._driver.relay
-        last = self._trouble or self._driver.carrier.failure or "nothing answered"
-        return (
-            f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
-            "check the URL, the proxy, the relay; `tunnel doctor` finds out which is at fault"
-        )
+        self._mark_used()
+        if self._made is None:
+            self._made = await asyncio.to_thread(self._make)
+        await self._endpoint.start()
 
     async def close(self) -> None:
         """Stop accepting connections, wait up to `linger` seconds for written bytes to arrive, then end everything."""
-        driver = self._driver
-        if driver is None or self._closed:
-            return
-        for server in list(self._servers.values()):
-            server.close()
-        for transport in list(self._transports):
-            transport.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._linger):
-                await self._empty.wait()
-        for transport in list(self._transports):
-            transport.abort()
-        driver.abort_all()
-        self._closed = True
-        self._tasks.cancel()
-        driver.pump()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(1.0, self._linger)):
-                await driver.quiet()
-        await self._tasks.stop()
-        await driver.close()
-        await asyncio.sleep(0)  # the loop calls connection_lost in its next round
+        self._mark_used()
+        if self._made is not None:
+            await self._made.close()
 
     # connections
 
@@ -167,7 +93,7 @@ class Attachment(RenewableSecrets):
 
         Raise RefusedError or DeniedError when the connection is refused, and TimeoutError after `timeout` seconds.
         """
-        return open_streams(await self._connect(host, port, timeout), limit=limit)
+        return await self._endpoint.connect_streams(host, port, timeout, limit)
 
     async def create_connection(
         self,
@@ -178,68 +104,10 @@ class Attachment(RenewableSecrets):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> tuple[Transport, _P]:
         """Connect as `open_connection` does, but attach the connection to an asyncio protocol."""
-        transport = await self._connect(host, port, timeout)
+        transport = await self._endpoint.connect(host, port, timeout)
         protocol = protocol_factory()
         transport.begin(protocol)
         return transport, protocol
-
-    async def _connect(self, host: str, port: int | None, seconds: float | None) -> Transport:
-        driver = self._ready()
-        if self._refusal is not None:
-            raise self._refusal
-        if port is not None and not 0 < port < 65536:
-            raise ValueError(f"port must be between 1 and 65535, not {port}: leave it out to reach a service")
-        target = Target(TargetKind.SERVICE, host) if port is None else Target(TargetKind.TCP, host, port)
-        offer = self._encryption.offer(target)
-        connection = driver.endpoint.connect(target, driver.now(), b"" if offer is None else offer.client_hello)
-        label = target_text(host, port)
-        transport = self._transport(connection, label, peername=(host, port or 0), offer=offer)
-        try:
-            async with asyncio.timeout(seconds):
-                await transport.opened()
-        except TimeoutError:
-            raise TimeoutError(f"{label}: no answer within {seconds} s") from None
-        return transport
-
-    def _transport(
-        self,
-        connection: Connection,
-        label: str,
-        *,
-        peername: tuple[str, int],
-        ended: Callable[[Transport], None] | None = None,
-        connected: Callable[[Transport], None] | None = None,
-        offer: Offer | None = None,
-        slot: HandshakeSlot | None = None,
-    ) -> Transport:
-        """Return a connection's new transport. `offer`: our offer to encrypt; `slot`: our turn to answer the peer's."""
-
-        def forget(transport: Transport) -> None:
-            self._transports.pop(transport, None)
-            if not self._transports:
-                self._empty.set()
-            if ended is not None:
-                ended(transport)
-
-        extra: dict[str, Any] = {
-            "peername": peername,
-            "sockname": (self._name, 0),
-            "tunnel_user": connection.identity.user,
-            "tunnel_target": connection.identity.target,
-        }
-        common = (self._ready(), connection, label, extra, forget, connected)
-        transport: Transport
-        if offer is not None:
-            transport = EncryptedTransport(*common, tls=offer.tls, trust=offer.trust)
-        elif slot is not None:
-            transport = EncryptedTransport(*common, tls=self._encryption.session(), slot=slot)
-        else:
-            transport = Transport(*common)
-        if self.rate_limit is not None:
-            transport.limit_rate(self.rate_limit)
-        self._transports[transport] = None
-        self._empty.clear()
-        return transport
 
     # services
 
@@ -262,7 +130,7 @@ class Attachment(RenewableSecrets):
         Raise DeniedError if the relay does not allow the name or the public place. Without an answer from the relay,
         return after 2 s; the service is announced again until the relay answers.
         """
-        return await self._serve(serve_streams(handler, limit, self._tasks.keep), name, backlog, public)
+        return await self._endpoint.serve_streams(handler, limit, name, backlog, public)
 
     async def create_server(
         self,
@@ -273,228 +141,61 @@ class Attachment(RenewableSecrets):
         public: PublicPlace | None = None,
     ) -> Server:
         """Offer a service as `start_server` does, with an asyncio protocol for each connection."""
-        return await self._serve(lambda transport: transport.begin(protocol_factory()), name, backlog, public)
-
-    async def _serve(self, take: Sink, name: str, backlog: int, public: PublicPlace | None) -> Server:
-        driver = self._ready()
-        if self._encryption.mode is Mode.REQUIRE and self._encryption.key is None:
-            raise ValueError(f"encryption is required, but {name!r} has no key to be served with: name a file as `key`")
-        if name in self._servers:
-            raise ValueError(f"this attachment already has a server for {name!r}: close that one first")
-        Target(TargetKind.SERVICE, name)  # raises ValueError for a name that does not fit on the wire
-        driver.endpoint.listen(name, backlog, driver.now(), public)
-        server = self._servers[name] = Server(name, self._unlisten, take)
-        driver.wake()
-        with suppress(TimeoutError):  # the endpoint repeats the announcement until the relay answers
-            async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
-                await driver.until(lambda: server.refusal is not None or driver.endpoint.services.is_answered(name))
-        if server.refusal is not None:
-            raise server.refusal
-        return server
-
-    def _unlisten(self, name: str) -> None:
-        driver = self._ready()
-        self._servers.pop(name, None)
-        driver.endpoint.unlisten(name, driver.now())
-        driver.wake()
+        return await self._endpoint.serve(lambda transport: transport.begin(protocol_factory()), name, backlog, public)
 
     # status
 
     @property
     def is_attached(self) -> bool:
         """Whether, by our latest information, the relay knows this attachment and answers."""
-        return self._listeners.is_connected
+        return self._made is not None and self._made.is_attached
 
     @property
     def refusal(self) -> TunnelError | None:
         """The error with which the relay refused this attachment for good, or None. It ends every connection."""
-        return self._refusal
+        return None if self._made is None else self._made.refusal
+
+    @property
+    def rate_limit(self) -> RateLimit | None:
+        """The limit of all connections together."""
+        return self._endpoint.rate_limit
 
     def stats(self) -> AttachmentStats:
         """Return a snapshot of the attachment and its connections."""
-        driver = self._ready()
-        connections = {number: connection.snapshot() for number, connection in driver.endpoint.connections.items()}
-        return AttachmentStats(
-            attached=self.is_attached,
-            carrier=driver.carrier.description,
-            trouble=self._trouble or ("" if self._attached.done() else driver.carrier.failure),
-            batches_unreceipted=driver.unreceipted,
-            packets_discarded=driver.endpoint.packets_discarded,
-            connections=connections | {transport.connection_id: transport.stats() for transport in self._transports},
-            targets={transport.connection_id: transport.target for transport in self._transports},
-            encryption={transport.connection_id: transport.encryption for transport in self._transports},
-            pull_interval=driver.carrier.pull_interval_us / 1_000_000,
-            roads=driver.roads,
-        )
+        return self._endpoint.stats()
 
     async def set_pull_interval(self, seconds: float) -> float:
         """Ask the relay for another interval between pulls, and return the seconds on which the relay settles."""
-        driver, rate = self._ready(), self._ready().endpoint.pull_rate
-        rate.ask(pull_interval_us(seconds) // 1000, driver.now())
-        driver.wake()
-        await driver.until(lambda: self._refusal is not None or rate.is_answered)
-        if self._refusal is not None:
-            raise self._refusal
-        return self.stats().pull_interval
+        return await self._endpoint.set_pull_interval(seconds)
 
     def add_connection_listener(self, listener: ConnectionListener) -> None:
         """Notify `listener` when the attachment loses the relay, and when it has the relay again."""
-        self._listeners.connection.append(listener)
+        self._endpoint.listeners.connection.append(listener)
 
     def add_error_listener(self, listener: ErrorListener) -> None:
         """Notify `listener` of each HTTP connection to the relay that fails."""
-        self._listeners.error.append(listener)
+        self._endpoint.listeners.error.append(listener)
 
     def set_statistics_collector(self, collector: StatisticsCollector | None) -> None:
         """Report to `collector` the bytes that are buffered and those that are written; None stops the reports."""
-        self._listeners.statistics = collector
+        self._endpoint.listeners.statistics = collector
 
-    # Application: called by the driver
+    def renew_secrets(
+        self,
+        *,
+        token: str | None,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | None = "env",
+        refused: Callable[[int], None] = lambda status: None,
+    ) -> None:
+        """Use these secrets from the next request on. The connections go on.
 
-    def incoming(self, event: Incoming) -> None:
-        driver = self._driver
-        assert driver is not None
-        server = self._servers.get(event.service)
-        connection = driver.endpoint.connections.get(event.connection_id)
-        if connection is None:
-            return  # it ended before this event was handled
-        if server is None or self._closed:
-            connection.abort(driver.now())
-            return
-        transport = self._transport(
-            connection, f"{event.service} (from {event.user})", peername=(event.user, 0), ended=server.remove
-        )
-        server.add(transport)
-
-    def asked(self, event: ConnectRequested) -> None:
-        driver = self._driver
-        assert driver is not None
-        if event.connection_id not in driver.endpoint.connections:
-            return  # it ended before this event was handled
-        target, label = event.target, target_text(event.target.host, event.target.port)
-        is_service = target.kind == TargetKind.SERVICE
-        server = self._servers.get(target.host) if is_service else None
-        try:
-            if self._closed:
-                raise RefusedError("", RejectReason.SHUTTING_DOWN)
-            if is_service and server is None:
-                raise RefusedError("", RejectReason.NO_SUCH_SERVICE)
-            slot = self._encryption.take_up(event.offer, event.user)
-        except RefusedError as error:
-            driver.endpoint.refuse(event.connection_id, error.reason, str(error), driver.now())
-            return
-        if server is not None:
-            self._accept_service(event, server, slot)
-            return
-
-        def accept() -> Transport:
-            return self._transport(self._accepted(event, slot), label, peername=(event.user, 0), slot=slot)
-
-        def refuse(reason: RejectReason, text: str) -> None:
-            if event.connection_id in driver.endpoint.connections:
-                driver.endpoint.refuse(event.connection_id, reason, text, driver.now())
-                driver.wake()
-
-        request = ExitRequest(target, event.user, accept, refuse)
-        self._tasks.keep(asyncio.get_running_loop().create_task(self._dial(request, slot)))
-
-    def _accept_service(self, event: ConnectRequested, server: Server, slot: HandshakeSlot | None) -> None:
-        """Accept a connection to a service, and give it to the server once it is open."""
-
-        def surface(transport: Transport) -> None:
-            if self._closed or not server.is_serving():
-                transport.abort()
-            else:
-                server.add(transport)
-
-        self._transport(
-            self._accepted(event, slot),
-            f"{event.target.host} (from {event.user})",
-            peername=(event.user, 0),
-            ended=server.remove,
-            connected=surface,
-            slot=slot,
-        )
-
-    def _accepted(self, event: ConnectRequested, slot: HandshakeSlot | None) -> Connection:
-        """Accept the connection and return it. With a slot, the transport accepts it when it is the user's turn."""
-        driver = self._ready()
-        if slot is None or event.connection_id not in driver.endpoint.connections:
-            driver.endpoint.accept(event.connection_id, driver.now())
-        return driver.endpoint.connections[event.connection_id]
-
-    async def _dial(self, request: ExitRequest, slot: HandshakeSlot | None) -> None:
-        """Run the exit handler. If it ends without an answer, refuse the request."""
-        try:
-            assert self._exit_handler is not None  # without a handler, the core refuses the request
-            await self._exit_handler(request)
-        except OSError as error:
-            request.refuse(dial_failure(error), str(error))
-        except Exception as error:
-            self._report("unhandled exception in an exit handler", error)
-        finally:
-            request.refuse(RejectReason.SHUTTING_DOWN if self._closed else RejectReason.UNREACHABLE)
-            if slot is not None and not slot.is_used:
-                slot.leave()
-
-    def refused(self, name: str, text: str) -> None:
-        server = self._servers.get(name)
-        if server is not None:
-            reason = text or (
-                "the relay does not allow this user to listen under this name: ask its operator for the line "
-                f'listen = ["{name}"] under your user\'s name in the configuration'
-            )
-            server.refuse(DeniedError(f"{name}: {reason}"))
-
-    def status(self, event: StatusEvent) -> None:
-        match event:
-            case AttachedEvent() | Recovered():
-                self._trouble = ""
-                if self._driver is not None and self._driver.attached:  # Recovered can come while it is not attached
-                    self._listeners.present()
-                    if not self._attached.done():
-                        self._attached.set_result(None)
-            case Troubled(last=last):
-                self._trouble = last
-                self._listeners.absent(last)
-            case Detached():
-                self._listeners.absent("the relay no longer knows this attachment")
-            case AttachRefused():
-                self._refused(event)
-
-    def trouble(self, text: str, *, final: bool) -> None:
-        self._trouble = text
-        self._listeners.failed(text)
-        if final and not self._attached.done():
-            assert self._driver is not None
-            self._attached.set_exception(UnreachableError(f"no relay answers at {self._driver.relay}: {text}"))
-
-    def buffered(self, size_bytes: int) -> None:
-        if self._listeners.statistics is not None:
-            self._listeners.statistics.increment_out_bytes(size_bytes)
-
-    def wrote(self, size_bytes: int) -> None:
-        if self._listeners.statistics is not None:
-            self._listeners.statistics.register_write(size_bytes)
-
-    # internals
-
-    def _refused(self, event: AttachRefused) -> None:
-        """Record the relay's final refusal, and end every connection and server with it."""
-        self._refusal = refusal_error(event)
-        self._trouble = str(self._refusal)
-        self._listeners.absent(self._trouble)
-        if not self._attached.done():
-            self._attached.set_exception(self._refusal)
-        for transport in list(self._transports):
-            transport.fail(self._refusal)
-        for server in list(self._servers.values()):
-            server.close()
-
-    def _ready(self) -> Driver:
-        if self._driver is None or self._closed:
-            raise RuntimeError("the attachment is not open: use it within `async with tunnel.attach(...) as t`")
-        return self._driver
-
-    def _report(self, message: str, error: Exception) -> None:
-        asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+        The arguments are as in `attach`: a token of the same user, headers of the same names, another user and password
+        at the same proxy. If the new secrets are refused, the previous ones stay in use as long as they are accepted,
+        and `refused` is called with the HTTP status. It is 404 if the token belongs to another user, who needs an
+        attachment of their own. Raise ValueError, with advice, if a secret is invalid, and change nothing.
+        """
+        renew = self._endpoint.renew
+        if renew is None:
+            raise RuntimeError("an attachment in memory has no secrets: make another attachment")
+        renew(token, headers or {}, proxy, refused)

@@ -7,14 +7,13 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from tunnel.defaults import LIMIT_BYTES
 from tunnel.errors import DeniedError, TunnelError
-from tunnel.streams import LIMIT_BYTES, StreamReader, StreamWriter, open_streams
+from tunnel.streams import StreamReader, StreamWriter, open_streams
 from tunnel.transport import Transport
 from tunnel.wire import RejectReason, Target
 
-__all__ = ["BACKLOG", "ExitHandler", "ExitRequest", "Handler", "Server", "Sink", "dial_failure", "serve_streams"]
-
-BACKLOG = 1024  # how many CONNECTs to a service may be unanswered at once; others wait at the relay
+__all__ = ["ExitHandler", "ExitRequest", "Handler", "Server", "Sink", "dial_failure", "streams_sink"]
 
 _TEXT_BYTES_MAX = 1024  # of a refusal
 
@@ -170,7 +169,7 @@ def dial_failure(error: OSError) -> RejectReason:
     return RejectReason.UNREACHABLE
 
 
-def serve_streams(handler: Handler, limit: int, keep: Callable[[asyncio.Task[None]], None]) -> Sink:
+def streams_sink(handler: Handler, limit: int, keep: Callable[[asyncio.Task[None]], None]) -> Sink:
     """Return a sink that calls `handler` with the streams of each connection.
 
     If the handler returns an awaitable, it runs in a task of its own, which is passed to `keep`.

@@ -5,11 +5,11 @@ from ssl import SSLContext
 from typing import cast
 
 from tunnel.asyncio_compat import start_tls
+from tunnel.defaults import LIMIT_BYTES
 from tunnel.transport import Transport
 
-__all__ = ["LIMIT_BYTES", "StreamReader", "StreamWriter", "open_streams"]
+__all__ = ["StreamReader", "StreamWriter", "open_streams"]
 
-LIMIT_BYTES = 256 * 1024  # the default `limit` of the reader: the largest payload of a packet that we send
 
 StreamReader = asyncio.StreamReader
 

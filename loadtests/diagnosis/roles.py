@@ -17,6 +17,7 @@ import tunnel
 from loadtests.diagnosis.cases import Case
 from loadtests.faultproxy import FaultProxy, FaultProxyOptions
 from loadtests.harness.losses import LossyFilter, parse_model
+from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.attaching import attach
 from tunnel.attachment import Attachment
 from tunnel.carriers.base import Carrier
@@ -149,7 +150,7 @@ def _attachment(url: str, window_bytes: int, trace: TraceWriter | None) -> Attac
     config = EndpointConfig(
         window_bytes_start=window_bytes, window_bytes_min=window_bytes, window_bytes_max=window_bytes
     )
-    return Attachment(make, config, name="service", linger=0.0, trace=trace)
+    return Attachment(lambda: AttachedEndpoint(make, config, name="service", linger=0.0, trace=trace))
 
 
 def client(case: Case, directory: str, url: str, port: int) -> None:

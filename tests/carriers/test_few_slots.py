@@ -13,6 +13,7 @@ from tests.carriers.test_link import moved_by, until
 from tests.support.http_relay import HttpTestRelay, token_of
 from tests.support.loops import in_loop
 from tunnel import Attachment, attach
+from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.link import LinkCarrier
 from tunnel.core import EndpointConfig
@@ -65,7 +66,9 @@ def through(proxy: FaultProxy) -> Attachment:
     dialing = Dialing(f"{proxy.url}/prefix", token=token_of("bob"), proxy=None)
     config = LaneConfig(stream_after_us=1 << 40)
     return Attachment(
-        lambda secret, random: LinkCarrier(dialing, secret, random, config=config, eager=True), EndpointConfig()
+        lambda: AttachedEndpoint(
+            lambda secret, random: LinkCarrier(dialing, secret, random, config=config, eager=True), EndpointConfig()
+        )
     )
 
 

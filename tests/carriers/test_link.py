@@ -176,7 +176,7 @@ def test_an_attachment_that_ends_while_its_link_opens_ends_the_link_and_causes_n
             async with relay.attach("ann", carrier="auto") as client:
                 client.add_error_listener(Listener())
                 transport = await accepted.get()
-                await until(lambda: client._driver.carrier._greeting is not None)  # type: ignore[union-attr]
+                await until(lambda: client._endpoint._driver.carrier._greeting is not None)  # type: ignore[union-attr]
                 assert not transport.is_closing()
             await until(transport.is_closing)
             assert relay.links == 1

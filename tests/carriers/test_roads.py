@@ -10,6 +10,7 @@ from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import in_loop
 from tests.test_road_memory import CountingRelay
 from tunnel import Attachment
+from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.link import LinkCarrier
 from tunnel.core import EndpointConfig
@@ -19,10 +20,12 @@ def climbing(relay: LinkTestRelay, links: int = 1) -> Attachment:
     """Return an attachment that tries both roads every second."""
     dialing = Dialing(relay.url, token=token_of("bob"), proxy=None)
     return Attachment(
-        lambda secret, random: LinkCarrier(
-            dialing, secret, random, eager=True, links=links, roads=("link", "websocket")
-        ),
-        EndpointConfig(),
+        lambda: AttachedEndpoint(
+            lambda secret, random: LinkCarrier(
+                dialing, secret, random, eager=True, links=links, roads=("link", "websocket")
+            ),
+            EndpointConfig(),
+        )
     )
 
 

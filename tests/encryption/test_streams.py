@@ -294,7 +294,7 @@ async def test_unfinished_handshakes_are_limited_by_user_and_given_back() -> Non
         relay.attach("ann", encryption="require") as other,
     ):
         await service.start_server(echo, "echo")
-        turns = service._encryption._turns
+        turns = service._endpoint._encryption._turns
         slots = [turns.enter(b"", "bob") for _ in range(HANDSHAKES_PER_USER_MAX)]
         with pytest.raises(RefusedError, match="too many TLS handshakes"):
             await client.open_connection("echo")
@@ -321,8 +321,8 @@ async def test_a_handshake_that_never_ends_is_given_up_on_both_sides(monkeypatch
         await service.start_server(echo, "echo")
         with pytest.raises(ConnectionError, match="TLS handshake did not end"):
             await client.open_connection("echo")
-        await service._empty.wait()
-        assert service._encryption._turns._counts == {}
+        await service._endpoint._empty.wait()
+        assert service._endpoint._encryption._turns._counts == {}
         is_silent = False
         _, writer = await client.open_connection("echo")
         await end(writer)

@@ -79,7 +79,7 @@ async def test_two_users_a_burst_of_handshakes_never_holds_up_the_loop(monkeypat
         counting.cancel()
         assert max(rounds.values()) <= HANDSHAKES_PER_ROUND
         assert sum(rounds.values()) == 201
-        assert service._encryption._turns._counts == {}
+        assert service._endpoint._encryption._turns._counts == {}
 
 
 @in_loop
@@ -106,7 +106,7 @@ async def test_handshakes_count_from_connect_on_and_until_the_dial_has_failed(mo
         may_end.set()
         for error in await asyncio.gather(*opening, return_exceptions=True):
             assert isinstance(error, RefusedError)
-        assert exit_._encryption._turns._counts == {}
+        assert exit_._endpoint._encryption._turns._counts == {}
 
 
 @in_loop
@@ -139,5 +139,5 @@ async def test_a_connection_that_ends_while_it_waits_leaves_nothing(monkeypatch:
         reader, writer = await opening
         assert await reader.read() == b"greeting"
         await end(writer)
-        await exit_._empty.wait()
-        assert exit_._encryption._turns._counts == {}
+        await exit_._endpoint._empty.wait()
+        assert exit_._endpoint._encryption._turns._counts == {}

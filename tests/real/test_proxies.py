@@ -96,7 +96,7 @@ def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) ->
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:
             await move(attachment, 4 * MIB)
-            path = attachment._driver.carrier._lanes._path  # type: ignore[union-attr]
+            path = attachment._endpoint._driver.carrier._lanes._path  # type: ignore[union-attr]
             async with asyncio.timeout(LEARNED_S):
                 while path.held.most >= slots:
                     await move(attachment, 10, connections=1)

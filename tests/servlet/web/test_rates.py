@@ -40,7 +40,7 @@ async def test_a_rate_limits_one_user_and_a_reload_changes_it_while_bytes_wait()
             payload = bytes(range(256)) * (8 * KIB)  # 2 MiB, which takes a minute at this rate
             writer.write(payload)
             switch = running.relay.host.switch
-            await until(lambda: any(each.waited_ms for each in switch.rate_waits(ann._ready().now())))
+            await until(lambda: any(each.waited_ms for each in switch.rate_waits(ann._endpoint._ready().now())))
             reading, writing = await bob.open_connection("127.0.0.1", port)
             writing.write(payload)
             assert await reading.readexactly(len(payload)) == payload  # all of bob's bytes, meanwhile

@@ -12,8 +12,8 @@ import structlog
 from tunnel import Attachment, DeniedError, PublicPlace
 from tunnel.command_line import CommandAdder, tell
 from tunnel.datagram_sockets import open_datagrams
+from tunnel.defaults import BACKLOG
 from tunnel.encryption.keys import KeyFile
-from tunnel.listener import BACKLOG
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, relay_settings
