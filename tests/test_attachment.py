@@ -1,6 +1,7 @@
 """The life of an attachment, and errors of the application that uses it."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -9,7 +10,10 @@ from tests.carriers.harness import echo, end, say_and_hear
 from tests.support.loops import in_loop
 from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay
 from tunnel import ExitRequest, LostError, RefusedError, UnreachableError
+from tunnel.attached_endpoint import AttachedEndpoint
+from tunnel.core import EndpointConfig
 from tunnel.exchange import AttachRefused, Recovered
+from tunnel.rate_limit import RateLimit
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
 PUBLIC = """
@@ -34,6 +38,29 @@ def test_an_attachment_that_is_dropped_before_its_start_warns() -> None:
 def test_an_attachment_with_wrong_arguments_only_raises() -> None:
     with pytest.raises(ValueError, match="http"):  # a warning would fail the test: pytest turns it into an error
         tunnel.attach("ftp://127.0.0.1:1")
+
+
+@in_loop
+async def test_a_caller_that_asks_while_the_imports_run_gets_the_endpoint_that_is_started() -> None:
+    asked = threading.Event()
+
+    def make() -> AttachedEndpoint:
+        if threading.current_thread() is not threading.main_thread():
+            assert asked.wait(60)
+        return AttachedEndpoint(carrier, EndpointConfig(), rate_limit=RateLimit.parsed("1 MiB/s"))
+
+    async with MemoryTestRelay() as relay:
+        other = relay.attach("ann")
+        carrier = other._endpoint._make_carrier
+        await other.close()
+        attachment = tunnel.Attachment(make, later=True)
+        starting = asyncio.get_running_loop().create_task(attachment.start())
+        await asyncio.sleep(0)
+        limit = attachment.rate_limit
+        asked.set()
+        await starting
+        assert attachment.rate_limit is limit is not None
+        await attachment.close()
 
 
 @in_loop

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.loops import in_loop
 from tunnel.messages import AsyncProducer, ChannelTable, GroupConsumer, OutboxSender
-from tunnel.unused import WarnsIfUnused
+from tunnel.unused import WarnsIfUnused, let_go
 
 NOTHING = cast("Any", None)
 
@@ -38,6 +38,7 @@ def test_a_used_object_and_one_that_was_never_made_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Thing().use()
+        let_go(Thing())
         with pytest.raises(LookupError):
             Thing(fail=True)
         gc.collect()

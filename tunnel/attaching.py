@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tunnel.listener import ExitHandler
     from tunnel.traces.record import TraceSink
 
-__all__ = ["CARRIERS", "attach", "memory_attach"]
+__all__ = ["CARRIERS", "attach", "import_all", "memory_attach"]
 
 CARRIERS = ("auto", "poll", "link", "stream", "websocket")
 _imported = threading.Event()  # set when the modules that an attachment needs have been imported
@@ -61,8 +62,7 @@ def attach(
     road_memory: str | Path | None = None,
 ) -> Attachment:
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`. Raise ValueError when an
-    argument is wrong. (The first attachment of a process, if an event loop runs, may raise it when it is started: until
-    then it imports modules, in another thread.)
+    argument is wrong; within an event loop, the first attachment of a process may raise it when it is started.
 
     `url`: one URL, or several that lead to the same relay, for example through different ports. Links use them in turn,
     exchanges use the first. `proxy`: "env" for the usual environment variables, None or "none" for no proxy, or a URL,
@@ -95,20 +95,38 @@ def attach(
     endpoint's own key, for streams that it accepts (as a service or an exit); it is made if it does not exist.
     """
     urls = _require_known(carrier, links, url)
-
-    def make() -> AttachedEndpoint:
-        from tunnel import endpoint_making as making
-
-        settings = making.encryption_settings(encryption, urls[0], peer_key, known_peers, key)
-        config = _lane_config(lanes, pull_interval, await_login, eager=carrier == "stream")
-        how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
-        how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
-        maker = making.carrier_maker(carrier, urls, how, name, config, links, road_memory)
-        _imported.set()
-        kept = making.kept_settings(name, attach_timeout, linger, trace, rate)
-        return making.attached_endpoint(*maker, user_timeout, exit_handler, settings, kept)
-
+    how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
+    how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
+    lane_options = (lanes, pull_interval, await_login, carrier == "stream")
+    encrypting, kept = (encryption, urls[0], peer_key, known_peers, key), (name, attach_timeout, linger, trace, rate)
+    ways = (carrier, urls, how, name, links, road_memory)
+    make = partial(_make, ways, lane_options, encrypting, kept, user_timeout, exit_handler)
     return Attachment(make, later=_must_not_wait() and not _imported.is_set())
+
+
+def _make(
+    ways: tuple[str, list[str], dict[str, Any], str, int, str | Path | None],
+    lane_options: tuple[LaneConfig | None, float, bool | None, bool],
+    encrypting: tuple[str, str, str | Sequence[str], str | Path | None, str | Path | None],
+    kept: tuple[str, float | None, float, TraceSink | None, str],
+    user_timeout: float,
+    exit_handler: ExitHandler | None,
+) -> AttachedEndpoint:
+    """Make what an attachment needs from the arguments of `attach`, in groups."""
+    import_all()
+    from tunnel import endpoint_making as making
+
+    settings = making.encryption_settings(*encrypting)
+    maker = making.carrier_maker(*ways, _lane_config(*lane_options))
+    return making.attached_endpoint(*maker, user_timeout, exit_handler, settings, making.kept_settings(*kept))
+
+
+def import_all() -> None:
+    """Import what attachments need, which takes most of a second the first time."""
+    from tunnel import endpoint_making  # noqa: F401
+    from tunnel.carriers import dialing, link, poll  # noqa: F401
+
+    _imported.set()
 
 
 def _must_not_wait() -> bool:
@@ -120,9 +138,7 @@ def _must_not_wait() -> bool:
     return True
 
 
-def _lane_config(
-    lanes: LaneConfig | None, pull_interval: float, await_login: bool | None, *, eager: bool
-) -> LaneConfig:
+def _lane_config(lanes: LaneConfig | None, pull_interval: float, await_login: bool | None, eager: bool) -> LaneConfig:
     from tunnel.exchange import LaneConfig
 
     found = lanes or LaneConfig()

@@ -47,8 +47,14 @@ class Attachment(WarnsIfUnused):
     @property
     def _endpoint(self) -> AttachedEndpoint:
         if self._made is None:
-            self._made = self._make()
+            self._load()
+        assert self._made is not None
         return self._made
+
+    def _load(self) -> None:
+        made = self._make()
+        if self._made is None:  # otherwise, a caller has asked for something while the imports ran
+            self._made = made
 
     # lifecycle
 
@@ -70,7 +76,7 @@ class Attachment(WarnsIfUnused):
         """
         self._mark_used()
         if self._made is None:
-            self._made = await asyncio.to_thread(self._make)
+            await asyncio.to_thread(self._load)
         await self._endpoint.start()
 
     async def close(self) -> None:

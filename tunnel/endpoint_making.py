@@ -44,9 +44,9 @@ def carrier_maker(
     urls: list[str],
     how: dict[str, Any],
     name: str,
-    lanes: LaneConfig,
     links: int,
     road_memory: str | Path | None,
+    lanes: LaneConfig,
 ) -> tuple[Callable[[bytes, Random], Carrier], Renew]:
     """Return a function that makes the carrier, and one that gives the carrier other secrets.
 

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 
-__all__ = ["WarnsIfUnused"]
+__all__ = ["WarnsIfUnused", "let_go"]
 
 
 class WarnsIfUnused:
@@ -25,3 +25,8 @@ class WarnsIfUnused:
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:  # at exit, modules may be gone
         if self._is_unused:
             warn(f"{type(self).__name__} was dropped before it was used: {self._advice}", RuntimeWarning, stacklevel=2)
+
+
+def let_go(thing: WarnsIfUnused) -> None:
+    """Let `thing` be dropped unused, without a warning: it was made to see whether it can be made."""
+    vars(thing)["_is_unused"] = False

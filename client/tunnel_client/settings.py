@@ -10,8 +10,10 @@ from pathlib import Path
 
 import tunnel
 from tunnel import private_files
+from tunnel.attaching import import_all
 from tunnel.carrier_rates import check_links, pull_interval_us
 from tunnel.command_line import allows_insecure_http
+from tunnel.unused import let_go
 from tunnel_client.errors import UsageError
 
 __all__ = [
@@ -68,6 +70,7 @@ class RelaySettings:
 
     def attach(self, **more: object) -> tunnel.Attachment:
         """Create an attachment to the relay without starting it. Raises UsageError if a setting cannot be used."""
+        import_all()  # here, so that a setting that cannot be used is found before the attachment is started
         more = {
             "trace": self.trace,
             "links": self.links,
@@ -97,6 +100,10 @@ class RelaySettings:
             )
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+    def check(self) -> None:
+        """Raise UsageError if no attachment can be made with these settings."""
+        let_go(self.attach())
 
 
 def road_memory_path() -> Path | None:

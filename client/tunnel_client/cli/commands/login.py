@@ -9,7 +9,7 @@ from pathlib import Path
 from tunnel.command_line import CommandAdder, allows_insecure_http
 from tunnel.exit_codes import OK
 from tunnel.gateway_options import add_gateway_options
-from tunnel_client.cli.attaching import add_wait_option, attached, make_attachment
+from tunnel_client.cli.attaching import add_wait_option, attached
 from tunnel_client.cli.options import add_insecure_http, headers_of
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import USER_TIMEOUT_S, RelaySettings, read_token
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         hostname=login.hostname,
         sni=login.sni,
     )
-    make_attachment(settings, arguments)  # raises UsageError for a malformed URL or token
+    settings.check()  # raises UsageError for a malformed URL or token
     if not arguments.no_check:
 
         async def tried() -> int:

@@ -116,7 +116,7 @@ def _loaded(path: Path, arguments: argparse.Namespace) -> tuple[ReadFile, RelayS
     """Read the file and the secrets that it names. Raises UsageError, also if no attachment can be made with them."""
     read = read_up_file(path, token_file=arguments.token_file)
     settings = chosen_settings(read, arguments)
-    settings.attach()
+    settings.check()
     return read, settings
 
 
@@ -126,7 +126,7 @@ def _serve(path: Path, arguments: argparse.Namespace) -> int:
     def load() -> tuple[ReadFile, RelaySettings]:
         read = read_up_file(path, token_file=arguments.token_file)
         settings = chosen_settings(read, arguments, trace)
-        settings.attach()
+        settings.check()
         return read, settings
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
