@@ -3,7 +3,8 @@
 This file needs only the standard library and Python 3.8, because `site/sitecustomize.py` loads it by its path.
 
 The two talk over a Unix socket in lines of JSON. Each request below has a connection of its own. A program that
-will use the tunnel sends {"hello": its process id}, which is not answered. To open a connection:
+will use the tunnel sends {"hello": its process id}, which is not answered. One that has loaded a client in C sends
+{"loaded": the client's name, "process": its id}, which is answered with {}. To open a connection:
 
 1. The program sends {"open": [host, port], "timeout": seconds or null}.
 2. `tunnel run` answers {"port": a loopback port}.
@@ -18,6 +19,7 @@ import errno
 import json
 import os
 import socket
+from contextlib import suppress
 from typing import Any
 
 __all__ = ["Borrowed", "errno_of"]
@@ -37,6 +39,11 @@ class Borrowed:
         """Announce that this process will use the tunnel."""
         with self._ask({"hello": os.getpid()}):
             pass
+
+    def has_loaded(self, client: str) -> None:
+        """Tell that this process has loaded a client whose connections do not use the tunnel."""
+        with suppress(OSError), self._ask({"loaded": client, "process": os.getpid()}, GRACE_S) as lines:
+            lines.read()  # so that `tunnel run` knows it before this process connects, and ends
 
     def connect(self, sock: socket.socket, host: str, port: int, timeout: float | None) -> None:
         """Connect this socket, and wait until it is connected."""

@@ -38,7 +38,12 @@ class Hosts:
 
 
 class Placeholders:
-    """Gives each name that must not be resolved here an address in 240.0.0.0/4, which belongs to no real host."""
+    """Gives each name that must not be resolved here an address in 235.0.0.0/8, which belongs to no host.
+
+    The block is reserved, and part of the multicast addresses: a kernel refuses a TCP connection there at once, and
+    sends no packet. So a library in C that gets such an address from Python's resolver does not bypass the tunnel.
+    (Addresses in 240.0.0.0/4 are routed like others, and a gateway may answer for them.)
+    """
 
     def __init__(self) -> None:
         self._count = itertools.count()
@@ -53,7 +58,7 @@ class Placeholders:
         name = _plain(name)
         known = self._address_of.get(name)
         if known is None:
-            fresh = str(ipaddress.IPv4Address("240.0.0.1") + next(self._count))
+            fresh = str(ipaddress.IPv4Address("235.0.0.1") + next(self._count))
             self._name_of[fresh] = name
             known = self._address_of.setdefault(name, fresh)
         return known

@@ -9,6 +9,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
+import threading
 from contextlib import suppress
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
@@ -20,6 +21,7 @@ class Late(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self._calls: dict[str, Callable[[Any], None]] = {}
+        self._finding: set[tuple[int, str]] = set()  # threads, and the modules that other finders look for there
 
     def watch(self, name: str, call: Callable[[Any], None]) -> None:
         """Call `call` once with the module: now if it is imported, otherwise when it is.
@@ -44,16 +46,28 @@ class Late(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """Find the module as the other finders do, and arrange the call for the time after its execution."""
-        call = self._calls.pop(fullname, None)
-        if call is None:
+        """Find the module as the other finders do, and arrange the call for the time after its execution.
+
+        A program may look for a module without importing it.
+        """
+        here = (threading.get_ident(), fullname)
+        if fullname not in self._calls or here in self._finding:
             return None
-        if not self._calls:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._finding.add(here)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._finding.discard(here)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Executing(spec.loader, call)
+            spec.loader = _Executing(spec.loader, lambda module: self._pass_on(fullname, module))
         return spec
+
+    def _pass_on(self, name: str, module: Any) -> None:
+        call = self._calls.pop(name, None)
+        if not self._calls and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if call is not None:
+            call(module)
 
 
 def _is_initialising(module: Any) -> bool:

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Callable
 from contextlib import AsyncExitStack, closing, suppress
 from typing import Any
 
@@ -27,8 +28,13 @@ class Lender:
     Use it as a context manager.
     """
 
-    def __init__(self, runtime: Runtime, command: str = "") -> None:
+    def __init__(
+        self, runtime: Runtime, command: str = "", loaded: Callable[[str, int], None] = lambda client, pid: None
+    ) -> None:
         self.greeted: set[int] = set()  # ids of processes that have announced themselves as borrowers
+        self.opened = 0  # connections that went through the tunnel
+        self.failed = 0  # and those that could not be opened
+        self._loaded = loaded  # called with the name of a client in C, and the process that has loaded it
         self._connector, self._thread = connecting(runtime).use()
         self._folder = tempfile.mkdtemp(prefix="tunnel-run-")
         self._server: asyncio.Server | None = None
@@ -73,6 +79,9 @@ class Lender:
             question = await _read(reader)
             if "open" in question:
                 await self._lend(reader, writer, question)
+            elif "loaded" in question:
+                self._loaded(str(question["loaded"]), int(question["process"]))
+                _write(writer, {})
             else:
                 self.greeted.add(int(question["hello"]))
 
@@ -85,8 +94,10 @@ class Lender:
             near = await _accept(listener, claim["name"])
         try:
             await self._connector.open_and_join(host, port, question["timeout"], near, claim["skip"])
+            self.opened += 1
             _write(writer, {})
         except OSError as error:
+            self.failed += 1
             _write(writer, {"kind": _kind(error), "errno": _number(error), "text": error.strerror or str(error)})
 
 

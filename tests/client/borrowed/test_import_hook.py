@@ -1,6 +1,7 @@
 """The hook for imports: a module that is imported before, during or after `watch` is passed on once."""
 
 import importlib
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -109,4 +110,17 @@ def test_a_module_that_watches_itself_while_it_is_imported_goes_on(gate: Gate) -
     assert sys.modules[NAME].value == 1
     assert found == []
     late.stop()
+    assert late not in sys.meta_path
+
+
+def test_a_program_that_only_looks_for_a_module_does_not_end_the_watch(gate: Gate) -> None:
+    gate.opened.set()
+    late = Late()
+    found: list[Any] = []
+    late.watch(NAME, found.append)
+    assert importlib.util.find_spec(NAME) is not None
+    assert importlib.util.find_spec(NAME) is not None
+    assert found == []
+    import_it()
+    assert found == [sys.modules[NAME]]
     assert late not in sys.meta_path

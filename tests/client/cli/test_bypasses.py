@@ -6,15 +6,17 @@ The *hook* is the code that `tunnel run` loads into Python programs to lead thei
 from __future__ import annotations
 
 import sys
+import threading
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
 from tunnel_client.borrowed.hosts import Hosts
-from tunnel_client.cli.bypasses import Bypasses, Noticing
+from tunnel_client.cli.bypasses import Bypass, Bypasses, Noticing, Remote
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-COMMAND, CHILD, GRANDCHILD = 100, 101, 102
+COMMAND, CHILD, GRANDCHILD, OWN = 100, 101, 102, 99
 ANYWHERE, LOOPBACK, WEB = "0.0.0.0", "127.0.0.1", "93.184.216.34"
 
 
@@ -60,12 +62,19 @@ class Proc:
             children = self.root / str(parent) / "task" / str(parent) / "children"
             children.write_text(f"{children.read_text()}{pid} ")
 
-    def look(self, *patterns: str) -> str | None:
+    def write(self) -> None:
         net = self.root / str(COMMAND) / "net"
         net.mkdir(exist_ok=True)
         for name, table in self.tables.items():
             (net / name).write_text(table)
-        return Bypasses(COMMAND, lambda: self.hooked, Hosts(patterns), self.root).look()
+
+    def bypasses(self, *patterns: str) -> Bypasses:
+        self.write()
+        return Bypasses(COMMAND, lambda: self.hooked, Hosts(patterns), self.root, OWN)
+
+    def look(self, *patterns: str) -> str | None:
+        found = self.bypasses(*patterns).look()
+        return found[0].notice if found else None
 
 
 @pytest.fixture
@@ -156,7 +165,7 @@ def test_a_fork_has_the_hook_of_its_parent_and_another_program_has_not(
 
 
 def test_where_there_is_no_proc_nothing_is_found(tmp_path: Path) -> None:
-    assert Bypasses(1, set, Hosts(["*"]), tmp_path / "nothing").look() is None
+    assert Bypasses(1, set, Hosts(["*"]), tmp_path / "nothing").look() == []
 
 
 def test_a_process_that_ended_meanwhile_is_ignored(proc: Proc) -> None:
@@ -166,29 +175,65 @@ def test_a_process_that_ended_meanwhile_is_ignored(proc: Proc) -> None:
     assert proc.look("*") is None
 
 
-class Notices:
-    """Finds something to notice at the third look."""
+def test_connections_over_which_a_program_uses_the_tunnel_are_no_bypasses(proc: Proc) -> None:
+    proc.add(OWN, "tunnel", 5)
+    proc.hooked.add(CHILD)
+    proc.add(CHILD, "python", 7, 8, parent=COMMAND)
+    proc.tables["tcp"] += row(5, LOOPBACK, 40001, local=40007) + row(7, LOOPBACK, 40007, local=40001)
+    assert proc.look(LOOPBACK) is None
+    proc.tables["tcp"] += row(8, LOOPBACK, 5432)
+    assert "127.0.0.1:5432" in (proc.look(LOOPBACK) or "")
 
-    def __init__(self) -> None:
-        self.looks = 0
 
-    def look(self) -> str | None:
-        self.looks += 1
-        return "look there" if self.looks == 3 else None
+def test_each_connection_is_found_once(proc: Proc) -> None:
+    proc.add(CHILD, "curl", 7, 8, parent=COMMAND)
+    proc.tables["tcp"] += row(7, WEB)
+    bypasses = proc.bypasses("*")
+    assert [bypass.remote.port for bypass in bypasses.look()] == [443]
+    proc.tables["tcp"] += row(8, WEB, 80)
+    proc.write()
+    assert [bypass.remote.port for bypass in bypasses.look()] == [80]
+    assert bypasses.look() == []
+    proc.tables["tcp"] = HEAD
+    proc.write()
+    assert bypasses.look() == []
+    proc.tables["tcp"] += row(7, WEB, 81)  # the kernel has used the inode again
+    proc.write()
+    assert [bypass.remote.port for bypass in bypasses.look()] == [81]
 
 
-def test_a_notice_is_printed_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+class Findings:
+    """Finds what it is given, one list for each look, and sets `over` at the last one."""
+
+    def __init__(self, *findings: list[Bypass]) -> None:
+        self.findings = list(findings)
+        self.over = threading.Event()
+
+    def look(self) -> list[Bypass]:
+        if len(self.findings) <= 1:
+            self.over.set()
+        return self.findings.pop(0) if self.findings else []
+
+
+def bypass(port: int, *, kind: str = "tcp", is_certain: bool = True) -> Bypass:
+    return Bypass(CHILD, "curl", Remote(kind, IPv4Address(WEB), port), is_certain)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_the_first_notice_is_printed_and_all_connections_are_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, tells: bool
+) -> None:
     monkeypatch.setattr("tunnel_client.cli.bypasses._FIRST_LOOK_S", 0.001)
-    notices = Notices()
-    with Noticing(notices) as noticing:  # type: ignore[arg-type]
-        noticing._thread.join(60)
-    assert noticing.has_noticed
-    assert notices.looks == 3
-    assert capsys.readouterr().err == "look there\n"
+    first = bypass(53, kind="udp")
+    findings = Findings([], [first, bypass(80)], [bypass(81), bypass(82, is_certain=False)], [])
+    with Noticing(findings, tells=tells) as noticing:  # type: ignore[arg-type]
+        assert findings.over.wait(60)
+    assert (noticing.first, noticing.certain, noticing.possible) == (first, 2, 1)
+    assert capsys.readouterr().err == (f"{first.notice}\n" if tells else "")
 
 
 def test_the_end_of_the_command_ends_the_looking() -> None:
-    with Noticing(Notices()) as noticing:  # type: ignore[arg-type]
+    with Noticing(Findings()) as noticing:  # type: ignore[arg-type]
         pass
-    assert not noticing.has_noticed
+    assert noticing.first is None
     assert not noticing._thread.is_alive()

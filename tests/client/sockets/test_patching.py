@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import asyncio
 import errno
 import gc
@@ -243,13 +244,22 @@ def test_matching_names_are_not_resolved_on_this_machine(led: None) -> None:
         80,
         [],
     )
-    assert str(address[0]).startswith("240.")
+    assert str(address[0]).startswith("235.")
     assert socket.gethostbyname("DB.internal.") == address[0]
     assert socket.gethostbyname_ex("db.internal")[2] == [address[0]]
     assert socket.gethostbyaddr(address[0])[0] == "db.internal"
     assert socket.getnameinfo(address, 0) == ("db.internal", "80")
     six = socket.getaddrinfo("db.internal", 80, socket.AF_INET6)[0][4]
     assert six[0] == f"::ffff:{address[0]}"
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_library_in_c_that_connects_to_a_placeholder_reaches_no_host(led: None, family: int) -> None:
+    """It may get the address from Python's resolver. The kernel refuses at once, and sends no packet."""
+    address = socket.getaddrinfo("db.internal", 5432, family, socket.SOCK_STREAM)[0][4]
+    sock = _socket.socket(family, socket.SOCK_STREAM)
+    assert sock.connect_ex(address) == errno.ENETUNREACH
+    sock.close()
 
 
 def test_other_hosts_and_functions_are_untouched(led: None, relay: RelayThread, port: int) -> None:
@@ -286,7 +296,7 @@ def test_leaving_the_patch_restores_everything(runtime: Runtime, port: int) -> N
     with kept:
         kept.sendall(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n")
         assert kept.recv(12, socket.MSG_WAITALL) == b"HTTP/1.0 200"
-    assert address.startswith("240.")
+    assert address.startswith("235.")
 
 
 # patterns
@@ -336,7 +346,7 @@ def test_each_name_has_its_own_placeholder_address() -> None:
     first = placeholders.address("a")
     assert placeholders.address("A.") == first != placeholders.address("b")
     assert placeholders.name(f"::ffff:{first}") == "a"
-    assert placeholders.name("240.0.0.77") is None
+    assert placeholders.name("235.0.0.77") is None
     assert is_literal("::1")
     assert not is_literal("a")
 

@@ -34,6 +34,8 @@ def borrow(path: str, patterns: str) -> None:
     borrowed = borrowing.Borrowed(path, pair)
     engine = engine_module.Engine(hosts.Placeholders(), hosts.is_literal, bool, pair, borrowing.errno_of, late)
     engine.add(engine_module.Route(hosts.Hosts(patterns.split(",")), borrowed))
+    for module, client in load("c_clients").C_CLIENTS.items():
+        late.watch(module, lambda _, client=client: borrowed.has_loaded(client))
     try:
         borrowed.hello()
     except OSError as error:

@@ -5,24 +5,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tunnel.command_line import CommandAdder
+from tunnel.command_line import CommandAdder, tell
 from tunnel.exit_codes import USAGE
-from tunnel_client.cli.bypasses import Bypasses, Noticing
+from tunnel_client.borrowed.hosts import Hosts
+from tunnel_client.cli.bypasses import Bypasses, Noticing, program_name
 from tunnel_client.cli.options import add_relay_options, relay_settings
+from tunnel_client.cli.run_summary import RunSummary
 from tunnel_client.errors import UsageError
 
 __all__ = ["add"]
 
 _SITE = Path(__file__).parents[2] / "borrowed" / "site"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-_NO_PYTHON = (
-    "tunnel: {command} started no Python process that could use the tunnel, so its connections bypassed the tunnel "
-    "({command} is not a Python program, or Python ran with -I, -E or -S): for such programs use `tunnel forward`, or "
-    "`tunnel proxy 1080` and HTTPS_PROXY=http://127.0.0.1:1080"
+_LOADED = (
+    "tunnel: {program} (process {pid}) has loaded {client}, which connects in C and so bypasses the tunnel{unless}: "
+    "let it connect to a port of `tunnel forward` instead"
 )
 
 
@@ -43,13 +44,19 @@ def add(commands: CommandAdder) -> None:
         "host except this machine)",
     )
     parser.add_argument(
+        "--quiet",
+        "-q",
+        action="store_true",
+        help="do not say how many connections used the tunnel, nor which bypassed it: for scripts that read the "
+        "standard error of the command",
+    )
+    parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run, with its arguments"
     )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from tunnel_client.borrowed.hosts import Hosts
     from tunnel_client.sockets.lender import Lender
     from tunnel_client.sockets.runtime import Runtime
 
@@ -58,14 +65,38 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("no command is given: write tunnel run -- CMD ...")
     hosts = Hosts(arguments.hosts or ["*"])
     runtime = Runtime(relay_settings(arguments))
-    with Lender(runtime, os.path.basename(command[0])) as lender:
-        code, has_noticed = _wait_for(
-            command, environment(lender.path, hosts.patterns), lambda pid: Bypasses(pid, lambda: lender.greeted, hosts)
-        )
-        if not lender.greeted and not has_noticed and code != USAGE:
-            print(_NO_PYTHON.format(command=command[0]), file=sys.stderr)
+    summary = RunSummary(os.path.basename(command[0]), hosts.patterns)
+    clients = _Clients(summary, hosts, tells=not arguments.quiet)
+    with Lender(runtime, summary.command, clients.loaded) as lender:
+        process = _start(command, environment(lender.path, hosts.patterns))
+        if process is None:
+            code = USAGE
+        else:
+            noticing = Noticing(Bypasses(process.pid, lambda: lender.greeted, hosts), tells=not arguments.quiet)
+            with _signals_for(process), noticing:
+                code = process.wait()
+            summary.opened, summary.failed, summary.has_python = lender.opened, lender.failed, bool(lender.greeted)
+            summary.certain, summary.possible, summary.first = noticing.certain, noticing.possible, noticing.first
+            if not arguments.quiet:
+                tell(str(summary))
     runtime.close()
-    return code
+    return 128 - code if code < 0 else code
+
+
+class _Clients:
+    """Says once of each client in C that it bypasses the tunnel, and adds it to the summary."""
+
+    def __init__(self, summary: RunSummary, hosts: Hosts, *, tells: bool) -> None:
+        self._summary = summary
+        self._unless = "" if hosts.patterns == ["*"] else " if it connects to one of your --hosts"
+        self._tells = tells
+
+    def loaded(self, client: str, pid: int) -> None:
+        if client in self._summary.clients:
+            return
+        self._summary.clients.append(client)
+        if self._tells:
+            tell(_LOADED.format(program=program_name(pid), pid=pid, client=client, unless=self._unless))
 
 
 def environment(path: str, patterns: list[str]) -> dict[str, str]:
@@ -86,18 +117,13 @@ def environment(path: str, patterns: list[str]) -> dict[str, str]:
     return made
 
 
-def _wait_for(
-    command: list[str], variables: dict[str, str], make_bypasses: Callable[[int], Bypasses]
-) -> tuple[int, bool]:
-    """Run the command to its end. Return its exit code, and whether a connection was seen to bypass the tunnel."""
+def _start(command: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes] | None:
+    """Start the command. If that is impossible, say why, and return None."""
     try:
-        process = subprocess.Popen(command, env=variables)
+        return subprocess.Popen(command, env=variables)
     except OSError as error:
         print(f"tunnel: {command[0]}: {error.strerror}: check the command", file=sys.stderr)
-        return USAGE, False
-    with _signals_for(process), Noticing(make_bypasses(process.pid)) as noticing:
-        code = process.wait()
-    return 128 - code if code < 0 else code, noticing.has_noticed
+        return None
 
 
 @contextmanager

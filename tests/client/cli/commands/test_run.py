@@ -7,7 +7,6 @@ import http.server
 import json
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,13 +16,14 @@ import pytest
 import structlog
 
 from loadtests.harness.tree import python_path
+from tests.client.cli.commands.run_rig import run
 from tests.client.sockets.test_patching import Hello
 from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, beside, relay_thread
 from tests.encryption.rig import another_key, key
 from tests.support.certificates import TLS
 from tests.support.imports import imported_names
 from tunnel.encryption.known_peers import KnownPeers
-from tunnel.exit_codes import NOT_AUTHENTICATED, OK, USAGE
+from tunnel.exit_codes import NOT_AUTHENTICATED, USAGE
 from tunnel_client.borrowed import pair
 from tunnel_client.borrowed.borrower import Borrowed
 from tunnel_client.cli.commands.run import environment
@@ -50,27 +50,10 @@ def port() -> Iterator[int]:
         thread.join(DEADLINE_S)
 
 
-def run(
-    relay: RelayThread, *command: str, hosts: str = "*.internal", expected: int = OK, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Run `tunnel run -- command`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tunnel_client", "run", "--hosts", hosts, "--", *command],
-        capture_output=True,
-        text=True,
-        env={**relay.environment, "PYTHONPATH": "", **variables},
-        cwd=ROOT.parent,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == expected, done.stderr
-    return done
-
-
 def test_a_program_that_knows_nothing_of_the_tunnel_is_led_through_it(relay: RelayThread, port: int) -> None:
     done = run(relay, sys.executable, FETCH, f"http://db.internal:{port}/")
     assert done.stdout.startswith("status 200\n")
-    assert done.stderr == ""
+    assert done.stderr == "tunnel: 1 connection went through the tunnel, none was seen to bypass it\n"
 
 
 def test_a_program_is_led_through_encrypted_streams(port: int, tmp_path: Path) -> None:
@@ -96,7 +79,7 @@ sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
 def test_a_python_without_our_packages_and_its_subprocesses_use_the_tunnel(relay: RelayThread, port: int) -> None:
     done = run(relay, BARE, "-c", WITHOUT, FETCH, f"http://db.internal:{port}/")
     assert done.stdout.startswith("[]\nstatus 200\n")
-    assert done.stderr == ""
+    assert done.stderr == "tunnel: 1 connection went through the tunnel, none was seen to bypass it\n"
 
 
 LOOPS = """
@@ -204,7 +187,7 @@ PermissionError
 True 0
 True 106
 db.internal
-240. ('db.internal', '80')
+235. ('db.internal', '80')
 only TCP goes through the tunnel, not UDP to db.internal
 """
 
@@ -215,7 +198,7 @@ def test_a_program_with_eventlet_is_led(relay: RelayThread, port: int, dns: str)
     command = [sys.executable, "-W", "ignore", "-c", EVENTLET, str(port)]
     done = run(relay, *command, hosts="*.internal,10.0.0.0/8", EVENTLET_NO_GREENDNS=dns)
     assert done.stdout == OVER_EVENTLET
-    assert done.stderr == ""
+    assert len(done.stderr.splitlines()) == 1  # how many connections went through the tunnel
 
 
 EVENTLET_TLS = """
@@ -251,46 +234,6 @@ def test_tls_works_under_eventlet(relay: RelayThread) -> None:
         port = str(listener.getsockname()[1])
         done = run(relay, sys.executable, "-W", "ignore", "-c", EVENTLET_TLS, port, str(TLS / "ca.pem"))
     assert done.stdout == "b'hello'\n" * 4
-
-
-PLAIN = "from socket import create_connection as connect"
-INNER = """
-import _socket
-def connect(address):
-    sock = _socket.socket()
-    sock.connect(address)
-    return sock"""
-STAY = """
-import sys
-while connect(("127.0.0.1", int(sys.argv[1]))).recv(1): pass"""
-PARENT = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-I', '-c', sys.argv[2], sys.argv[1]]))"
-PAST = {
-    "a program without the hook": ["-I", "-c", PLAIN + STAY],
-    "a C extension": ["-W", "ignore", "-c", INNER + STAY],
-    "a child of a program that the hook sees": ["-c", PARENT],
-}
-
-
-@pytest.mark.parametrize("words", PAST.values(), ids=PAST)
-def test_a_connection_that_bypasses_the_tunnel_is_noticed_once(relay: RelayThread, words: list[str]) -> None:
-    """The program waits on its first connection until the notice has come. Then it opens a second one."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
-        program = [sys.executable, *words, port, PLAIN + STAY]  # the last word is the program of a child
-        command = [sys.executable, "-m", "tunnel_client", "run", "--hosts", "127.0.0.1", "--", *program]
-        environment = {**relay.environment, "PYTHONPATH": ""}
-        with subprocess.Popen(command, env=environment, cwd=ROOT.parent, stderr=subprocess.PIPE, text=True) as running:
-            first, _ = listener.accept()
-            assert running.stderr is not None
-            notice = running.stderr.readline()
-            first.sendall(b"x")  # the program goes on with another connection
-            second, _ = listener.accept()
-            second.close()
-            rest = running.stderr.read()
-        first.close()
-    assert f"connects to 127.0.0.1:{port} and bypasses the tunnel: `tunnel run` redirects only" in notice
-    assert "HTTPS_PROXY=http://127.0.0.1:1080" in notice
-    assert (rest, running.returncode) == ("", OK)
 
 
 ERRORS = """
@@ -355,11 +298,6 @@ def test_an_existing_sitecustomize_still_runs(relay: RelayThread, port: int, tmp
 )
 def test_the_exit_code_is_that_of_the_command(relay: RelayThread, code: str, expected: int) -> None:
     run(relay, sys.executable, "-c", code, expected=expected)
-
-
-@pytest.mark.parametrize("command", [["sh", "-c", "exit 3"], [sys.executable, "-I", "-c", "raise SystemExit(3)"]])
-def test_a_warning_names_commands_that_bypassed_the_tunnel(relay: RelayThread, command: list[str]) -> None:
-    assert "its connections bypassed the tunnel" in run(relay, *command, expected=3).stderr
 
 
 def test_a_command_that_does_not_exist_is_a_usage_error(relay: RelayThread) -> None:
