@@ -3,8 +3,9 @@
 This file needs only the standard library and Python 3.8, because `site/sitecustomize.py` loads it by its path.
 
 The two talk over a Unix socket in lines of JSON. Each request below has a connection of its own. A program that
-will use the tunnel sends {"hello": its process id}, which is not answered. One that has loaded a client in C sends
-{"loaded": the client's name, "process": its id}, which is answered with {}. To open a connection:
+will use the tunnel sends {"hello": its process id}; one that has loaded a client in C sends {"loaded": the client's
+name, "process": its id}. Both are answered with {}, so that `tunnel run` knows it even if the program ends at once. To
+open a connection:
 
 1. The program sends {"open": [host, port], "timeout": seconds or null}.
 2. `tunnel run` answers {"port": a loopback port}.
@@ -37,13 +38,16 @@ class Borrowed:
 
     def hello(self) -> None:
         """Announce that this process will use the tunnel."""
-        with self._ask({"hello": os.getpid()}):
-            pass
+        self._tell({"hello": os.getpid()})
 
     def has_loaded(self, client: str) -> None:
         """Tell that this process has loaded a client whose connections do not use the tunnel."""
-        with suppress(OSError), self._ask({"loaded": client, "process": os.getpid()}, GRACE_S) as lines:
-            lines.read()  # so that `tunnel run` knows it before this process connects, and ends
+        with suppress(OSError):
+            self._tell({"loaded": client, "process": os.getpid()})
+
+    def _tell(self, news: dict[str, Any]) -> None:
+        with self._ask(news, GRACE_S) as lines, suppress(_Stuck):
+            lines.read()
 
     def connect(self, sock: socket.socket, host: str, port: int, timeout: float | None) -> None:
         """Connect this socket, and wait until it is connected."""

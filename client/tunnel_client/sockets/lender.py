@@ -79,11 +79,12 @@ class Lender:
             question = await _read(reader)
             if "open" in question:
                 await self._lend(reader, writer, question)
-            elif "loaded" in question:
+                return
+            if "loaded" in question:
                 self._loaded(str(question["loaded"]), int(question["process"]))
-                _write(writer, {})
             else:
                 self.greeted.add(int(question["hello"]))
+            _write(writer, {})
 
     async def _lend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: dict[str, Any]) -> None:
         host, port = question["open"]
