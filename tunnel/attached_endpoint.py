@@ -414,7 +414,7 @@ class AttachedEndpoint:
 
     def _refused(self, event: AttachRefused) -> None:
         """Record the relay's final refusal, and end every connection and server with it."""
-        self._refusal = refusal_error(event)
+        self._refusal = refusal_error(event, self._driver.relay if self._driver is not None else "the relay")
         self._trouble = str(self._refusal)
         self.listeners.absent(self._trouble)
         if not self._attached.done():

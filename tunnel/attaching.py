@@ -48,7 +48,7 @@ def attach(
     lanes: LaneConfig | None = None,
     links: int = 1,
     pull_interval: float = 0.0,
-    await_login: bool | None = None,
+    wait: bool | None = None,
     trace: TraceSink | None = None,
     insecure_http: bool = False,
     headers: Mapping[str, str] | None = None,
@@ -85,8 +85,10 @@ def attach(
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
     seconds without an answer after which a connection is lost. `rate`: the bytes per second, such as "20 MiB/s", that
     all connections together may move in each direction; they share it fairly, and bytes that exceed it wait.
-    `await_login`: if a login page of the network answers before a relay ever has, keep trying for `attach_timeout`
-    seconds (True) or raise UnreachableError at once (False). By default, only a redirect raises it at once.
+    `wait`: before a relay has ever answered, keep trying for `attach_timeout` seconds whatever else answers, such as a
+    login page (True); or raise UnreachableError at once after a definite answer, such as a page or a 404 (7.9 of the
+    protocol), or when a proxy refuses the connection, and after 5 s if the host cannot be reached or resolved (False).
+    By default, of these only a redirect raises it. Wrong credentials and certificates raise an error in any case.
 
     `encryption`: "auto" encrypts a stream if the exit or service supports it, "require" opens and accepts only
     encrypted streams, "off" encrypts none. `peer_key`: the fingerprint of the key that the other end must have, or
@@ -97,7 +99,7 @@ def attach(
     urls = _require_known(carrier, links, url)
     how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
     how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
-    lane_options = (lanes, pull_interval, await_login, carrier == "stream")
+    lane_options = (lanes, pull_interval, wait, carrier == "stream")
     encrypting, kept = (encryption, urls[0], peer_key, known_peers, key), (name, attach_timeout, linger, trace, rate)
     ways = (carrier, urls, how, name, links, road_memory)
     make = partial(_make, ways, lane_options, encrypting, kept, user_timeout, exit_handler)
@@ -138,7 +140,7 @@ def _must_not_wait() -> bool:
     return True
 
 
-def _lane_config(lanes: LaneConfig | None, pull_interval: float, await_login: bool | None, eager: bool) -> LaneConfig:
+def _lane_config(lanes: LaneConfig | None, pull_interval: float, wait: bool | None, eager: bool) -> LaneConfig:
     from tunnel.exchange import LaneConfig
 
     found = lanes or LaneConfig()
@@ -146,7 +148,7 @@ def _lane_config(lanes: LaneConfig | None, pull_interval: float, await_login: bo
         found = replace(found, stream_after_us=0)
     if pull_interval:
         found = replace(found, pull_interval_us=pull_interval_us(pull_interval))
-    return found if await_login is None else replace(found, await_login=await_login)
+    return found if wait is None else replace(found, wait=wait)
 
 
 def _require_known(carrier: str, links: int, url: str | Sequence[str]) -> list[str]:

@@ -117,8 +117,9 @@ def exit_code_of(
     usage_errors: tuple[type[Exception], ...] = (),
     *,
     has_details: bool = False,
+    reword: Callable[[str], str] = str,
 ) -> int:
-    """Run a command and return its exit code; print an error as one line on standard error.
+    """Run a command and return its exit code; print an error, after `reword`, as one line on standard error.
 
     An error that no code expected is a defect, or a fault of this machine. Its traceback is printed only if
     `has_details` is set, that is, under `--log debug`.
@@ -128,10 +129,10 @@ def exit_code_of(
     try:
         return run()
     except usage_errors as error:
-        tell(f"{program}: {error}")
+        tell(f"{program}: {reword(str(error))}")
         return USAGE
     except TunnelError as error:
-        tell(f"{program}: {error}")
+        tell(f"{program}: {reword(str(error))}")
         return int(getattr(error, "exit_code", INTERNAL))
     except BrokenPipeError:
         return INTERNAL

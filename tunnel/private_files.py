@@ -7,6 +7,7 @@ has the sticky bit, as /tmp has.
 
 import contextlib
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,7 +102,9 @@ def require_trusted(path: Path) -> None:
     with contextlib.suppress(OSError):
         found, folder = path.stat(), path.resolve().parent
         if found.st_mode & stat.S_IWOTH:
-            raise ValueError(f"every user of this machine can change {path}: check it, and run `chmod o-w {path}`")
+            raise ValueError(
+                f"every user of this machine can change {path}: check it, and run `chmod o-w {shlex.quote(str(path))}`"
+            )
         if found.st_uid not in (os.geteuid(), 0, folder.stat().st_uid) and folder.stat().st_mode & stat.S_IWOTH:
             raise ValueError(f"{path} belongs to another user, and every user can create files in {folder}: check it")
         _check_parents(path)
@@ -125,7 +128,9 @@ def _check_secret(path: Path, found: os.stat_result, if_seen: str) -> None:
     # for TLS keys: Debian's group ssl-cert, or the group of a volume with secrets.
     forbidden = 0o037 if found.st_uid == 0 and os.geteuid() != 0 else 0o077
     if stat.S_ISREG(found.st_mode) and mode & forbidden:
-        raise ValueError(f"{path} is open to other users (mode {mode:04o}): run `chmod 600 {path}`, and {if_seen}")
+        raise ValueError(
+            f"{path} is open to other users (mode {mode:04o}): run `chmod 600 {shlex.quote(str(path))}`, and {if_seen}"
+        )
     if found.st_uid not in (os.geteuid(), 0):
         raise ValueError(f"{path} belongs to another user: use a file of your own")
     _check_parents(path)
@@ -138,7 +143,7 @@ def _check_parents(path: Path) -> None:
             if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
                 raise ValueError(
                     f"every user of this machine can replace {path}, because {above} is open to all: run "
-                    f"`chmod o-w {above}`, and check what is in it"
+                    f"`chmod o-w {shlex.quote(str(above))}`, and check what is in it"
                 )
 
 

@@ -11,8 +11,8 @@ _PROXY_AUTH_REQUIRED = 407
 _UNAUTHORISED = 401
 
 
-def refusal_error(event: AttachRefused) -> TunnelError:
-    """Return the error, which says what to do next."""
+def refusal_error(event: AttachRefused, where: str) -> TunnelError:
+    """Return the error, which says what answered at `where`, and what to do next."""
     if event.status == _PROXY_AUTH_REQUIRED:
         return ProxyPasswordError(event.text)  # its text already says what to do
     if event.status == _UNAUTHORISED or event.code == StatusCode.NOT_AUTHORISED:
@@ -21,8 +21,9 @@ def refusal_error(event: AttachRefused) -> TunnelError:
         return DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy in front of it")
     if event.is_page:
         return UnreachableError(
-            f"{event.text}: sign in there and try again, or give --wait SECONDS to wait until it is gone"
+            f"{where}: {event.text}: sign in there and try again, or give --wait SECONDS to wait until it is gone"
         )
     if event.status:
-        return UnreachableError(f"{event.text}: check that the URL belongs to a tunnel relay")
+        advice = "check that the URL belongs to a tunnel relay, or give --wait SECONDS if one will answer there later"
+        return UnreachableError(f"{where}: {event.text}: {advice}")
     return UnreachableError(event.text)  # the lanes found this out themselves, and say what to do

@@ -64,7 +64,7 @@ def read_login() -> Login | None:
     try:
         return msgspec.json.decode(text, type=Login)
     except msgspec.DecodeError as error:
-        raise UsageError(f"{path} is damaged ({error}): log in again with `tunnel login`") from None
+        raise UsageError(f"{path} is damaged ({error}): log in again with `tunnel login URL`") from None
 
 
 def login_for(url: str, *, has_token: bool) -> Login:

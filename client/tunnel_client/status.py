@@ -13,6 +13,7 @@ import socket
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,6 +36,7 @@ __all__ = [
     "status_directory",
 ]
 
+_ASKED_AT_ONCE = 32
 ANSWER_S = 2.0  # how long to wait for the report of a client
 _REPORT_BYTES_MAX = 64 << 20
 _SUFFIX = ".sock"
@@ -146,7 +148,8 @@ def running_clients() -> list[ClientReport]:
     except OSError as error:
         text = f"{directory} cannot be read: {error.strerror}: set XDG_RUNTIME_DIR to a directory of yours, or unset it"
         raise UsageError(text) from None
-    reports = [report for path in paths for report in _ask(path)]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as workers:  # a client that does not answer holds up no other
+        reports = [report for found in workers.map(lambda path: list(_ask(path)), paths) for report in found]
     return sorted(reports, key=lambda report: (report.pid, report.command))
 
 

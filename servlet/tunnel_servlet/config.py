@@ -5,6 +5,7 @@ An error in a file names the file, the key if there is one, and what to do.
 
 import difflib
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -277,7 +278,9 @@ def require_safe(config: RelayConfig, file: str, *, needs_tokens: bool = True) -
                 raise ConfigError(f"--open: other machines can reach {address}: listen only on 127.0.0.1 or [::1]")
         return
     if needs_tokens and not len(config.tokens):
-        raise ConfigError(f"{config.tokens_file}: no user has a token: run `tunnel-relay user add NAME -c {file}`")
+        raise ConfigError(
+            f"{config.tokens_file}: no user has a token: run `tunnel-relay user add NAME -c {shlex.quote(file)}`"
+        )
     if config.grants.is_empty:
         raise ConfigError(f'{file}: no rule allows anything: add connect = ["HOST:PORT"] under [users.NAME]')
 
@@ -290,9 +293,9 @@ def require_users(config: RelayConfig) -> None:
     if config.is_open or len(config.tokens) or config.tokens.revoked:
         return
     raise ConfigError(
-        f"{config.tokens_file}: the file is missing, or lists no user: restore it, or run `tunnel-relay user add NAME`"
-        "; if no user shall have a token, run `tunnel-relay user revoke NAME` for each user: the file then still names "
-        "the last one, with tokens = [], and the relay accepts it"
+        f"{config.tokens_file}: the file is missing, or lists no user: restore it, or run `tunnel-relay user add NAME "
+        "-c FILE`; if no user shall have a token, run `tunnel-relay user revoke NAME -c FILE` for each user: the file "
+        "then still names the last one, with tokens = [], and the relay accepts it"
     )
 
 

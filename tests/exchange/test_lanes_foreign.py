@@ -177,8 +177,8 @@ PAGE = Fate(status=200, body=b"<html><title>sign in</title>")
 
 
 @pytest.mark.parametrize("fate", [Fate(status=302), PAGE], ids=["redirect", "page"])
-def test_a_login_page_before_the_first_attach_is_final_without_await_login(fate: Fate) -> None:
-    loop = Loop(replace(STEADY, await_login=False), lambda request, now: fate)
+def test_a_login_page_before_the_first_attach_is_final_without_wait(fate: Fate) -> None:
+    loop = Loop(replace(STEADY, wait=False), lambda request, now: fate)
     loop.run(60 * SECOND)
     (refused,) = loop.told(AttachRefused)
     assert isinstance(refused, AttachRefused)
@@ -187,7 +187,7 @@ def test_a_login_page_before_the_first_attach_is_final_without_await_login(fate:
     def until_signed_in(request: Request, now: int) -> Fate:
         return fate if now < 20 * SECOND else Fate()
 
-    loop = Loop(replace(STEADY, await_login=True), until_signed_in)
+    loop = Loop(replace(STEADY, wait=True), until_signed_in)
     loop.run(60 * SECOND)
     assert loop.told(AttachRefused) == []
     assert len(loop.told(AttachedEvent)) == 1
@@ -197,7 +197,57 @@ def test_a_login_page_before_the_first_attach_is_final_without_await_login(fate:
 
 
 @pytest.mark.parametrize("fate", [Fate(status=403), Fate(status=407), Fate(status=401)], ids=str)
-def test_refusals_are_final_even_with_await_login(fate: Fate) -> None:
-    loop = Loop(replace(STEADY, await_login=True), lambda request, now: fate)
+def test_refusals_are_final_even_with_wait(fate: Fate) -> None:
+    loop = Loop(replace(STEADY, wait=True), lambda request, now: fate)
     loop.run(60 * SECOND)
     assert len(loop.told(AttachRefused)) == 1
+
+
+DEFINITE = [200, 204, 301, 302, 400, 401, 403, 404, 405, 406, 410, 421, 451, 501, 505, 511]
+PASSING = [408, 413, 425, 429, 500, 502, 503, 504, 520, 530]
+
+
+@pytest.mark.parametrize("status", DEFINITE)
+def test_a_definite_answer_before_the_first_attach_is_final_without_wait(status: int) -> None:
+    loop = Loop(replace(STEADY, wait=False), lambda request, now: Fate(status=status))
+    loop.run(60 * SECOND)
+    (refused,) = loop.told(AttachRefused)
+    assert isinstance(refused, AttachRefused)
+    assert (refused.status, refused.code) == (status, 0)
+    assert [request.as_form for _, request in loop.requests] == [False, True]
+
+
+@pytest.mark.parametrize("status", PASSING)
+def test_an_answer_that_may_pass_is_a_failure_without_wait(status: int) -> None:
+    loop = Loop(replace(STEADY, wait=False), lambda request, now: Fate(status=status) if now < 5 * SECOND else Fate())
+    loop.run(40 * SECOND)
+    assert loop.told(AttachRefused) == []
+    assert len(loop.told(AttachedEvent)) == 1
+
+
+@pytest.mark.parametrize("status", [200, 404, 405, 410, 501])
+@pytest.mark.parametrize("wait", [None, True])
+def test_with_wait_and_by_default_a_definite_answer_is_a_failure(status: int, wait: bool | None) -> None:
+    loop = Loop(replace(STEADY, wait=wait), lambda request, now: Fate(status=status) if now < 5 * SECOND else Fate())
+    loop.run(40 * SECOND)
+    assert loop.told(AttachRefused) == []
+    assert len(loop.told(AttachedEvent)) == 1
+
+
+@pytest.mark.parametrize("status", [200, 404, 501])
+def test_one_definite_answer_alone_is_not_final(status: int) -> None:
+    """A single page may be an accident of a proxy that is being configured; the other format is tried at once."""
+    loop = Loop(replace(STEADY, wait=False), lambda request, now: Fate() if request.as_form else Fate(status=status))
+    loop.run(10 * SECOND)
+    assert len(loop.told(AttachedEvent)) == 1
+
+
+@pytest.mark.parametrize("status", [200, 302, 404, 501])
+def test_after_the_first_attach_nothing_is_final_without_wait(status: int) -> None:
+    loop = Loop(replace(STEADY, wait=False))
+    loop.run(SECOND)
+    loop.relay.restart()
+    loop.fate = lambda request, now: Fate(status=status) if now < 10 * SECOND else Fate()
+    loop.run(40 * SECOND)
+    assert loop.told(AttachRefused) == []
+    assert len(loop.told(AttachedEvent)) == 2

@@ -4,6 +4,8 @@ Failures of TLS are divided into kinds that need different advice. All of them, 
 repeat would end in the same way.
 """
 
+import errno
+import re
 import ssl
 from collections.abc import Iterator
 
@@ -11,8 +13,9 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-__all__ = ["Failure", "describe_failure", "explain", "is_cut", "is_final"]
+__all__ = ["Failure", "describe_failure", "explain", "is_cut", "is_final", "is_refused"]
 
+_NUMBERS = re.compile(r"\[Errno (\d+)\]")
 _EXPIRED, _NOT_YET = 10, 9  # the numbers of OpenSSL's X509_V_ERR_...
 _WRONG_NAMES = frozenset({62, 63, 64})
 _UNKNOWN_ISSUERS = frozenset({2, 18, 19, 20, 21})
@@ -71,7 +74,7 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
         case aiohttp.ClientConnectorDNSError():
             return Failure("name", f"the name {error.host} cannot be resolved ({_reason(error.os_error)})")
         case aiohttp.ClientConnectorError():
-            kind = "refused" if isinstance(error.os_error, ConnectionRefusedError) else "other"
+            kind = "refused" if is_refused(error.os_error) else "other"
             return Failure(kind, _reason(error.os_error))
         case TimeoutError():
             return Failure("timeout", "no answer in time")
@@ -96,6 +99,14 @@ def describe_failure(error: BaseException, base: URL, *, is_first: bool = False)
 def is_final(error: BaseException, base: URL) -> bool:
     """Whether trying again is of no use until the user changes something: a wrong certificate, URL or version."""
     return explain(error, base).kind in _FINAL
+
+
+def is_refused(error: OSError) -> bool:
+    """Whether the host refused the connection, at each of its addresses: of several, the text quotes the errors."""
+    if isinstance(error, ConnectionRefusedError):
+        return True
+    numbers = _NUMBERS.findall(str(error))
+    return bool(numbers) and set(numbers) == {str(errno.ECONNREFUSED)}
 
 
 def is_cut(error: BaseException) -> bool:
@@ -173,6 +184,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, ConnectionRefusedError):
+    if is_refused(error):
         return "the connection was refused"
     return error.strerror or str(error) or type(error).__name__

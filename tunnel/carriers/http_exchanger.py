@@ -12,7 +12,8 @@ from tunnel.carriers.connections import PAUSE_S, Connection, Connections
 from tunnel.carriers.dial_secrets import DialSecrets
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.exchanging import Outcomes
-from tunnel.carriers.failures import describe_failure, is_cut, is_final
+from tunnel.carriers.failures import is_cut
+from tunnel.carriers.patience import Patience
 from tunnel.exchange import Request
 from tunnel.tasks import KeptTasks
 from tunnel.wire import MAGIC, Buffer, wrap_form
@@ -31,12 +32,12 @@ _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the ans
 class HttpExchanger:
     """Sends each request in a task of its own. Connections are reused while `Reuse` allows it, except for a repeat."""
 
-    def __init__(self, dialing: Dialing, answer_bytes_max: int) -> None:
+    def __init__(self, dialing: Dialing, answer_bytes_max: int, *, wait: bool | None = None) -> None:
         self.description = f"poll {dialing.description}"
         self._dialing = dialing
         self._url = dialing.url("exchange")
         self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
-        self._has_answer = False
+        self._patience = Patience(dialing.base, wait=wait)
         self._waiting: deque[Request] = deque()  # requests that wait for a connection
         self._moves: dict[int, int] = {}  # by request id: how often a waiting request was moved
         self._sent: dict[int, _Sent] = {}  # by request id
@@ -127,12 +128,11 @@ class HttpExchanger:
             status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
         except Exception as error:
             status, body, wait_us = 0, b"", 0
-            base = self._dialing.base
-            failure, final = describe_failure(error, base, is_first=not self._has_answer), is_final(error, base)
+            failure, final = self._patience.failed(error, asyncio.get_running_loop().time())
             if is_cut(error) and not sent.is_streamed:
                 self._connections.died(connection, asyncio.get_running_loop().time())
         else:
-            self._has_answer = True
+            self._patience.answered()
             if sent.is_streamed:
                 if self._sent.pop(request.id, None) is not None:
                     self._release(sent)

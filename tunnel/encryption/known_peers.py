@@ -176,7 +176,7 @@ class KnownPeers:
         content = "".join(f"{line}\n" for line in lines).encode()
         if len(content) > _FILE_BYTES_MAX:
             raise ValueError(
-                f"{self.path} would become too long: remove peers that you do not use, `tunnel peers forget`"
+                f"{self.path} would become too long: remove peers that you do not use, `tunnel peers forget PEER`"
             )
         try:
             write_private(self.path, content)

@@ -49,9 +49,10 @@ class LaneConfig:
     that ends sooner never pays for the try."""
     pull_interval_us: int = 0
     """Send a pull at this interval, without a hold. With 0, pulls are sent continuously."""
-    await_login: bool | None = None
-    """Before the first attach, repeat after a redirect or an HTML page of an intermediary, such as a login page. If
-    false, either is final. If None, redirects are final and pages are failures like any other (7.9)."""
+    wait: bool | None = None
+    """What a definite answer of an intermediary means before the first attach (7.9). If true, login pages are failures
+    like any other, too. If false, each definite answer is final, and so is a relay or a proxy where nothing listens. If
+    None, only refusals and redirects are final."""
     packet_bytes_max: int = PACKET_SIZE_MAX
     """Largest packet that is assembled from pieces."""
 

@@ -28,7 +28,7 @@ class Refusals:
     """Decides what follows from the failures of exchanges. It learns the sizes that pass."""
 
     def __init__(self, config: LaneConfig, path: PathModel, registration: Registration) -> None:
-        self._await_login = config.await_login
+        self._wait = config.wait
         self._path = path
         self._registration = registration
         self._lowered_us = -1
@@ -41,8 +41,10 @@ class Refusals:
         """Return what a response that is neither ANSWER nor ATTACHED means for its exchange: FATAL, STALE, UNKNOWN,
         REPEAT, or FOREIGN or TOO_LARGE if the batch is to be given up."""
         was_attached = self._registration.was_attached
-        if outcome.is_page and self._await_login is not None and not was_attached:
-            outcome.verdict = Verdict.REPEAT if self._await_login else Verdict.FOREIGN
+        if not was_attached and outcome.is_definite and self._wait is False:
+            outcome.verdict = Verdict.FOREIGN
+        elif not was_attached and outcome.is_page and self._wait:
+            outcome.verdict = Verdict.REPEAT
         if outcome.too_many is not None and was_attached:
             self._path.pace.refused(flight.attempt(request_id).sent_us, now, surely=outcome.too_many)
             self._path.held.refused(now)

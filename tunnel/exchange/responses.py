@@ -60,6 +60,10 @@ _BY_STATUS: dict[int, Verdict] = {
 }
 
 
+# Statuses of intermediaries that may be different after a while. Every other status, such as 404, is definite. (407 is
+# final in any case, and 413 concerns a body.)
+_PASSING = frozenset({407, 408, 413, 425, 429})
+_DEFINITE_FAILURES = frozenset({501, 505, 511})  # of the 5xx
 _NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these say nothing about the format of the body (7.19)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})<", re.IGNORECASE)
@@ -100,6 +104,7 @@ class Outcome(msgspec.Struct):
     too_many: bool | None = None
     """An intermediary refused because of the number of requests: surely (True) or perhaps (False); None: it did not."""
     is_page: bool = False  # a redirect of an intermediary, or its HTML page in place of an answer, such as a login page
+    is_definite: bool = False  # an intermediary's answer that a repeat would hardly change
 
     def refusal(self, status: int) -> AttachRefused:
         """Return the event for a response, with this status, that refuses the attachment for good."""
@@ -128,12 +133,13 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
             )
     verdict = _BY_STATUS.get(status, Verdict.REPEAT)
     size = _ADVICE_BYTES if status == 407 else _QUOTE_BYTES
-    is_page = False
+    is_page, is_definite = False, _is_definite(status)
     if message is EnvelopeError.NOT_OURS:
         is_page = status in _REDIRECTS or (status in (200, 511) and _HTML.match(bytes(body[:_HEAD_BYTES])) is not None)
         quoted = _quote(body, size)
         text = f"HTTP {status}, but not from a relay{_explained(status, quoted)}: {quoted}"
     elif isinstance(message, EnvelopeError):
+        is_definite = False
         text = f"HTTP {status}, but the answer arrived damaged ({message.value})"
     else:
         text = f"HTTP {status}, but the answer is our own request, which a proxy or another server sent back"
@@ -148,7 +154,12 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
         may_be_form=may_be_form,
         too_many=too_many,
         is_page=is_page,
+        is_definite=is_definite,
     )
+
+
+def _is_definite(status: int) -> bool:
+    return status in _DEFINITE_FAILURES if status >= 500 else status not in _PASSING
 
 
 def _explained(status: int, quoted: str) -> str:

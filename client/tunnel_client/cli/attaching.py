@@ -6,16 +6,41 @@ import argparse
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeAlias
 
 import tunnel
-from tunnel.command_line import tell
+from tunnel.command_line import shows_people, tell
 from tunnel_client.settings import RelaySettings
 
-__all__ = ["add_wait_option", "attached", "make_attachment", "told_of_waiting"]
+__all__ = [
+    "QUIET_S",
+    "WAITING",
+    "Look",
+    "Say",
+    "add_wait_option",
+    "attached",
+    "going_on",
+    "look_at",
+    "make_attachment",
+    "say_or_log",
+    "say_to_people",
+    "told_of_waiting",
+]
 
+Look: TypeAlias = Callable[[], tuple[str, str]]
+"""Returns who is asked, and why there is no answer; the second is empty if that is not known. It may raise RuntimeError
+while nobody is asked."""
+Say: TypeAlias = Callable[[str, str], None]
+"""Says one line: the name of an event, and a text."""
+
+QUIET_S = 2.0  # a command that is used in scripts, and is answered within this time, says nothing
+WAITING = "waiting"
+_ENDS = " (Ctrl-C ends)"
 _FOREVER = "forever"
+_SILENT_S = 5.0  # time without a line until the next one; the time doubles, up to the maximum
+_SILENT_S_MAX = 60.0
 _LOOK_S = 0.1  # interval of the checks whether there is something to say
 
 
@@ -27,9 +52,11 @@ def add_wait_option(parser: argparse.ArgumentParser, default_s: float) -> None:
         nargs="?",
         const=math.inf,
         metavar="S|forever",
-        help="at the start, keep trying to reach the relay for S seconds, or forever, even while a login page answers "
-        f"in its place. Without this option: {default_s:g} s, and a login page is an error at once. --wait without a "
-        "value means forever; another option or the end of the line must then follow it",
+        help="at the start, keep trying to reach the relay for S seconds, or forever, even while something else "
+        f"answers in its place, such as a login page. Without this option: for {default_s:g} s, but a definite answer "
+        "of something else, or a proxy that refuses the connection, is an error at once, and so is, after 5 s, a host "
+        "that cannot be reached. --wait without a value means forever; another option or the end of the line must then "
+        "follow it",
     )
     parser.set_defaults(wait_default=default_s)
 
@@ -51,16 +78,51 @@ def make_attachment(settings: RelaySettings, arguments: argparse.Namespace) -> t
     seconds = arguments.wait_default if arguments.wait is None else arguments.wait
     timeout = None if seconds == math.inf else seconds
     rate = getattr(arguments, "rate", "") or settings.rate  # only commands that serve have the option
-    return settings.attach(attach_timeout=timeout, await_login=arguments.wait is not None, rate=rate)
+    return settings.attach(attach_timeout=timeout, wait=arguments.wait is not None, rate=rate)
+
+
+def going_on(arguments: argparse.Namespace) -> str:
+    """Return in words for how long the command tries."""
+    if arguments.wait is None:
+        return "still trying"
+    return "trying until a relay answers" if arguments.wait == math.inf else f"trying for up to {arguments.wait:g} s"
+
+
+def look_at(attachment: tunnel.Attachment) -> Look:
+    """Return the `Look` of an attachment that is being started."""
+
+    def look() -> tuple[str, str]:
+        stats = attachment.stats()
+        return stats.carrier.partition(" ")[2], stats.trouble
+
+    return look
+
+
+def say_to_people(event: str, text: str) -> None:
+    """Say one line to a person, whether or not standard error is a terminal."""
+    tell(f"tunnel: {text}{_ENDS if event == WAITING else ''}")
+
+
+def say_or_log(event: str, text: str) -> None:
+    """Say one line: to a person on a terminal, otherwise as an event of the log."""
+    if shows_people():
+        say_to_people(event, text)
+        return
+    import structlog  # here: `tunnel connect`, which must start fast, never gets here
+
+    log = structlog.get_logger("tunnel")
+    (log.warning if event == WAITING else log.info)(event, text=text)
 
 
 @asynccontextmanager
-async def told_of_waiting(attachment: tunnel.Attachment, arguments: argparse.Namespace) -> AsyncIterator[None]:
-    """While the block starts the attachment, print one line if --wait is given and no relay answers."""
-    if arguments.wait is None:
-        yield
-        return
-    telling = asyncio.ensure_future(_tell(attachment, arguments.wait))
+async def told_of_waiting(
+    look: Look, who: str, say: Say = say_to_people, *, quiet_s: float = 0.0, going_on: str = "still trying"
+) -> AsyncIterator[None]:
+    """While the block waits for an answer, say who is asked, and then what is wrong while no answer comes.
+
+    With `quiet_s`, say nothing if the block takes no longer than this. `who` is asked, until `look` says more.
+    """
+    telling = asyncio.ensure_future(_tell(look, who, say, quiet_s, going_on))
     try:
         yield
     finally:
@@ -70,19 +132,37 @@ async def told_of_waiting(attachment: tunnel.Attachment, arguments: argparse.Nam
 
 
 @asynccontextmanager
-async def attached(settings: RelaySettings, arguments: argparse.Namespace) -> AsyncIterator[tunnel.Attachment]:
-    """Attach as --wait says, and close the attachment after the block."""
+async def attached(
+    settings: RelaySettings, arguments: argparse.Namespace, *, quiet_s: float = QUIET_S
+) -> AsyncIterator[tunnel.Attachment]:
+    """Attach as --wait says, and close the attachment after the block. `quiet_s` is as in `told_of_waiting`."""
     attachment = make_attachment(settings, arguments)
     async with AsyncExitStack() as stack:
-        async with told_of_waiting(attachment, arguments):
+        async with told_of_waiting(look_at(attachment), settings.url, quiet_s=quiet_s, going_on=going_on(arguments)):
             await stack.enter_async_context(attachment)
         yield attachment
 
 
-async def _tell(attachment: tunnel.Attachment, seconds: float) -> None:
-    trouble = ""
-    while not trouble:
+async def _tell(look: Look, who: str, say: Say, quiet_s: float, going_on: str) -> None:
+    now = asyncio.get_running_loop().time
+    began_s = now()
+    await asyncio.sleep(quiet_s)
+    trouble, is_said, next_s = "", False, _SILENT_S
+    with contextlib.suppress(RuntimeError):  # the attachment has not begun to start
+        who, trouble = look()
+    if not trouble:
+        say("asking", f"asking {who} ...")
+    while True:
         await asyncio.sleep(_LOOK_S)
-        trouble = attachment.stats().trouble
-    limit = "until a relay answers" if seconds == math.inf else f"for up to {seconds:g} s"
-    tell(f"tunnel: no relay answers yet ({trouble}): trying {limit}")
+        with contextlib.suppress(RuntimeError):
+            _, trouble = look()
+        waited_s = now() - began_s
+        if trouble and not is_said:
+            is_said = True
+            say(WAITING, f"no relay answers yet at {who} ({trouble}): {going_on}")
+        elif waited_s >= next_s:
+            why = f" ({trouble})" if trouble and not trouble.startswith("no answer") else ""
+            say(WAITING, f"no answer for {waited_s:.0f} s{why}: {going_on}")
+        else:
+            continue
+        next_s = waited_s + min(_SILENT_S_MAX, max(_SILENT_S, waited_s))

@@ -1,5 +1,6 @@
 """The command `tunnel`: its arguments, exit codes and log."""
 
+import argparse
 import contextlib
 import importlib
 import sys
@@ -34,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     level = arguments.log or ("info" if is_logged else "warning")
     with queued_log(level, is_events=is_events) if getattr(arguments, "logs", True) else contextlib.nullcontext():
         return exit_code_of(
-            "tunnel", lambda: int(arguments.run(arguments)), (UsageError,), has_details=arguments.log == "debug"
+            "tunnel",
+            lambda: int(arguments.run(arguments)),
+            (UsageError,),
+            has_details=arguments.log == "debug",
+            reword=lambda text: _with_options(text, arguments),
         )
 
 
@@ -52,6 +57,13 @@ def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:
     for name in names:
         importlib.import_module(f"tunnel_client.cli.commands.{name}").add(commands)
     return parser
+
+
+def _with_options(text: str, arguments: argparse.Namespace) -> str:
+    """Return an error in which the commands that it proposes have the options of this one."""
+    from tunnel_client.proposals import given_options, with_options  # here: few commands end with an error
+
+    return with_options(text, given_options(arguments))
 
 
 def _named(argv: Sequence[str]) -> Sequence[str]:

@@ -16,7 +16,14 @@ from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.logs.outages import OutageLog
 from tunnel.rates import parse_rate
 from tunnel.stillness import STILL_S, until_still
-from tunnel_client.cli.attaching import add_wait_option, make_attachment, told_of_waiting
+from tunnel_client.cli.attaching import (
+    add_wait_option,
+    going_on,
+    look_at,
+    make_attachment,
+    say_or_log,
+    told_of_waiting,
+)
 from tunnel_client.cli.options import positive_seconds
 from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
@@ -126,7 +133,8 @@ async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Na
     except ValueError as error:
         raise UsageError(str(error)) from None
     async with stop_signals() as signals:
-        work = asyncio.get_running_loop().create_task(_serve(attachment, serving, signals, arguments))
+        telling = told_of_waiting(look_at(attachment), settings.url, say_or_log, going_on=going_on(arguments))
+        work = asyncio.get_running_loop().create_task(_serve(attachment, telling, serving, signals, arguments))
         try:
             await asyncio.wait([work, signals.cut], return_when=asyncio.FIRST_COMPLETED)
             return signals.cut.result() if signals.cut.done() else await work
@@ -136,8 +144,14 @@ async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Na
             await attachment.close()
 
 
-async def _serve(attachment: Attachment, serving: Serving, signals: "Signals", arguments: argparse.Namespace) -> int:
-    async with told_of_waiting(attachment, arguments):
+async def _serve(
+    attachment: Attachment,
+    telling: AbstractAsyncContextManager[None],
+    serving: Serving,
+    signals: "Signals",
+    arguments: argparse.Namespace,
+) -> int:
+    async with telling:
         await attachment.start()
     attachment.add_connection_listener(OutageLog(_log))
     async with serving(attachment) as served:

@@ -4,11 +4,12 @@ import asyncio
 
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import ProbeError, Prober
-from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
+from tunnel.exit_codes import OK
 from tunnel_client.doctor.carrier_steps import examine_link, examine_others, examine_poll
 from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
-from tunnel_client.doctor.findings import Finding, Report, Verdict, counted
+from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.hop_steps import examine_relays
+from tunnel_client.doctor.next_step import conclude, problems_of
 from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
 from tunnel_client.doctor.relay_steps import examine_relay
 from tunnel_client.doctor.road_steps import examine_roads
@@ -18,23 +19,22 @@ from tunnel_client.doctor.target_step import examine_target
 from tunnel_client.doctor.trials import Trials
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address
+from tunnel_client.proposals import Given
 from tunnel_client.settings import RelaySettings
 
 __all__ = ["examine"]
 
 _HTTPS_S = 5.0
 _HURT = frozenset({"rate limit", "body limit", "answer limit", "altering", "caching"})
-_NOTHING = Finding("", Verdict.OK, "")
-_SUMMARIES = {
-    NOT_AUTHENTICATED: "the relay or a proxy does not accept our credentials: see above",
-    DENIED: "the relay answers, but does not allow this request",
-    LOST: "the tunnel works, but the target was not reached",
-    INTEGRITY: "requests or answers are altered on the path",
-}
 
 
-async def examine(report: Report, settings: RelaySettings, target: Address | None, watch_seconds: float) -> None:
-    """Run all steps and fill the report. Raises UsageError if the settings cannot be used."""
+async def examine(
+    report: Report, settings: RelaySettings, target: Address | None, watch_seconds: float, given: Given
+) -> None:
+    """Run all steps and fill the report. Raises UsageError if the settings cannot be used.
+
+    `given`: the options of the command line, which the next command keeps.
+    """
     try:
         dialing = Dialing(
             settings.url,
@@ -50,22 +50,25 @@ async def examine(report: Report, settings: RelaySettings, target: Address | Non
     except ValueError as error:
         raise UsageError(str(error)) from None
     report.relay = str(dialing.base)
+    report.doing = f"asking {dialing.description}"
     examine_proxy(report, settings, str(dialing.proxy or ""))
     async with Prober(dialing) as prober:
         trials = Trials(prober)
         if await examine_relay(report, trials, settings.ca, settings.proxy):
             await _examine_all(report, settings, trials, watch_seconds)
             if target is not None and report.exit_code == OK:
+                report.doing = f"asking for {target}"
                 await examine_target(report, settings, target)
             elif target is not None:
                 report.target = str(target)
                 report.add("target", Verdict.SKIPPED, "the problem above comes first")
     await _examine_https(report, settings, dialing)
-    _conclude(report, settings, target)
+    conclude(report, settings, target, given)
 
 
 async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float) -> None:
     """Run the steps after the attach. If several relays answer by turns, or no exchange works, leave out the rest."""
+    report.doing = "examining the path to the relay"
     is_one = await examine_relays(report, trials)
     if is_one:
         await examine_reuse(report, trials)
@@ -88,10 +91,11 @@ async def _examine_https(report: Report, settings: RelaySettings, dialing: Diali
 
     The token is not sent: that address may belong to another server.
     """
-    if dialing.base.scheme != "http" or not dialing.base.host or "proxy login" in _problems(report):
+    if dialing.base.scheme != "http" or not dialing.base.host or "proxy login" in problems_of(report):
         return
     if dialing.proxy is None and not _is_hurt(report):
         return
+    report.doing = "asking whether a relay answers at https://, too"
     better = str(dialing.base.with_scheme("https").with_port(None)).rstrip("/")
     where = f"{better} through the same proxy" if dialing.proxy is not None else better
     try:
@@ -120,57 +124,3 @@ def _is_hurt(report: Report) -> bool:
         if finding.step in _HURT and finding.verdict in (Verdict.NOTE, Verdict.PROBLEM):
             return True
     return False
-
-
-def _problems(report: Report) -> dict[str, Finding]:
-    return {finding.step: finding for finding in report.findings if finding.verdict is Verdict.PROBLEM}
-
-
-def _conclude(report: Report, settings: RelaySettings, target: Address | None) -> None:
-    if "encryption" in _problems(report):
-        report.summary = "the tunnel works, but the target is not encrypted with a key that is known: see above"
-        report.next = f"tunnel doctor {target}, once its operator has confirmed which key it has"
-        return
-    if report.exit_code != OK:
-        report.summary = _SUMMARIES.get(report.exit_code, "the tunnel does not work here: see the problem above")
-        report.next = _after_a_problem(report)
-        return
-    notes = sum(finding.verdict is Verdict.NOTE for finding in report.findings)
-    report.summary = "the tunnel works here" + (f"; see the {counted(notes, 'note')} above" if notes else "")
-    if target is None:
-        report.next = "tunnel doctor HOST:PORT, to try a target"
-    else:
-        port = target.port if target.port is not None and target.port > 1023 else 8080
-        report.next = f"tunnel forward {port}:{target}"
-    if settings.source in ("--relay", "TUNNEL_RELAY") and target is None:
-        report.next = f"tunnel login {report.relay} --token-file FILE, so that the other commands know the relay"
-
-
-def _after_a_problem(report: Report) -> str:
-    problems = _problems(report)
-    better = next((finding for finding in report.findings if finding.step == "https"), _NOTHING)
-    again = f"tunnel doctor --relay {report.relay}"
-    if "proxy login" in problems:
-        proxy = problems["proxy login"].data.get("proxy", "HOST:PORT")
-        return f"tunnel doctor --proxy http://USER:PASSWORD@{proxy}"
-    if "TLS" in problems and problems["TLS"].data["kind"] == "unknown-issuer":
-        return "tunnel doctor --ca FILE"
-    if report.exit_code == DENIED and report.target:
-        return f"ask the relay's operator to run: tunnel-relay rule check NAME {report.target} --resolve"
-    if problems.keys() == {"target"}:
-        return f"tunnel doctor {report.target}, once the target is known to run"
-    if better.data.get("works"):
-        return f"tunnel doctor --relay {better.data['url']}"
-    relay = problems.get("relay", _NOTHING)
-    if report.exit_code == NOT_AUTHENTICATED and "no token came" not in str(relay.data.get("answer", "")):
-        return f"tunnel login {report.relay} --token-file FILE"
-    if (
-        report.exit_code != INTEGRITY
-        and relay.data.get("status") in (200, 403, 511)
-        and "body_type" not in relay.data
-        and not relay.data.get("products")
-    ):
-        return f"open {report.relay} in a browser, sign in, and run this again"
-    if "kind" in relay.data or relay.data.get("status") == 404:
-        return f"{again}, with the right URL, once the relay runs"
-    return f"{again}, once the problem above is repaired"

@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct):
     """All findings and the conclusion. `exit_code` is that of the first problem, or OK if there is no problem.
 
-    `told`, if set, is called with each finding when it is added.
+    `told`, if set, is called with each finding when it is added. `doing` says in words what is being tried at present.
     """
 
     relay: str
@@ -51,6 +51,7 @@ class Report(msgspec.Struct):
     next: str = ""
     exit_code: int = OK
     told: Callable[[Finding], None] | None = None
+    doing: str = ""
 
     def add(
         self, step: str, verdict: Verdict, text: str, advice: str = "", *, exit_code: int = OK, **data: Any
@@ -69,7 +70,7 @@ class Report(msgspec.Struct):
 
     def encode(self) -> bytes:
         """Return the report as JSON."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "told"}
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("told", "doing")}
         return msgspec.json.encode({"version": 1, **fields})
 
 

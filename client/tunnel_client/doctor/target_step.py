@@ -77,6 +77,8 @@ def _tell_encryption(report: Report, settings: RelaySettings, peer: str, writer:
         return
     text = f"from end to end, but the key of {_described(peer)}, {key}, is not verified"
     advice = f"ask its operator whether this is its key; if it is, run: tunnel peers trust {peer} {key}"
+    if settings.source == "--relay":
+        advice += f" --relay {settings.url}"
     report.add("encryption", Verdict.NOTE, text, advice, **data)
 
 

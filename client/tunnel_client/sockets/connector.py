@@ -169,11 +169,21 @@ class Connector:
         return await asyncio.shield(starting)
 
     async def _start(self) -> Attachment:
-        old, self._attachment = self._attachment, self._settings.attach(linger=self._linger / 2)
+        old, self._attachment = self._attachment, self._settings.attach(linger=self._linger / 2, wait=False)
         if old is not None and old.refusal is not None:
             await old.close()
         await self._attachment.start()
         return self._attachment
+
+    def look(self) -> tuple[str, str]:
+        """Return where the relay is, and why it does not answer; the second is empty if that is not known.
+
+        Raises RuntimeError while nothing is being attached.
+        """
+        if self._attachment is None:
+            raise RuntimeError("no socket has asked for the relay yet")
+        stats = self._attachment.stats()
+        return stats.carrier.partition(" ")[2], stats.trouble
 
     def _trouble(self) -> str:
         attachment = self._attachment

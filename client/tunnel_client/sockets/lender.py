@@ -9,8 +9,8 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable
-from contextlib import AsyncExitStack, closing, suppress
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, nullcontext, suppress
+from typing import Any, TypeAlias
 
 from tunnel import Attachment
 from tunnel.tasks import KeptTasks
@@ -22,14 +22,22 @@ from tunnel_client.status import serve_status
 __all__ = ["Lender"]
 
 
+Telling: TypeAlias = Callable[[Callable[[], tuple[str, str]]], AbstractAsyncContextManager[None]]
+"""Tells a person, during a block, what `Connector.look` returns."""
+
+
 class Lender:
     """Serves borrowers, the programs that use the tunnel, on a Unix socket in a folder that only this user may enter.
 
-    Use it as a context manager.
+    Use it as a context manager. `telling` runs while it attaches.
     """
 
     def __init__(
-        self, runtime: Runtime, command: str = "", loaded: Callable[[str, int], None] = lambda client, pid: None
+        self,
+        runtime: Runtime,
+        command: str = "",
+        loaded: Callable[[str, int], None] = lambda client, pid: None,
+        telling: Telling | None = None,
     ) -> None:
         self.greeted: set[int] = set()  # ids of processes that have announced themselves as borrowers
         self.opened = 0  # connections that went through the tunnel
@@ -41,6 +49,7 @@ class Lender:
         self._tasks = KeptTasks()
         self._command = command  # for `tunnel status`; without arguments, which may contain secrets
         self._status = AsyncExitStack()
+        self._telling = telling
 
     @property
     def path(self) -> str:
@@ -49,7 +58,7 @@ class Lender:
 
     def __enter__(self) -> Lender:
         try:
-            attachment = self._thread.run(self._connector.attach())
+            attachment = self._thread.run(self._attach())
             self._thread.run(self._start(attachment))
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -59,6 +68,10 @@ class Lender:
     def __exit__(self, *exception: object) -> None:
         self._thread.run(self._stop())
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _attach(self) -> Attachment:
+        async with nullcontext() if self._telling is None else self._telling(self._connector.look):
+            return await self._connector.attach()
 
     async def _start(self, attachment: Attachment) -> None:
         await self._status.enter_async_context(serve_status(attachment, f"run {self._command}".rstrip()))

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import http.client
+import shlex
 import sys
 from functools import partial
 
@@ -44,7 +45,7 @@ def run_relay(arguments: argparse.Namespace) -> int:
     file = config_file(arguments)
     config = load_config(file, _overrides(arguments))
     _require_safe(config, file)
-    for note in _notes(config):
+    for note in _notes(config, file):
         _log.warning("note", text=note)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         load = partial(reload_config, file, _overrides(arguments))
@@ -59,7 +60,7 @@ def check(arguments: argparse.Namespace) -> int:
     contexts(config)
     is_plain = {address: config.tls is None or address.tls is False for address in config.listen}
     without = [str(address) for address in config.listen if is_plain[address] and not address.is_loopback]
-    for note in _notes(config):
+    for note in _notes(config, file):
         print(f"note: {note}", file=sys.stderr)
     if arguments.json:
         found = {"ok": True, "tokens": len(config.tokens), "users": config.grants.users, "without_tls": without}
@@ -71,7 +72,7 @@ def check(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _notes(config: RelayConfig) -> list[str]:
+def _notes(config: RelayConfig, file: str) -> list[str]:
     """Return notes about settings that are valid, but that the operator probably did not intend."""
     grants = config.grants
     if config.is_open and grants.users:
@@ -80,7 +81,7 @@ def _notes(config: RelayConfig) -> list[str]:
     known = config.tokens.users
     return [
         f"{user} has rules but no token: {similar_name(user, [name for name in known if name not in grants.users])}"
-        f"run `tunnel-relay user add {user}`, or remove {user_table(user)}"
+        f"run `tunnel-relay user add {user} -c {shlex.quote(file)}`, or remove {user_table(user)}"
         for user in grants.users
         if user not in known and not config.is_open
     ]

@@ -75,7 +75,7 @@ async def _exit(
             name=arguments.name,
             exit_handler=dialer,
             attach_timeout=None,
-            await_login=True,
+            wait=True,
             trace=trace,
             encryption=arguments.encryption,
             key=None if key is None else key.path,
@@ -127,6 +127,10 @@ async def _serve(
     patience = _Patience(arguments.give_up_after)
     keys = _KeyWatch(key)
     trouble = ""
+    if writes_events():
+        _log.info("asking", relay=arguments.relay)
+    else:
+        tell(f"asking {arguments.relay} ...")
     try:
         while not signals.finish.done() and not starting.done():
             await asyncio.wait([signals.finish, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)

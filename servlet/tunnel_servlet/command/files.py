@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,7 +155,9 @@ def _read(path: Path) -> str:
         require_trusted(path)
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file: run `tunnel-relay init {path}`, or name another with -c") from None
+        raise ConfigError(
+            f"{path}: no such file: run `tunnel-relay init {shlex.quote(str(path))}`, or name another with -c"
+        ) from None
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         text = f"{path} cannot be read ({reason}): check the path and its permissions, or name another file with -c"

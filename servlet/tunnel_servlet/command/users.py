@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import difflib
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -114,7 +115,7 @@ def init(arguments: argparse.Namespace) -> int:
         except OSError as error:
             tokens.unlink(missing_ok=True)
             raise ConfigError(f"{path}: cannot be written: {error.strerror}: check the path and its folder") from None
-    _note(f"wrote {path} and {tokens}; now edit the rules, then run: tunnel-relay serve -c {path}")
+    _note(f"wrote {path} and {tokens}; now edit the rules, then run: tunnel-relay serve -c {shlex.quote(str(path))}")
     _show(arguments, user_name, token, key)
     return 0
 
@@ -128,17 +129,19 @@ def user(arguments: argparse.Namespace) -> int:
         return 0
     name = _name(arguments.name)
     if arguments.action == "revoke":
-        _revoke(users, name, arguments.key, path)
+        _revoke(users, name, arguments.key, path, arguments.config)
         # A relay takes a file without any user for a damaged one, and goes on with the tokens that it has.
         write_users(path, users or {name: ()})
         _note(f"revoked; {name} has {len(users.get(name, ()))} token(s) left; a running relay notices within 2 seconds")
         return 0
     if arguments.action == "add" and name in users:
         raise ConfigError(
-            f"{name} exists: run `tunnel-relay user rotate {name} -c {arguments.config}` for another token"
+            f"{name} exists: run `tunnel-relay user rotate {name} -c {shlex.quote(arguments.config)}` for another token"
         )
     if arguments.action == "rotate" and name not in users:
-        raise ConfigError(_no_user(path, name, users, f"run `tunnel-relay user add {name} -c {arguments.config}`"))
+        raise ConfigError(
+            _no_user(path, name, users, f"run `tunnel-relay user add {name} -c {shlex.quote(arguments.config)}`")
+        )
     token, key = _new_token()
     keys = (*users.get(name, ()), key)
     users[name] = keys[-KEYS_MAX:]
@@ -149,15 +152,17 @@ def user(arguments: argparse.Namespace) -> int:
     if arguments.action == "rotate":
         _note(
             "the previous token is still valid; once the new one is in use, run: "
-            f"tunnel-relay user revoke {name} --key {users[name][0].id} -c {arguments.config}"
+            f"tunnel-relay user revoke {name} --key {users[name][0].id} -c {shlex.quote(arguments.config)}"
         )
     _show(arguments, name, token, key)
     return 0
 
 
-def _revoke(users: _Users, name: str, key_id: str, path: Path) -> None:
+def _revoke(users: _Users, name: str, key_id: str, path: Path, config: str) -> None:
     if name not in users:
-        raise ConfigError(_no_user(path, name, users, "`tunnel-relay user list` shows the users"))
+        raise ConfigError(
+            _no_user(path, name, users, f"`tunnel-relay user list -c {shlex.quote(config)}` shows the users")
+        )
     rest = tuple(key for key in users[name] if key_id and key.id != key_id)
     if key_id and len(rest) == len(users[name]):
         known = ", ".join(key.id for key in users[name])

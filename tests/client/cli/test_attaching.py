@@ -81,9 +81,9 @@ def test_with_wait_the_command_tries_until_the_page_is_gone(page: str, wait: lis
         portal.left = 0
         out, rest = child.communicate(timeout=60)
     assert (child.returncode, out, rest) == (0, b"hello\n", b"")
-    assert line.startswith("tunnel: no relay answers yet (HTTP ")
+    assert line.startswith(f"tunnel: no relay answers yet at {portal.url} (HTTP ")
     assert PAGES[page][2] in line
-    assert line.endswith("): trying " + ("for up to 60 s" if wait[1:] else "until a relay answers"))
+    assert line.endswith(f"): trying {'for up to 60 s' if wait[1:] else 'until a relay answers'} (Ctrl-C ends)")
 
 
 @every_page

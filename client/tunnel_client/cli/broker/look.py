@@ -23,7 +23,7 @@ from tunnel.messages import (
     RemoteCallError,
     split_address,
 )
-from tunnel_client.cli.attaching import attached
+from tunnel_client.cli.attaching import QUIET_S, attached, told_of_waiting
 from tunnel_client.cli.options import relay_settings
 from tunnel_client.errors import UsageError
 
@@ -36,6 +36,9 @@ def _run(arguments: argparse.Namespace, ask: Callable[[BrokerClient], Awaitable[
     async def run() -> int:
         async with _client(arguments) as client:
             try:
+                # Any answer shows that the broker is there. What is asked then may rightly take long.
+                async with told_of_waiting(lambda: (f"the broker at {arguments.broker}", ""), "", quiet_s=QUIET_S):
+                    await client.metrics()
                 return await ask(client)
             except RemoteCallError as error:
                 raise UsageError(f"the broker at {arguments.broker} answers: {error}") from None
@@ -97,7 +100,7 @@ def topics(arguments: argparse.Namespace) -> int:
         if rows:
             _table(("TOPIC", "STORAGE", "PARTITION", "FIRST", "END", "BYTES", ""), rows)
         else:
-            print("no topics yet: a message to a topic creates it, or `tunnel-broker serve --topic NAME`")
+            print("no topics yet: a message to a topic creates it, or `tunnel-broker serve --dir DIR --topic NAME`")
         return OK
 
     return _run(arguments, ask)

@@ -17,6 +17,7 @@ from tunnel.exit_codes import OK
 from tunnel.logs.outages import OutageLog
 from tunnel.messages import Broker, BrokerSettings, LogConfig, LogError, RemoteCallError, TopicSpec
 from tunnel.messages.broker.protocol import check_name
+from tunnel_client.cli.attaching import look_at, say_or_log, told_of_waiting
 from tunnel_client.cli.options import relay_settings
 from tunnel_client.cli.service_key import show_key, with_service_key
 from tunnel_client.cli.serving import stop_signals
@@ -28,6 +29,7 @@ __all__ = ["parse_topic", "run"]
 
 _DEFAULT_LISTEN = "127.0.0.1:9100"
 _ATTACH_AGAIN_S = 1.0
+_GOING_ON = "trying until a relay answers"
 _LOOK_S = 0.5
 _log = structlog.get_logger("tunnel.broker")
 
@@ -143,9 +145,11 @@ async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) ->
     """
     is_first = True
     while True:
-        attachment: Attachment = settings.attach(attach_timeout=None, name=service)
+        attachment: Attachment = settings.attach(attach_timeout=None, wait=True, name=service)
         try:
-            async with attachment:
+            async with AsyncExitStack() as stack:
+                async with told_of_waiting(look_at(attachment), settings.url, say_or_log, going_on=_GOING_ON):
+                    await stack.enter_async_context(attachment)
                 attachment.add_connection_listener(OutageLog(_log))
                 await attachment.start_server(broker.serve, service)
                 _announce(service)

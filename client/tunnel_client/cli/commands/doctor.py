@@ -8,6 +8,7 @@ import sys
 from tunnel.command_line import CommandAdder
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.places import parse_target
+from tunnel_client.proposals import given_options
 
 __all__ = ["add"]
 
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     Prints each finding as soon as there is one, or, with --json, the whole report at the end.
     """
     from tunnel_client.cli import one_task
+    from tunnel_client.cli.progress import told_of_progress
     from tunnel_client.doctor.examination import examine
     from tunnel_client.doctor.findings import Finding, Report, counted, render_finding, render_summary
     from tunnel_client.doctor.road_steps import forget_roads
@@ -56,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(render_finding(finding), end="", flush=True)
 
     async def main() -> int:
-        await examine(report, settings, target, arguments.watch)
+        async with told_of_progress(report):
+            await examine(report, settings, target, arguments.watch, given_options(arguments))
         return report.exit_code
 
     if arguments.forget and settings.road_memory is not None:

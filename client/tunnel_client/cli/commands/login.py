@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_check:
 
         async def tried() -> int:
-            async with attached(settings, arguments):
+            async with attached(settings, arguments, quiet_s=0):
                 return OK
 
         one_task.run(tried())

@@ -7,15 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tunnel.command_line import CommandAdder, tell
 from tunnel.exit_codes import USAGE
 from tunnel_client.borrowed.hosts import Hosts
+from tunnel_client.cli.attaching import QUIET_S, told_of_waiting
 from tunnel_client.cli.bypasses import Bypasses, Noticing, program_name
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.run_summary import RunSummary
 from tunnel_client.errors import UsageError
+from tunnel_client.proposals import given_options, with_options
 
 __all__ = ["add"]
 
@@ -64,10 +67,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if not command:
         raise UsageError("no command is given: write tunnel run -- CMD ...")
     hosts = Hosts(arguments.hosts or ["*"])
-    runtime = Runtime(relay_settings(arguments))
+    settings = relay_settings(arguments)
+    runtime = Runtime(settings)
+    telling = partial(told_of_waiting, who=settings.url, quiet_s=QUIET_S)
     summary = RunSummary(os.path.basename(command[0]), hosts.patterns)
     clients = _Clients(summary, hosts, tells=not arguments.quiet)
-    with Lender(runtime, summary.command, clients.loaded) as lender:
+    with Lender(runtime, summary.command, clients.loaded, telling) as lender:
         process = _start(command, environment(lender.path, hosts.patterns))
         if process is None:
             code = USAGE
@@ -78,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
             summary.opened, summary.failed, summary.has_python = lender.opened, lender.failed, bool(lender.greeted)
             summary.certain, summary.possible, summary.first = noticing.certain, noticing.possible, noticing.first
             if not arguments.quiet:
-                tell(str(summary))
+                tell(with_options(str(summary), given_options(arguments)))
     runtime.close()
     return 128 - code if code < 0 else code
 

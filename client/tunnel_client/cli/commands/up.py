@@ -21,7 +21,7 @@ from tunnel_client.cli.serving import Signals, add_rate_option, stop_signals
 from tunnel_client.cli.up.declaration import json_schema
 from tunnel_client.cli.up.display import can_draw, drawn
 from tunnel_client.cli.up.example import EXAMPLE
-from tunnel_client.cli.up.file import BrokenFileError, ReadFile, default_path, read_up_file
+from tunnel_client.cli.up.file import BrokenFileError, ReadFile, default_path, option_of, read_up_file
 from tunnel_client.cli.up.kinds import KINDS
 from tunnel_client.cli.up.relay_choice import chosen_settings
 from tunnel_client.cli.up.supervisor import Load, Supervisor
@@ -95,7 +95,8 @@ def _write_example(path: Path) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}: name another file with -c FILE") from None
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(EXAMPLE)
-    print(f"{path} is written: edit it, then run `tunnel up --check` and `tunnel up`")
+    option = option_of(path)
+    print(f"{path} is written: edit it, then run `tunnel up --check{option}` and `tunnel up{option}`")
 
 
 def _check(path: Path, arguments: argparse.Namespace) -> int:

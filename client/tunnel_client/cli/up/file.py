@@ -6,6 +6,7 @@ Of the settings of one table that are unknown or have a wrong type, it reports o
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import tomllib
 from collections import defaultdict
@@ -23,17 +24,22 @@ from tunnel_client.cli.up.kinds import KINDS, Claim
 from tunnel_client.errors import UsageError
 from tunnel_client.login_file import config_directory
 
-__all__ = ["BrokenFileError", "Entry", "ReadFile", "default_path", "read_proxy_file", "read_up_file"]
+__all__ = ["BrokenFileError", "Entry", "ReadFile", "default_path", "option_of", "read_proxy_file", "read_up_file"]
 
 _FILE_BYTES_MAX = 1 << 20
 _T = TypeVar("_T")
+
+
+def option_of(path: Path) -> str:
+    """Return the option that names this file, for a command that a message proposes; empty for the default file."""
+    return "" if path == default_path() else f" -c {shlex.quote(str(path))}"
 
 
 class BrokenFileError(UsageError):
     """The file cannot be used. `problems` has a line for each mistake that was found."""
 
     def __init__(self, path: Path, problems: list[str]) -> None:
-        more = f" (and {len(problems) - 1} more: see `tunnel up --check`)" if len(problems) > 1 else ""
+        more = f" (and {len(problems) - 1} more: see `tunnel up --check{option_of(path)}`)" if len(problems) > 1 else ""
         super().__init__(f"{path}: {problems[0]}{more}")
         self.problems = [f"{path}: {problem}" for problem in problems]
 
@@ -125,11 +131,14 @@ def _text(path: Path) -> str:
             if found.st_uid not in (os.geteuid(), 0):
                 raise UsageError(f"{path} belongs to another user, who could lead your connections anywhere: copy it")
             if stat.S_ISREG(found.st_mode) and found.st_mode & 0o002:
-                raise UsageError(f"every user can write {path}: run `chmod o-w {path}`, and look through the file")
+                raise UsageError(
+                    f"every user can write {path}: run `chmod o-w {shlex.quote(str(path))}`, and look through the file"
+                )
             return file.read(_FILE_BYTES_MAX).decode()
     except FileNotFoundError:
         raise UsageError(
-            f"{path}: there is no such file: write one with `tunnel up --example`, or name another with -c FILE"
+            f"{path}: there is no such file: write one with `tunnel up --example{option_of(path)}`, or name another "
+            "with -c FILE"
         ) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not text in UTF-8: write it anew, or name another file with -c FILE") from None

@@ -101,7 +101,7 @@ class Supervisor:
         Return its refusal, or the error of settings that cannot be used, or None when the settings have changed.
         """
         try:
-            attachment = settings.attach(attach_timeout=None, await_login=True)
+            attachment = settings.attach(attach_timeout=None, wait=True)
         except UsageError as error:
             return error
         attachment.add_connection_listener(self)
@@ -133,11 +133,14 @@ class Supervisor:
         Until then, say why no relay answers, and say it again whenever the reason changes.
         """
         renewed = asyncio.get_running_loop().create_task(self._renewed.wait())
-        said = ""
+        said, is_asked = "", False
         try:
             while not starting.done() and not renewed.done():
                 await asyncio.wait([starting, renewed], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 self._is_ready = True
+                if not starting.done() and not is_asked:
+                    is_asked = True
+                    self._say("asking", f"asking {attachment.stats().carrier.partition(' ')[2]} ...")
                 trouble = "" if starting.done() else attachment.stats().trouble
                 if trouble and trouble != said:
                     said = trouble

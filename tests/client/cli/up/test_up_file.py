@@ -83,7 +83,7 @@ def test_a_mistake_is_named_with_its_entry(text: str, problem: str, tmp_path: Pa
 def test_all_mistakes_are_found_and_the_error_quotes_the_first_and_counts_the_others(tmp_path: Path) -> None:
     text = "[forward]\na = 'x'\nb = 'y'\n"
     assert [found.partition(":")[0] for found in problems(tmp_path, text)] == ["forward a", "forward b"]
-    with pytest.raises(UsageError, match=r"forward a: 'x' .* \(and 1 more: see `tunnel up --check`\)"):
+    with pytest.raises(UsageError, match=r"forward a: 'x' .* \(and 1 more: see `tunnel up --check -c .*`\)"):
         read_up_file(tmp_path / "tunnel.toml")
 
 
@@ -106,7 +106,7 @@ def test_two_users_a_file_that_another_can_write_is_refused(tmp_path: Path) -> N
 
 
 def test_a_file_that_is_not_there_or_cannot_be_read_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no such file: write one with `tunnel up --example`"):
+    with pytest.raises(UsageError, match=r"no such file: write one with `tunnel up --example -c .*`, or name another"):
         read_up_file(tmp_path / "none.toml")
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         read_up_file(tmp_path)

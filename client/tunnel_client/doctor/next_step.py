@@ -1,0 +1,89 @@
+"""The conclusion of an examination: its summary, and the command to run next."""
+
+import shlex
+
+from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
+from tunnel_client.doctor.findings import Finding, Report, Verdict, counted
+from tunnel_client.places import Address
+from tunnel_client.proposals import LOGIN_OPTIONS, Given, line
+from tunnel_client.settings import RelaySettings
+
+__all__ = ["conclude", "problems_of"]
+
+_NOTHING = Finding("", Verdict.OK, "")
+_SUMMARIES = {
+    NOT_AUTHENTICATED: "the relay or a proxy does not accept our credentials: see above",
+    DENIED: "the relay answers, but does not allow this request",
+    LOST: "the tunnel works, but the target was not reached",
+    INTEGRITY: "requests or answers are altered on the path",
+}
+
+
+def problems_of(report: Report) -> dict[str, Finding]:
+    """Return the problems, by step."""
+    return {finding.step: finding for finding in report.findings if finding.verdict is Verdict.PROBLEM}
+
+
+def conclude(report: Report, settings: RelaySettings, target: Address | None, given: Given) -> None:
+    """Set the summary and the next command, which keeps the options that were given."""
+    if "encryption" in problems_of(report):
+        report.summary = "the tunnel works, but the target is not encrypted with a key that is known: see above"
+        report.next = f"{line(_doctor(str(target)), given)}, once its operator has confirmed which key it has"
+        return
+    if report.exit_code != OK:
+        report.summary = _SUMMARIES.get(report.exit_code, "the tunnel does not work here: see the problem above")
+        report.next = _after_a_problem(report, given)
+        return
+    notes = sum(finding.verdict is Verdict.NOTE for finding in report.findings)
+    report.summary = "the tunnel works here" + (f"; see the {counted(notes, 'note')} above" if notes else "")
+    if target is not None:
+        port = target.port if target.port is not None and target.port > 1023 else 8080
+        report.next = line(f"tunnel forward {shlex.quote(f'{port}:{target}')}", given)
+    elif settings.source in ("--relay", "TUNNEL_RELAY"):
+        report.next = f"{_login(report, given)}, so that the other commands know the relay"
+    else:
+        report.next = f"{line(_doctor('HOST:PORT'), given)}, to try a target"
+
+
+def _after_a_problem(report: Report, given: Given) -> str:
+    problems = problems_of(report)
+    better = next((finding for finding in report.findings if finding.step == "https"), _NOTHING)
+    again = line("tunnel doctor", {**given, "--relay": [report.relay]})
+    if "proxy login" in problems:
+        proxy = problems["proxy login"].data.get("proxy", "HOST:PORT")
+        return line("tunnel doctor", {**given, "--proxy": [f"http://USER:PASSWORD@{proxy}"]})
+    if "TLS" in problems and problems["TLS"].data["kind"] == "unknown-issuer":
+        return line("tunnel doctor", {**given, "--ca": ["FILE"]})
+    if report.exit_code == DENIED and report.target:
+        return f"ask the relay's operator to run: tunnel-relay rule check NAME {report.target} --resolve"
+    if problems.keys() == {"target"}:
+        return f"{line(_doctor(report.target), given)}, once the target is known to run"
+    if better.data.get("works"):
+        return line("tunnel doctor", {**given, "--relay": [better.data["url"]]}, without=("--insecure-http",))
+    relay = problems.get("relay", _NOTHING)
+    if report.exit_code == NOT_AUTHENTICATED and "no token came" not in str(relay.data.get("answer", "")):
+        return _login(report, given)
+    if (
+        report.exit_code != INTEGRITY
+        and relay.data.get("status") in (200, 403, 511)
+        and "body_type" not in relay.data
+        and not relay.data.get("products")
+    ):
+        return f"open {report.relay} in a browser, sign in, and run this again"
+    if "kind" in relay.data or relay.data.get("status") == 404:
+        return f"{again}, with the right URL, once the relay runs"
+    return f"{again}, once the problem above is repaired"
+
+
+def _doctor(target: str) -> str:
+    return f"tunnel doctor {shlex.quote(target)}"
+
+
+def _login(report: Report, given: Given) -> str:
+    """Return the command that stores the relay.
+
+    It has no option for a certificate of the user, so where the relay asks for one, it cannot try the token.
+    """
+    token_file = shlex.quote(next(iter(given.get("--token-file", ())), "FILE"))
+    untried = " --no-check" if "--cert" in given else ""
+    return line(f"tunnel login {report.relay} --token-file {token_file}{untried}", given, only=LOGIN_OPTIONS)

@@ -1,0 +1,79 @@
+"""The command lines that messages propose. They keep the options that the user has given, except secrets."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from tunnel_client.settings import USER_TIMEOUT_S
+
+__all__ = ["LOGIN_OPTIONS", "Given", "given_options", "line", "with_options"]
+
+Given: TypeAlias = Mapping[str, Sequence[str]]
+"""The options that were given, in the order of help texts, each with its values: none, one or several."""
+
+LOGIN_OPTIONS = ("--proxy", "--ca", "--insecure-http", "--header", "--hostname", "--sni")
+"""The options that `tunnel login` has, too."""
+
+_NAMES = (
+    "relay",
+    "token_file",
+    "proxy",
+    "ca",
+    "cert",
+    "insecure_http",
+    "header",
+    "hostname",
+    "sni",
+    "carrier",
+    "links",
+    "pull_interval",
+    "user_timeout",
+    "encryption",
+    "peer_key",
+)
+_DEFAULTS: tuple[object, ...] = ("", None, False, [], 1, 0.0, USER_TIMEOUT_S)
+_COMMAND = re.compile(r"`(tunnel (?:doctor|forward|proxy)(?: [^`]*)?)`")
+
+
+def given_options(arguments: argparse.Namespace) -> Given:
+    """Return the options of a command line that say which relay is used, and how; secrets are replaced by words."""
+    found: dict[str, list[str]] = {}
+    if getattr(arguments, "url", ""):  # of `tunnel login`
+        found["--relay"] = [arguments.url]
+    for name in _NAMES:
+        value = getattr(arguments, name, None)
+        if value in _DEFAULTS and value is not True:
+            continue
+        values = value if isinstance(value, list) else [] if value is True else [value]
+        shown = [_without_secret(name, f"{each:g}" if isinstance(each, float) else str(each)) for each in values]
+        found[f"--{name.replace('_', '-')}"] = list(dict.fromkeys(shown))
+    return found
+
+
+def line(command: str, given: Given, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> str:
+    """Return a command with the options that were given. `only`: the options that the command has, if not all."""
+    words = [command]
+    for option, values in given.items():
+        if (only is None or option in only) and option not in without:
+            words += [f"{option} {shlex.quote(value)}" for value in values] or [option]
+    return " ".join(words)
+
+
+def with_options(text: str, given: Given) -> str:
+    """Return a message in which each command in backticks has the options that were given."""
+    return _COMMAND.sub(lambda found: f"`{line(found[1], given)}`", text)
+
+
+def _without_secret(name: str, value: str) -> str:
+    """Return the value of an option as it may be printed."""
+    if name == "header" and not value.startswith("@"):
+        return "@FILE"
+    if name == "proxy" and "@" in value:
+        url = urlsplit(value)
+        return url._replace(netloc=f"USER:PASSWORD@{url.netloc.rpartition('@')[2]}").geturl()
+    return value
