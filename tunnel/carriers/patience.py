@@ -14,7 +14,7 @@ _CHECK_PROXY = "check the proxy that --proxy, a variable of the environment or `
 
 
 class Patience:
-    """What an exchanger knows of the first answer from the relay at `base`. `wait` is as in `LaneConfig`."""
+    """An exchanger's knowledge of the first answer from the relay at `base`. `wait` is as in `LaneConfig`."""
 
     def __init__(self, base: URL, *, wait: bool | None) -> None:
         self._base = base

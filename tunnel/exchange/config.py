@@ -50,7 +50,7 @@ class LaneConfig:
     pull_interval_us: int = 0
     """Send a pull at this interval, without a hold. With 0, pulls are sent continuously."""
     wait: bool | None = None
-    """What a definite answer of an intermediary means before the first attach (7.9). If true, login pages are failures
+    """The meaning of an intermediary's definite answer before the first attach (7.9). If true, login pages are failures
     like any other, too. If false, each definite answer is final, and so is a relay or a proxy where nothing listens. If
     None, only refusals and redirects are final."""
     packet_bytes_max: int = PACKET_SIZE_MAX

@@ -31,7 +31,7 @@ __all__ = [
 
 Look: TypeAlias = Callable[[], tuple[str, str]]
 """Returns who is asked, and why there is no answer; the second is empty if that is not known. It may raise RuntimeError
-while nobody is asked."""
+before the request has begun."""
 Say: TypeAlias = Callable[[str, str], None]
 """Says one line: the name of an event, and a text."""
 

@@ -24,7 +24,6 @@ from tests.support.proxies import UpstreamProxy
 from tunnel_client.cli.main import main
 
 _WAIT_S = 60.0
-_ENDS = " (Ctrl-C ends)"
 _BROKER = "tunnel_client.cli.broker"
 
 
@@ -109,7 +108,7 @@ def test_a_command_says_whom_it_asks_while_nothing_answers(name: str, peer: obje
         with started(*words, relay=url) as child:
             text = first(child)
     # A command that is quiet for its first 2 s knows by then that a first request was not answered in time.
-    assert text in (f"asking {url} ...", f"no relay answers yet at {url} (no answer within 1.0 s): still trying{_ENDS}")
+    assert text.startswith((f"asking {url} ...", f"no relay answers yet at {url} (no answer within "))
 
 
 def test_tls_that_never_completes_and_a_proxy_that_never_answers_are_no_silence(home: Path) -> None:

@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace, ask: Callable[[BrokerClient], Awaitable[
     async def run() -> int:
         async with _client(arguments) as client:
             try:
-                # Any answer shows that the broker is there. What is asked then may rightly take long.
+                # Any answer shows that the broker is there. The answer to `ask` may rightly take long.
                 async with told_of_waiting(lambda: (f"the broker at {arguments.broker}", ""), "", quiet_s=QUIET_S):
                     await client.metrics()
                 return await ask(client)
