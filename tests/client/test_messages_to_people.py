@@ -126,7 +126,7 @@ def test_login_does_not_store_a_login_that_fails(home: Path, said: Any) -> None:
         url = f"http://127.0.0.1:{port}"
         code, text = said("login", url, "--token-file", str(file), "--wait", "0.5")
     assert code == 3
-    assert "`tunnel doctor` finds out which" in text
+    assert f"`tunnel doctor --relay {url} --token-file {file}` finds out which" in text
     assert not (home / "config").exists()
 
 

@@ -146,7 +146,8 @@ async def attached(
 async def _tell(look: Look, who: str, say: Say, quiet_s: float, going_on: str) -> None:
     now = asyncio.get_running_loop().time
     began_s = now()
-    await asyncio.sleep(quiet_s)
+    for _ in range(round(quiet_s / _LOOK_S)):  # in steps: time in which this process itself is busy counts less
+        await asyncio.sleep(_LOOK_S)
     trouble, is_said, next_s = "", False, _SILENT_S
     with contextlib.suppress(RuntimeError):  # the attachment has not begun to start
         who, trouble = look()

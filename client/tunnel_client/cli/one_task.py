@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tunnel import LostError
+from tunnel_client.cli.lookups import use_lookups
 from tunnel_client.errors import UsageError
 
 __all__ = ["run"]
@@ -21,6 +22,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
     async def watched() -> int:
         task = asyncio.current_task()
         assert task is not None
+        use_lookups(asyncio.get_running_loop())
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await main

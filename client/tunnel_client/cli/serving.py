@@ -11,7 +11,6 @@ import structlog
 
 from tunnel import Attachment, LostError, TunnelError
 from tunnel.command_line import add_events_option
-from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.logs.outages import OutageLog
 from tunnel.rates import parse_rate
@@ -24,6 +23,7 @@ from tunnel_client.cli.attaching import (
     say_or_log,
     told_of_waiting,
 )
+from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import positive_seconds
 from tunnel_client.errors import UsageError
 from tunnel_client.forward.traffic import Traffic
@@ -123,7 +123,7 @@ def run_serving(settings: RelaySettings, serving: Serving, arguments: argparse.N
     relay refuses the command, at the start or later, if no relay answers at the start, or if the relay does not answer
     for longer than --give-up-after.
     """
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=client_loop) as runner:
         return runner.run(_run(settings, serving, arguments))
 
 

@@ -73,5 +73,5 @@ def test_https_through_the_proxy_is_recommended_and_tried_without_the_token(home
         code, found, report = doctor("http://127.0.0.1:9", "--proxy", url, "--ca", str(TLS / "ca.pem"))
     assert code == 3
     assert found["https"][2] == {"url": "https://127.0.0.1", "works": True}
-    assert report["next"] == "tunnel doctor --relay https://127.0.0.1"
+    assert report["next"] == f"tunnel doctor --relay https://127.0.0.1 --proxy {url} --ca {TLS / 'ca.pem'}"
     assert TOKEN.encode() not in proxy.heads[-1]

@@ -134,7 +134,7 @@ def test_a_proxy_that_wants_a_password_is_explained_and_the_password_not_shown(
     code, found, report = doctor(rig.url)
     assert code == 4
     assert "which the variable http_proxy names" in found["proxy"][1]
-    assert report["next"] == f"tunnel doctor --proxy http://USER:PASSWORD@127.0.0.1:{proxy.port}"
+    assert report["next"] == f"tunnel doctor --relay {rig.url} --proxy http://USER:PASSWORD@127.0.0.1:{proxy.port}"
     monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{proxy.port}")
     code, found, report = doctor(rig.url)
     assert code == 0
@@ -164,7 +164,7 @@ def test_the_issuer_of_a_certificate_is_named_and_judged(
         assert code == 3
         assert found["TLS"][0] == "problem"
         assert found["TLS"][2] == {"issuer": issuer, "trusted": False, "kind": "unknown-issuer"}
-        assert report["next"] == "tunnel doctor --ca FILE"
+        assert report["next"] == f"tunnel doctor --relay {url} --ca FILE"
         monkeypatch.setattr("tunnel_client.doctor.certificate_steps.INTERCEPTORS", [issuer.lower()])
         _, found, _ = doctor(url, "--ca", str(TLS / "ca.pem"))
         assert "TLS is decrypted on the path by" in found["TLS"][1]

@@ -163,8 +163,8 @@ def test_users_are_added_rotated_and_revoked(made: str, capsys: pytest.CaptureFi
     [
         (["user", "add", "ann"], "ann exists: run `tunnel-relay user rotate ann -c relay.toml`"),
         (["user", "rotate", "bob"], "no user bob: run `tunnel-relay user add bob -c relay.toml`"),
-        (["user", "revoke", "bob"], "no user bob: `tunnel-relay user list` shows the users"),
-        (["user", "revoke", "an"], "no user an: did you mean ann? `tunnel-relay user list` shows"),
+        (["user", "revoke", "bob"], "no user bob: `tunnel-relay user list -c relay.toml` shows the users"),
+        (["user", "revoke", "an"], "no user an: did you mean ann? `tunnel-relay user list -c relay.toml` shows"),
         (["user", "rotate", "anm"], "no user anm: did you mean ann? run `tunnel-relay user add anm"),
         (
             ["rule", "check", "anm", "x:1"],
@@ -224,7 +224,7 @@ def test_check_reports_listeners_without_tls_and_rules_without_tokens(
     Path("relay.toml").write_text(f"{text}\n[users.anm]\nservices = ['*']\n[users.'a.b']\nservices = ['*']\n")
     assert main(["check"]) == 0
     notes = capsys.readouterr().err
-    assert "note: anm has rules but no token: run `tunnel-relay user add anm`, or remove [users.anm]" in notes
+    assert "anm has rules but no token: run `tunnel-relay user add anm -c relay.toml`, or remove [users.anm]" in notes
     assert 'or remove [users."a.b"]' in notes
     Path("relay.toml").write_text(text.replace("[users.ann]", "[users.anm]"))
     assert main(["check"]) == 0

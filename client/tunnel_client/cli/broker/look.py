@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from tunnel import UnreachableError
-from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import LOST, OK
 from tunnel.messages import (
     BrokerClient,
@@ -24,6 +23,7 @@ from tunnel.messages import (
     split_address,
 )
 from tunnel_client.cli.attaching import QUIET_S, attached, told_of_waiting
+from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import relay_settings
 from tunnel_client.errors import UsageError
 
@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace, ask: Callable[[BrokerClient], Awaitable[
                     f"no broker answers at {arguments.broker} ({error}): check the address, and that it runs"
                 ) from None
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=client_loop) as runner:
         return runner.run(run())
 
 

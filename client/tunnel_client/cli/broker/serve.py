@@ -12,12 +12,12 @@ import structlog
 
 from tunnel import Attachment, DeniedError, NotAuthenticatedError, TunnelError
 from tunnel.command_line import shows_people, tell
-from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import OK
 from tunnel.logs.outages import OutageLog
 from tunnel.messages import Broker, BrokerSettings, LogConfig, LogError, RemoteCallError, TopicSpec
 from tunnel.messages.broker.protocol import check_name
 from tunnel_client.cli.attaching import look_at, say_or_log, told_of_waiting
+from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import relay_settings
 from tunnel_client.cli.service_key import show_key, with_service_key
 from tunnel_client.cli.serving import stop_signals
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=client_loop) as runner:
         return runner.run(serve())
 
 

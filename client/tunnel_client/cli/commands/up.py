@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 from tunnel.command_line import CommandAdder, add_events_option, shows_people, tell
-from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import OK, USAGE
 from tunnel.private_files import create_private, make_private_directory
+from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import add_relay_options, trace_of
 from tunnel_client.cli.serving import Signals, add_rate_option, stop_signals
 from tunnel_client.cli.up.declaration import json_schema
@@ -130,7 +130,7 @@ def _serve(path: Path, arguments: argparse.Namespace) -> int:
         settings.check()
         return read, settings
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=client_loop) as runner:
         return runner.run(_run(load, arguments.log or "warning"))
 
 
