@@ -1,12 +1,18 @@
 """The parts that all commands share: one line and an exit code for every error, usage, and a log that has escape
 codes only on a terminal."""
 
+import argparse
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import structlog
 
+import tunnel.analysis.cli
+import tunnel_client.cli.broker.main
+import tunnel_client.cli.main
+import tunnel_servlet.command.main
 from tunnel.command_line import CommandAdder, CommandParser, configure_log, exit_code_of, may_escape
 from tunnel.errors import DeniedError
 from tunnel.exit_codes import DENIED, INTERNAL, INTERRUPTED, USAGE
@@ -64,35 +70,129 @@ def parser() -> CommandParser:
     made = CommandParser(prog="x")
     made.add_argument("--log")
     commands = CommandAdder(made)
-    commands.add("serve", "serve", "x serve").add_argument("--listen", metavar="A")
+    serve = commands.add("serve", "serve", "x serve")
+    serve.add_argument("--listen", metavar="A")
+    serve.add_argument("--wait", nargs="?", type=int)
+    serve.add_argument("-o", metavar="FILE")
+    commands.add("dial", "dial", "x dial").add_argument("target", metavar="TARGET")
+    commands.add("run", "run", "x run -- CMD").add_argument("command", nargs=argparse.REMAINDER)
     CommandAdder(commands.add("user", "manage users", "x user add")).add("add", "add a user", "x user add")
     return made
 
 
+def refused(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Parse the words, which must fail; return the lines of the complaint."""
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(words.split())
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()
+
+
 @pytest.mark.parametrize(
-    ("arguments", "usage", "message"),
+    ("words", "message"),
     [
-        (["serve", "--lisen", "a"], "usage: x serve", "x serve: error: unrecognized arguments: --lisen a: did you"),
-        (["serve", "--lisen=a"], "usage: x serve", "did you mean --listen?; see x serve --help"),
-        (["serve", "--qqq"], "usage: x serve", "unrecognized arguments: --qqq; see x serve --help"),
-        (["serve", "more"], "usage: x serve", "unrecognized arguments: more; see x serve --help"),
-        (["serve", "--log", "debug"], "usage: x serve", "write --log before the name of the command, as in x --log"),
-        (["user", "add", "--log", "debug"], "usage: x user add", "write --log before the name of the command, as in x"),
-        (["user", "add", "--qqq"], "usage: x user add", "x user add: error: unrecognized"),
-        (["--qqq", "serve"], "usage: x [-h]", "unrecognized arguments: --qqq; see x --help"),
-        (["srve"], "usage: x [-h]", "invalid choice: 'srve' (choose from 'serve', 'user'): did you mean serve?; see x"),
-        (["q"], "usage: x [-h]", "invalid choice: 'q' (choose from 'serve', 'user'); see x --help"),
+        ("serve --lisen a", "x serve: unknown option --lisen: did you mean --listen?"),
+        ("serve --lisen=a", "x serve: unknown option --lisen: did you mean --listen?"),
+        ("serve --listen a --wiat", "x serve: unknown option --wiat: did you mean --wait?"),
+        ("serve --qqq", "x serve: unknown option --qqq; see x serve --help"),
+        ("serve -q", "x serve: unknown option -q; see x serve --help"),
+        ("serve --log debug", "x serve: unknown option --log: write it before the command, as in x --log ... serve"),
+        (
+            "user add --log=debug",
+            "x user add: unknown option --log: write it before the command, as in x --log ... user add",
+        ),
+        ("user add --qqq", "x user add: unknown option --qqq; see x user add --help"),
+        ("--qqq serve", "x: unknown option --qqq; see x --help"),
+        ("--lgo debug serve", "x: unknown option --lgo: did you mean --log?"),
+        # An option of a command before the command. Its value is not taken for a command.
+        ("--listen a serve", "x: unknown option --listen: write it after the command, as in x serve --listen ..."),
+        (
+            "--lisen a serve",
+            "x: unknown option --lisen: did you mean --listen, after the command, as in x serve --listen ...?",
+        ),
+        # The option is named even if something else is wrong, too.
+        ("dial --qqq", "x dial: unknown option --qqq; see x dial --help"),
+        ("dial --qqq here there", "x dial: unknown option --qqq; see x dial --help"),
+        ("serve --wait q --lisen a", "x serve: unknown option --lisen: did you mean --listen?"),
+        ("run --qqq -- ls -h", "x run: unknown option --qqq; see x run --help"),
+        ("run --qqq -- ls", "x run: unknown option --qqq; see x run --help"),
+        # Commands
+        ("srve", "x: unknown command srve: did you mean serve?"),
+        ("srve --listen a", "x: unknown command srve: did you mean serve?"),
+        ("q", "x: unknown command q: the commands are serve, dial, run, user"),
+        ("user ad", "x user: unknown command ad: did you mean add?"),
+        # Other errors
+        ("serve more", "x serve: unrecognized arguments: more; see x serve --help"),
+        ("serve --wait q", "x serve: argument --wait: invalid int value: 'q'; see x serve --help"),
+        ("dial", "x dial: the following arguments are required: TARGET; see x dial --help"),
     ],
 )
-def test_an_unknown_argument_shows_the_usage_of_its_command(
-    arguments: list[str], usage: str, message: str, capsys: pytest.CaptureFixture[str]
+def test_a_usage_error_is_said_before_the_usage_of_its_command(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    first, second, *_ = refused(words, capsys)
+    assert first == message
+    assert second.startswith(f"usage: {message.partition(':')[0]} [-h]")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["serve --listen -1", "serve --listen=--lisen", "serve -ofile", "run ls --qqq", "run -- --qqq", "dial -- --qqq"],
+)
+def test_words_that_only_look_like_unknown_options_are_accepted(words: str) -> None:
+    parser().parse_args(words.split())
+
+
+@pytest.mark.parametrize("words", ["serve --lisen a --help", "--qqq -h", "run --qqq -h"])
+def test_help_is_shown_in_spite_of_unknown_options(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parser().parse_args(arguments)
-    assert ended.value.code == 2
-    printed = capsys.readouterr().err
-    assert printed.startswith(usage)
-    assert message in printed
+        parser().parse_args(words.split())
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: x")
+
+
+MAINS: dict[str, Callable[[list[str]], int]] = {
+    "tunnel": tunnel_client.cli.main.main,
+    "tunnel-relay": tunnel_servlet.command.main.main,
+    "tunnel-broker": tunnel_client.cli.broker.main.main,
+    "tunnel-traces": tunnel.analysis.cli.main,
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "tunnel forward 5432:db.internal:5432 --realy http://a",
+            "tunnel forward: unknown option --realy: did you mean --relay?",
+        ),
+        ("tunnel connect --realy http://a b:1", "tunnel connect: unknown option --realy: did you mean --relay?"),
+        (
+            "tunnel --realy http://a proxy 1080",  # not the option --help of tunnel itself
+            "tunnel: unknown option --realy: did you mean --relay, after the command, as in tunnel proxy --relay ...?",
+        ),
+        ("tunnel peers truts db", "tunnel peers: unknown command truts: did you mean trust?"),
+        ("tunnel-relay srve", "tunnel-relay: unknown command srve: did you mean serve?"),
+        (
+            "tunnel-relay user add --tokn-file f ann",
+            "tunnel-relay user add: unknown option --tokn-file: did you mean --token-file?",
+        ),
+        ("tunnel-relay rule chek", "tunnel-relay rule: unknown command chek: did you mean check?"),
+        ("tunnel-broker serve --dri d", "tunnel-broker serve: unknown option --dri: did you mean --dir?"),
+        ("tunnel-broker raed orders", "tunnel-broker: unknown command raed: did you mean read?"),
+        ("tunnel-traces report --ouput f", "tunnel-traces report: unknown option --ouput: did you mean --output?"),
+    ],
+)
+def test_every_command_says_first_what_an_unknown_word_may_mean(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, *arguments = words.split()
+    with pytest.raises(SystemExit) as ended:
+        MAINS[program](arguments)
+    assert ended.value.code == USAGE
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == message
+    assert second.startswith(f"usage: {message.partition(':')[0]} [-h]")
 
 
 # --- escape codes

@@ -31,8 +31,9 @@ __all__ = [
 
 _QUOTE_LETTERS = 300  # an unexpected error may quote a page: print this much of its text
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$")
+_CHOICE = re.compile(r"(?:argument COMMAND: )?invalid choice: '([^']*)' \(choose from (.*)\)$")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
+_OPTION = re.compile(r"-(?!-?$)(?!\.?\d)\S*$")  # what argparse takes for an option: -1 and "- x" are values
 _WORD = re.compile(r"[\w-]+")
 _DUMB_TERMINALS = ("dumb", "unknown")
 
@@ -156,26 +157,37 @@ def _unexpected(program: str, error: Exception) -> int:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of a command or of its subcommand, whose errors say what to do next."""
+    """A parser of a command or of its subcommand. Its errors say first what is wrong and what to do, then the usage."""
 
     def __init__(self, *, outer: "CommandParser | None" = None, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
+        self.commands: dict[str, CommandParser] = {}
         self._outer = outer  # the parser of the command that this one is a subcommand of
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage of this very command and the message, and exit with code 2."""
+        """Print the message and the usage of this very command, and exit with code 2."""
         choice = _CHOICE.search(message)
         near = difflib.get_close_matches(choice[1], _WORD.findall(choice[2]), n=1) if choice else []
         guess = f": did you mean {near[0]}?" if near else ""
-        super().error(f"{message}{guess}; see {self.prog} --help")
+        if choice and not choice.start() and self.commands:
+            guess = guess or f": the commands are {', '.join(self.commands)}"
+            self._refuse(f"unknown command {choice[1]}{guess}")
+        self._refuse(f"{message}{guess or self._see_help}")
 
     def parse_known_args(  # type: ignore[override]  # the namespace is never of another class
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse as argparse does, but refuse unknown arguments here: the outer parser would show its own usage."""
-        found, unknown = super().parse_known_args(args, namespace)
+        """Parse as argparse does, but refuse unknown arguments here: the outer parser would show its own usage.
+
+        An unknown option is named before everything else that may be wrong, since its value can pass for an argument.
+        """
+        words = sys.argv[1:] if args is None else list(args)
+        option = self._unknown_option(words)
+        if option:
+            self._refuse(f"unknown option {option}{self._hint(option, words) or self._see_help}")
+        found, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0].partition('=')[0])}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
     def describe(self, names: Collection[str], text: str) -> None:
@@ -184,20 +196,61 @@ class CommandParser(argparse.ArgumentParser):
             if action.dest in names:
                 action.help = text
 
+    @property
+    def option_names(self) -> Collection[str]:
+        """The options of this very command, in all their spellings."""
+        return self._option_string_actions.keys()
+
     def owner_of(self, option: str) -> str:
         """Return the words of the command that has the option, this one or one around it; empty if none has it."""
-        if option in self._option_string_actions:
+        if option in self.option_names:
             return self.prog
         return "" if self._outer is None else self._outer.owner_of(option)
 
-    def _hint(self, option: str) -> str:
-        if not option.startswith("-"):
-            return ""
+    @property
+    def _see_help(self) -> str:
+        return f"; see {self.prog} --help"
+
+    def _refuse(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message}\n{self.format_usage()}")
+
+    def _unknown_option(self, words: Sequence[str]) -> str:
+        """Return the first option that this parser does not have; empty if there is none, or if help is wanted.
+
+        Words after the name of a subcommand, or of a program with its arguments, are not this parser's.
+        """
+        unknown = ""
+        ends_at_argument = any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions)
+        takes_next = False
+        for word in words:
+            if not _OPTION.match(word):
+                if word == "--" or (ends_at_argument and not takes_next):
+                    break
+                takes_next = False
+                continue
+            name = word.partition("=")[0]
+            action = self._option_string_actions.get(name) or self._option_string_actions.get(word[:2])
+            if action is None:
+                unknown = unknown or name
+            elif action.dest == "help":
+                return ""
+            takes_next = action is not None and action.nargs is None and word in action.option_strings
+        return unknown
+
+    def _hint(self, option: str, words: Sequence[str]) -> str:
         owner = self.owner_of(option)
         if owner:
-            return f": write {option} before the name of the command, as in {owner} {option} ..."
-        near = difflib.get_close_matches(option, self._option_string_actions, n=1)
-        return f": did you mean {near[0]}?" if near else ""
+            return f": write it before the command, as in {owner} {option} ...{self.prog.removeprefix(owner)}"
+        inner = self
+        for word in words:
+            inner = inner.commands.get(word, inner)
+        near = difflib.get_close_matches(option, {*inner.option_names, *self.option_names}, n=1)
+        if not near:
+            return ""
+        if near[0] in self.option_names:
+            return f": did you mean {near[0]}?"
+        place = f"after the command, as in {inner.prog} {near[0]} ..."
+        return f": write it {place}" if near[0] == option else f": did you mean {near[0]}, {place}?"
 
 
 def add_carrier_rates(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -245,10 +298,12 @@ class CommandAdder:
 
     def add(self, name: str, what: str, example: str) -> CommandParser:
         """Add the command `name` and return its parser. `what`: its description, in lower case without a full stop."""
-        return self._commands.add_parser(
+        parser = self._commands.add_parser(
             name,
             help=what,
             description=what[0].upper() + what[1:] + ".",
             epilog=f"example: {example}",
             outer=self._parser,
         )
+        self._parser.commands[name] = parser
+        return parser
