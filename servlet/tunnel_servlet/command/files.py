@@ -12,7 +12,7 @@ import msgspec
 
 from tunnel.private_files import require_trusted, write_private
 from tunnel_servlet.access.grants import OPEN_USER
-from tunnel_servlet.access.rules import parse_rule
+from tunnel_servlet.access.rules import Rule, parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
 from tunnel_servlet.config import (
     ConfigError,
@@ -30,6 +30,7 @@ __all__ = [
     "Overrides",
     "config_file",
     "load_config",
+    "parse_allow",
     "read_users",
     "reload_config",
     "tokens_path",
@@ -68,7 +69,7 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     """
     overrides = overrides or Overrides()
     config = _load_file(file) if file else RelayConfig()
-    rules = _parse(parse_rule, overrides.allow, "--allow")
+    rules = parse_allow(overrides.allow)
     is_open = overrides.is_open
     grants = config.grants.widened(
         rules, is_open=is_open, allows_services=is_open and not file, allows_all=is_open and not rules and not file
@@ -87,6 +88,11 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
         admin=_parse(parse_address, (overrides.admin,), "--admin")[0] if overrides.admin else config.admin,
         trace=overrides.trace or config.trace,
     )
+
+
+def parse_allow(texts: Iterable[str]) -> tuple[Rule, ...]:
+    """Return the rules that the option --allow gives. Raise ConfigError if a text is none."""
+    return _parse(parse_rule, texts, "--allow")
 
 
 def reload_config(file: str, overrides: Overrides | None = None) -> RelayConfig:

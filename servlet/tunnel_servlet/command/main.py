@@ -84,6 +84,7 @@ def _add_init(commands: CommandAdder) -> None:
     parser.add_argument("file", metavar="FILE", help="name of the configuration file, such as relay.toml")
     _add_token_file(parser)
     parser.add_argument("--user", default="admin", help="name of the first user (default: admin)")
+    _add_allow(parser, "write a rule that lets the first user reach this target (default: example.com:443)")
     _add_json(parser)
     parser.set_defaults(run=users.init)
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import difflib
+import json
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ import msgspec
 from tunnel.private_files import create_private
 from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import KEYS_MAX, Key, check_user_name, make_token
-from tunnel_servlet.command.files import read_users, tokens_path, write_users
+from tunnel_servlet.command.files import parse_allow, read_users, tokens_path, write_users
 from tunnel_servlet.config import ConfigError, parse_config
 
 __all__ = ["init", "similar_name", "user"]
@@ -73,7 +74,7 @@ tokens = "{tokens}"
 #             table `rates` limits single rules: rates = {{ "example.com:443" = "5 MiB/s" }}
 #   exit      true: the user's endpoints may be exits, which dial targets for all users (`tunnel-relay exit`)
 {table}
-connect = ["example.com:443"]
+connect = {connect}
 services = []
 listen = []
 
@@ -101,7 +102,10 @@ def init(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{arguments.file!r} is not a file name: write one such as relay.toml")
     user_name = _name(arguments.user)
     tokens = path.with_name(f"{path.stem}.tokens.toml")
-    text = TEMPLATE.format(file=path, tokens=tokens.name, table=user_table(user_name))
+    connect = [rule.text for rule in parse_allow(arguments.allow)] or ["example.com:443"]
+    text = TEMPLATE.format(
+        file=path, tokens=tokens.name, table=user_table(user_name), connect=json.dumps(connect, ensure_ascii=False)
+    )
     parse_config(text, arguments.file)
     token, key = _new_token()
     for existing in (path, tokens):
@@ -115,7 +119,8 @@ def init(arguments: argparse.Namespace) -> int:
         except OSError as error:
             tokens.unlink(missing_ok=True)
             raise ConfigError(f"{path}: cannot be written: {error.strerror}: check the path and its folder") from None
-    _note(f"wrote {path} and {tokens}; now edit the rules, then run: tunnel-relay serve -c {shlex.quote(str(path))}")
+    edit = "now" if arguments.allow else "now edit the rules, then"
+    _note(f"wrote {path} and {tokens}; {edit} run: tunnel-relay serve -c {shlex.quote(str(path))}")
     _show(arguments, user_name, token, key)
     return 0
 

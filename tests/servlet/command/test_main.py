@@ -10,6 +10,7 @@ import resource
 import signal
 import stat
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,27 @@ def test_init_creates_a_working_configuration(made: str, capsys: pytest.CaptureF
     assert made not in Path("relay.toml").read_text() + Path("relay.tokens.toml").read_text()
     assert main(["check"]) == 0
     assert capsys.readouterr().out == "ok: 1 token(s), rules for 1 user(s)\n"
+
+
+def test_init_allows_the_named_targets_in_place_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those on loopback, which a rule must name."""
+    allowed = ["127.0.0.1:8000", "[::1]:22", "localhost:5432", "udp/10.0.0.53:53", 'unix:/run/"😀".sock']
+    assert main(["init", "relay.toml", "--user", "ann", *(f"--allow={rule}" for rule in allowed)]) == 0
+    assert "relay.tokens.toml; now run: tunnel-relay serve -c relay.toml" in capsys.readouterr().err
+    rules = load_config("relay.toml").grants.rules_of("ann")
+    assert [rule.text for rule in rules.rules + rules.datagrams.rules] == [*allowed[:3], allowed[4], allowed[3]]
+    assert rules.check_target("127.0.0.1", 8000).allowed
+    assert rules.check_address(ip_address("127.0.0.1"), 5432, "localhost").allowed
+    assert not rules.check_target("127.0.0.1", 8001).allowed
+    assert not rules.check_target("example.com", 443).allowed
+    assert not load_config("relay.toml").grants.rules_of("bob").check_target("127.0.0.1", 8000).allowed
+
+
+@pytest.mark.parametrize("rule", ["127.0.0.1", "127.0.0.1:0", "::1:80", "", 'a"]:80'])
+def test_init_refuses_a_target_that_is_no_rule(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "relay.toml", "--allow", "127.0.0.1:80", "--allow", rule]) == 2
+    assert f"tunnel-relay: --allow: {rule!r}" in capsys.readouterr().err
+    assert list(Path().iterdir()) == []
 
 
 def test_init_changes_no_existing_file(made: str, capsys: pytest.CaptureFixture[str]) -> None:
