@@ -28,7 +28,7 @@ SEED ?= 0
 STRESS ?=
 FIELD ?=
 
-.PHONY: help setup test units test-clients test-long lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
+.PHONY: help setup test units test-clients test-long lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo recording sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ bench: setup ## Measure the speed of the core
 
 demo: .venv/.demo-stamp ## Watch a stream survive lost requests and two kills of the relay: real processes, real HTTP
 	@$(BIN)/python -m loadtests.demo
+
+recording: .venv/.demo-stamp ## Run the demo, and write it to docs/demo.svg as the recording that README shows
+	@$(BIN)/python -m loadtests.demo --record docs/demo.svg
 
 sim-demo: setup ## Watch one transfer in the simulator, drawn on a virtual clock
 	@$(BIN)/python -m tests.sim.demo

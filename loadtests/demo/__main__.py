@@ -3,11 +3,11 @@
 import argparse
 import asyncio
 import sys
-
-import msgspec
+from pathlib import Path
 
 from loadtests.demo.play import Play
-from loadtests.demo.show import LiveShow, PlainShow, Show, SilentShow
+from loadtests.demo.recording import RecordingShow
+from loadtests.demo.show import JsonShow, LiveShow, PlainShow, Show
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.processes import NotReadyError
 from tunnel.command_line import may_escape
@@ -27,7 +27,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--size", default="128MiB", metavar="SIZE", help="bytes in each direction (default: 128MiB)")
     parser.add_argument("--seed", type=int, default=7, metavar="N", help="seed of the faults (default: 7)")
-    parser.add_argument("--json", action="store_true", help="print only JSON")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print only JSON")
+    output.add_argument("--record", type=Path, metavar="FILE", help="write the run to FILE, as an animated SVG")
     options = parser.parse_args(argv)
     try:
         size_bytes = parse_size_bytes(options.size)
@@ -35,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(str(error))
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(_perform(size_bytes, options.seed, as_json=options.json))
+            return runner.run(_perform(size_bytes, options.seed, _show(options)))
     except NotReadyError as error:
         print(f"the demo could not start: {error}", file=sys.stderr)
         return EXIT_WRONG
@@ -43,15 +45,19 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
-async def _perform(size_bytes: int, seed: int, *, as_json: bool) -> int:
-    show: Show = SilentShow() if as_json else LiveShow() if may_escape(sys.stdout) else PlainShow()
+def _show(options: argparse.Namespace) -> Show:
+    if options.json:
+        return JsonShow()
+    if options.record:
+        return RecordingShow(options.record)
+    return LiveShow() if may_escape(sys.stdout) else PlainShow()
+
+
+async def _perform(size_bytes: int, seed: int, show: Show) -> int:
     play = Play(size_bytes, seed, show.said)
     async with show.watching(play):
         report = await play.perform()
-    if as_json:
-        print(msgspec.json.encode(report).decode())
-    else:
-        show.conclude(report)
+    show.conclude(report)
     return EXIT_WRONG if report.failure else EXIT_OK
 
 

@@ -1,4 +1,4 @@
-"""The displays of the demo: drawn on a terminal, printed line by line elsewhere, or silent."""
+"""The displays of the demo: drawn on a terminal, printed line by line elsewhere, or as JSON."""
 
 import asyncio
 import time
@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
@@ -17,11 +18,12 @@ from loadtests.demo.play import Act, Play
 from loadtests.demo.report import Report, pretty_bytes
 from loadtests.demo.stage import TOPOLOGY
 
-__all__ = ["LiveShow", "PlainShow", "Show", "SilentShow"]
+__all__ = ["FRAME_S", "JsonShow", "LiveShow", "PlainShow", "Show"]
 
 _EVENTS = 7  # lines
-_FRAME_S = 0.1
+FRAME_S = 0.1
 _LINE_S = 1.0
+_WIDE = 70  # columns that all figures need
 _MIB = 1024 * 1024
 
 
@@ -40,8 +42,11 @@ class Show:
         """Show the report at the end."""
 
 
-class SilentShow(Show):
-    """Shows nothing."""
+class JsonShow(Show):
+    """Prints the report alone, as JSON."""
+
+    def conclude(self, report: Report) -> None:
+        print(msgspec.json.encode(report).decode())
 
 
 class PlainShow(Show):
@@ -101,7 +106,7 @@ class LiveShow(Show):
 
     async def _redraw(self, play: Play, live: Live) -> None:
         while True:
-            await asyncio.sleep(_FRAME_S)
+            await asyncio.sleep(FRAME_S)
             live.update(self.draw(play), refresh=True)
 
     def draw(self, play: Play) -> RenderableType:
@@ -136,7 +141,7 @@ class LiveShow(Show):
         traffic = play.stage.traffic()
         figures = Table.grid(padding=(0, 3))
         figures.add_row(
-            _figure("carrier", traffic.carrier.partition(" ")[0]),
+            *([_figure("carrier", traffic.carrier.partition(" ")[0])] if self._console.width >= _WIDE else []),
             _figure("RTT", f"{traffic.srtt_us / 1000:.1f} ms"),
             _figure("RTO", f"{traffic.rto_us / 1000:.0f} ms"),
             _figure("repeats", str(sum(traffic.exchanges_failed.values()))),
@@ -156,13 +161,13 @@ class _Rate:
     """The rate in bytes per second, over about the last second."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque(maxlen=round(1.0 / _FRAME_S) + 1)
+        self._samples: deque[tuple[float, int]] = deque(maxlen=round(1.0 / FRAME_S) + 1)
 
     def of(self, count: int) -> float:
         """Note the current number of bytes, and return the rate."""
         self._samples.append((time.monotonic(), count))
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
-        return (last - first) / max(last_s - first_s, _FRAME_S)
+        return (last - first) / max(last_s - first_s, FRAME_S)
 
 
 def _figure(name: str, value: str) -> Text:
