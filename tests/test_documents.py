@@ -89,6 +89,50 @@ def test_a_folder_without_files_does_not_exist(tmp_path: Path) -> None:
     assert is_there(tmp_path / "room" / "module")
 
 
+def tables(document: Path) -> dict[str, list[str]]:
+    """Return the rows of the document's tables, by their first cells."""
+    rows = [line.strip("|").split("|") for line in document.read_text().splitlines() if line.startswith("|")]
+    found: dict[str, list[str]] = {}
+    for first, *rest in rows:
+        found.setdefault(first.strip(), []).extend(cell.strip() for cell in rest)
+    return found
+
+
+def test_the_comparison_in_the_readme_is_that_of_the_measurements() -> None:
+    """The README has a part of the cells of docs/PEERS.md, in another order of its columns."""
+    names = {
+        "tunnel": ("**tunnel** (picks its carrier)", "**tunnel** (link)"),
+        "tunnel, plain exchanges alone": ("**tunnel**, plain exchanges alone",) * 2,
+        "chisel": ("chisel 44310b6 (2026-03)", "chisel"),
+        "wstunnel": ("wstunnel 10.6.2", "wstunnel"),
+        "Xray, XHTTP": ("Xray 26.3.27, XHTTP packet-up", "Xray, XHTTP packet-up"),
+        "GNU httptunnel": ("GNU httptunnel 3.3", "GNU httptunnel"),
+    }
+    shown, measured = tables(ROOT / "README.md"), tables(ROOT / "docs" / "PEERS.md")
+    assert {name for name, cells in shown.items() if len(cells) == 7} - {"", "---"} == set(names)
+    for name, (failing, working) in names.items():
+        survived = [cell.partition(" at ")[0] for cell in measured[failing][1:5]]
+        assert shown[name] == [*survived, *measured[working][-4:-1]], name
+
+
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+ANCHOR = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#([^)\s]+)\)")
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of the document's headings, as GitHub makes them."""
+    heads = (re.sub(r"[`*]|\]\([^)]*\)|\[", "", head) for head in HEADING.findall(document.read_text()))
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_headings_that_links_name_exist(document: Path) -> None:
+    found = ANCHOR.findall(document.read_text())
+    assert [
+        (file, head) for file, head in found if head not in anchors(document.parent / file if file else document)
+    ] == []
+
+
 EXTRA = re.compile(r"tunnel-transport\[([\w-]+)\]")
 SOURCES = [file for top in ("tunnel", "client", "servlet", "loadtests") for file in (ROOT / top).rglob("*.py")]
 

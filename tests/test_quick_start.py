@@ -1,4 +1,4 @@
-"""The README's first steps, line by line as they are written there, from an empty folder and home."""
+"""The first steps of the README and of docs/BROKER.md as they are written there, from an empty folder and home."""
 
 from __future__ import annotations
 
@@ -7,28 +7,116 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from loadtests.harness.ports import hold_port
 from loadtests.harness.tree import ROOT, python_path
 
 TIMEOUT_S = 60
+PASTE_S = 150
 MODULES = {"tunnel": "tunnel_client", "tunnel-relay": "tunnel_servlet", "tunnel-broker": "tunnel_client.cli.broker"}
 SERVING = ("serve", "forward", "proxy", "expose")
 ELSEWHERE = ("doctor", "run", "ssh")  # these need hosts of other networks
 PORTS = {"5432:db": "0:db", "udp/5353:": "udp/0:", "proxy 1080": "proxy 0"}  # other programs may use these ports here
 
 
+README = (ROOT / "README.md").read_text()
+BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+# The ports of the README belong to the tests alone in a network of their own. A new one is down, also its loopback.
+OWN_NETWORK = ("unshare", "--map-root-user", "--net")
+WITH_LOOPBACK = (sys.executable, "-c", """
+import fcntl, os, socket, struct, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+    fcntl.ioctl(made, 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+os.execvp(sys.argv[1], sys.argv[1:])
+""")  # fmt: skip
+
+
+def section(text: str, head: str) -> str:
+    """Return the section of a document that has this heading."""
+    return text.partition(f"{head}\n")[2].partition("\n## ")[0]
+
+
+def blocks(text: str) -> list[str]:
+    """Return the blocks of commands, without those of Python."""
+    return BLOCK.findall(PROGRAM.sub("", text))
+
+
 def lines() -> list[str]:
-    """Return the lines of the README's section on use that are commands or rules."""
-    section = (ROOT / "README.md").read_text().partition("## Use it")[2].partition("\n[docs/")[0]
-    blocks = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()]
+    """Return the lines of the README's section on use that are commands, and the rules that it refers to."""
+    rules = blocks(section((ROOT / "docs" / "RELAY.md").read_text(), "## First rules"))[0]
+    return [line for block in (*blocks(section(README, "## Use it")), rules) for line in block.splitlines()]
+
+
+def pasted(text: str, folder: Path) -> tuple[int, str]:
+    """Let bash run the text in the folder with an empty home. Return the exit code and what was written, once all
+    of its processes have ended."""
+    isolated = shutil.which("unshare") and not subprocess.run([*OWN_NETWORK, "true"], capture_output=True).returncode
+    if not isolated:
+        for port in re.findall(r":(\d{4})\b", text):
+            with socket.socket() as probe:
+                if not probe.connect_ex(("127.0.0.1", int(port))):
+                    pytest.skip(f"another program uses port {port}, and this machine gives no network of one's own")
+    (folder / "home").mkdir()
+    (folder / "work").mkdir()
+    (folder / "paste.sh").write_text(f"{text}\nwait\n")
+    with tempfile.TemporaryDirectory(prefix="q") as runtime, (folder / "said").open("w+") as said:
+        environment = {
+            "HOME": str(folder / "home"),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "XDG_RUNTIME_DIR": runtime,
+            "http_proxy": "http://127.0.0.1:9",  # those who need tunnel often have one
+        }
+        command = ["bash", "-e", str(folder / "paste.sh")]
+        process = subprocess.Popen(
+            [*OWN_NETWORK, *WITH_LOOPBACK, *command] if isolated else command,
+            cwd=folder / "work", env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(PASTE_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return code, (folder / "said").read_text()
+
+
+@pytest.mark.real("bash", "curl")
+def test_the_lines_to_paste_work_on_one_machine(tmp_path: Path) -> None:
+    install, paste = blocks(section(README, "## Try it"))
+    assert install.splitlines()[-1] == "pip install ."
+    code, said = pasted(paste, tmp_path)
+    assert code == 0, said
+    assert "Hello through the tunnel" in said.splitlines()
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["try"]
+    stored = json.loads((tmp_path / "home" / ".config" / "tunnel" / "login.json").read_text())
+    assert stored["token"] == (tmp_path / "work" / "try" / "token").read_text().strip()
+
+
+@pytest.mark.real("bash", "curl")
+def test_the_programs_of_the_readme_run_beside_the_processes_of_the_paste(tmp_path: Path) -> None:
+    *start, end = blocks(section(README, "## Try it"))[1].splitlines()
+    assert end.startswith("kill ")
+    found = PROGRAM.findall(README)
+    assert len(found) == 2
+    for number, program in enumerate(found):
+        (tmp_path / f"{number}.py").write_text(program)
+    programs = [f"python {tmp_path / f'{number}.py'}" for number in range(len(found))]
+    code, said = pasted("\n".join([*start, *programs, "tunnel logout", end]), tmp_path)
+    assert code == 0, said
+    assert said.splitlines().count("Hello through the tunnel") == 1 + len(found)
+    assert not (tmp_path / "home" / ".config" / "tunnel" / "login.json").exists()
 
 
 class Shell:
@@ -110,11 +198,9 @@ def test_every_line_that_works_on_one_machine_works_as_it_is_written(tmp_path: P
 
 
 def test_the_broker_and_its_programs_work_as_they_are_written(tmp_path: Path) -> None:
-    section = (ROOT / "README.md").read_text().partition("### A message broker")[2].partition("\n## ")[0]
-    program = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
-    producer, listener = program.findall(section)
-    blocks = re.findall(r"^```\n(.*?)^```", program.sub("", section), re.MULTILINE | re.DOTALL)
-    serve, *commands = [line for block in blocks for line in block.splitlines()]
+    text = section((ROOT / "docs" / "BROKER.md").read_text(), "## First steps")
+    producer, listener = PROGRAM.findall(text)
+    serve, *commands = [line for block in blocks(text) for line in block.splitlines()]
     assert [line.split()[:2] for line in commands[:2]] == [["python", "producer.py"], ["python", "listener.py"]]
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(tempfile.TemporaryDirectory(prefix="q"))
