@@ -110,6 +110,7 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
             "--lisen a serve",
             "x: unknown option --lisen: did you mean --listen, after the command, as in x serve --listen ...?",
         ),
+        ("--listen a", "x: unknown option --listen: write it after the command, as in x serve --listen ..."),
         # The option is named even if something else is wrong, too.
         ("dial --qqq", "x dial: unknown option --qqq; see x dial --help"),
         ("dial --qqq here there", "x dial: unknown option --qqq; see x dial --help"),

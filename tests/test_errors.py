@@ -3,6 +3,7 @@
 import copy
 import errno
 import pickle
+import re
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,7 +53,8 @@ NUMBERS: dict[Callable[[str], OSError], tuple[int, type[OSError]]] = {
 @pytest.mark.parametrize("reason", RejectReason)
 def test_a_refusal_says_what_to_do(reason: RejectReason) -> None:
     error = refused_error(Refused(1, reason, "as the relay says"), "db:5432")
-    assert str(error).startswith("db:5432: as the relay says; ")
+    assert re.match("db:5432: as the relay says[:;] [a-z]", str(error))
+    assert re.fullmatch(r"db:5432: [^:;]+[:;] [^:;]+", str(refused_error(Refused(1, reason, ""), "db:5432")))
     assert error.reason is reason
     assert isinstance(error, DeniedError if reason is RejectReason.DENIED else RefusedError)
 
@@ -63,6 +65,48 @@ def test_the_refusal_of_a_target_without_a_port_asks_about_a_port(reason: Reject
     assert str(refused_error(Refused(1, reason, ""), "db")).endswith(f"; {doubt}")
     assert "did you mean" not in str(refused_error(Refused(1, reason, ""), "db:5432"))
     assert "did you mean" not in str(refused_error(Refused(1, RejectReason.BUSY, ""), "db"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "target", "said"),
+    [
+        (
+            RejectReason.REFUSED,
+            "127.0.0.1:80 refused the connection",
+            "127.0.0.1:80",
+            "127.0.0.1:80 refused the connection: check that it listens there",
+        ),
+        (RejectReason.REFUSED, "", "a:80", "a:80: the target refused the connection: check that it listens there"),
+        (
+            RejectReason.NAME_NOT_RESOLVED,
+            "a has no address",
+            "a:80",
+            "a:80: a has no address: check it as seen from the exit",
+        ),
+        (
+            RejectReason.NO_SUCH_SERVICE,
+            "no endpoint listens under this name",
+            "a:b",
+            "a:b: no endpoint listens under this name: start the service, or check its name",
+        ),
+        (
+            RejectReason.DENIED,
+            "no rule allows a:80; this line would allow it: a",
+            "a:80",
+            "no rule allows a:80; this line would allow it: a; ask the operator of the relay for a rule",
+        ),
+        (
+            RejectReason.BUSY,
+            "no room for a:8080",
+            "a:80",
+            "a:80: no room for a:8080: try again later, or raise the limits",
+        ),
+        (RejectReason.BUSY, "expired", "x:1", "x:1: expired: try again later, or raise the limits"),
+    ],
+)
+def test_a_refusal_says_nothing_twice(reason: RejectReason, text: str, target: str, said: str) -> None:
+    """Neither the target, nor what happened, if the text that came with the refusal names it."""
+    assert str(refused_error(Refused(1, reason, text), target)) == said
 
 
 def test_refusals_have_the_errno_of_a_socket_error() -> None:
@@ -103,7 +147,7 @@ def test_each_kind_of_error_has_its_exit_code() -> None:
 
 def test_texts_join_the_target_the_cause_and_the_advice() -> None:
     refused = {
-        "full": "db:5432: full; there is no room for another connection: try again later, or raise the limits",
+        "full": "db:5432: full: try again later, or raise the limits",
         "": "db:5432: there is no room for another connection: try again later, or raise the limits",
     }
     for said, text in refused.items():

@@ -244,6 +244,8 @@ class CommandParser(argparse.ArgumentParser):
         inner = self
         for word in words:
             inner = inner.commands.get(word, inner)
+        if inner is self:
+            inner = next((each for each in self.commands.values() if option in each.option_names), self)
         near = difflib.get_close_matches(option, {*inner.option_names, *self.option_names}, n=1)
         if not near:
             return ""

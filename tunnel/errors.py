@@ -19,6 +19,7 @@ docs/SOCKET-API.md lists the numbers.
 """
 
 import errno
+import re
 from typing import Any
 
 from tunnel.core import Lost, LostReason, Refused
@@ -148,21 +149,21 @@ _ERRNO = {
     RejectReason.TIMED_OUT: errno.ETIMEDOUT,
 }
 
-# Each says what to do; most say first what happened. The text that came with the refusal is printed before it.
+# What happened, and what to do. The text that came with the refusal is printed in place of the former.
 _REFUSALS = {
-    RejectReason.DENIED: "ask the operator of the relay for a rule that allows this target",
-    RejectReason.REFUSED: "the target refused the connection: check that it listens there",
-    RejectReason.UNREACHABLE: "the exit cannot reach the target: check its network",
-    RejectReason.NAME_NOT_RESOLVED: "the exit cannot resolve the name: check it as seen from the exit",
-    RejectReason.TIMED_OUT: "the target did not answer in time: check for a firewall in front of it",
-    RejectReason.NO_SUCH_SERVICE: "no endpoint listens under this name: start the service, or check its name",
-    RejectReason.GONE: "the endpoint that held the connection was lost or replaced: connect again",
-    RejectReason.BUSY: "there is no room for another connection: try again later, or raise the limits",
-    RejectReason.VERSION: "the other side speaks another version: update the older one",
-    RejectReason.ID_IN_USE: "the relay already has a connection with this id: connect again",
-    RejectReason.SHUTTING_DOWN: "the other side is shutting down: try again later",
-    RejectReason.MALFORMED: "the request was not understood: update the older side",
-    RejectReason.FINISHED: "the connection has already ended: connect again",
+    RejectReason.DENIED: ("no rule allows this target", "ask the operator of the relay for a rule"),
+    RejectReason.REFUSED: ("the target refused the connection", "check that it listens there"),
+    RejectReason.UNREACHABLE: ("the exit cannot reach the target", "check that the exit runs, and its network"),
+    RejectReason.NAME_NOT_RESOLVED: ("the exit cannot resolve the name", "check it as seen from the exit"),
+    RejectReason.TIMED_OUT: ("the target did not answer in time", "check for a firewall in front of it"),
+    RejectReason.NO_SUCH_SERVICE: ("no endpoint listens under this name", "start the service, or check its name"),
+    RejectReason.GONE: ("the endpoint that held the connection was lost or replaced", "connect again"),
+    RejectReason.BUSY: ("there is no room for another connection", "try again later, or raise the limits"),
+    RejectReason.VERSION: ("the other side speaks another version", "update the older one"),
+    RejectReason.ID_IN_USE: ("the relay already has a connection with this id", "connect again"),
+    RejectReason.SHUTTING_DOWN: ("the other side is shutting down", "try again later"),
+    RejectReason.MALFORMED: ("the request was not understood", "update the older side"),
+    RejectReason.FINISHED: ("the connection has already ended", "connect again"),
 }
 
 _LOSSES = {
@@ -181,7 +182,12 @@ def _is_special(target: str) -> bool:
 
 def refused_error(event: Refused, target: str) -> RefusedError | DeniedError:
     """Return the error for a CONNECT that was refused."""
-    text = f"{target}: {event.text + '; ' if event.text else ''}{_REFUSALS[event.reason]}"
+    what, advice = _REFUSALS[event.reason]
+    what = event.text or what
+    names_target = re.search(rf"(?<![\w.:-]){re.escape(target)}(?![\w.:-])", what)
+    # The text of a denial may end with a line of a configuration, which a colon would seem to continue.
+    separator = "; " if event.reason is RejectReason.DENIED else ": "
+    text = f"{'' if names_target else f'{target}: '}{what}{separator}{advice}"
     if event.reason in (RejectReason.DENIED, RejectReason.NO_SUCH_SERVICE) and not _is_special(target):
         text = f"{text}; without a port, {target} is the name of a service: did you mean {target}:PORT?"
     if event.reason is RejectReason.DENIED:

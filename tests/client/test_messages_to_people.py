@@ -39,6 +39,9 @@ def said(known: Rig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         text = " ".join((found.out + found.err).split())
         assert TOKEN not in text
         assert "Traceback" not in text
+        for line in found.err.splitlines():
+            clauses = [clause.strip() for clause in re.split(r"[:;()]", line)]
+            assert [clause for clause in clauses if len(clause.split()) > 1 and clauses.count(clause) > 1] == [], line
         return code, text
 
     return run

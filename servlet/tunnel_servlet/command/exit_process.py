@@ -135,7 +135,7 @@ async def _serve(
         while not signals.finish.done() and not starting.done():
             await asyncio.wait([signals.finish, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             last, trouble = trouble, attachment.stats().trouble
-            if trouble and trouble != last:
+            if trouble and trouble != last and not starting.done():  # otherwise it is the error below
                 _log.warning("not_attached", relay=arguments.relay, text=trouble)
             patience.look(attachment)
         if starting.done():

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from tunnel import UnreachableError
+from tunnel import TunnelError, UnreachableError
 from tunnel.exit_codes import LOST, OK
 from tunnel.messages import (
     BrokerClient,
@@ -42,6 +42,8 @@ def _run(arguments: argparse.Namespace, ask: Callable[[BrokerClient], Awaitable[
                 return await ask(client)
             except RemoteCallError as error:
                 raise UsageError(f"the broker at {arguments.broker} answers: {error}") from None
+            except TunnelError:
+                raise  # from the relay, with what to do and an exit code of its own
             except OSError as error:
                 raise UnreachableError(
                     f"no broker answers at {arguments.broker} ({error}): check the address, and that it runs"

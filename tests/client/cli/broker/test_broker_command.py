@@ -165,6 +165,16 @@ def test_a_broker_behind_a_relay_is_reached_by_its_service(tmp_path: Path, capsy
             assert json.loads(capsys.readouterr().out)[0]["topic"] == "orders"
 
 
+def test_a_relay_that_refuses_the_service_is_quoted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    command = relay_command("serve", "--open", "--listen", "127.0.0.1:0")
+    with Process(command, ready=says_event("listening")) as relay:
+        url = json.loads(relay.ready_line)["url"]
+        assert main(["topics", "--broker", "billing", "--relay", url, "--proxy", "none"]) == LOST
+    said = capsys.readouterr().err
+    assert said.startswith("tunnel-broker: billing: no endpoint listens under this name: start the service, or check")
+    assert "no broker answers" not in said
+
+
 @in_loop
 async def test_a_broker_logs_that_its_relay_is_away(tmp_path: Path) -> None:
     async def logs(event: str) -> None:

@@ -29,7 +29,7 @@ def test_a_login_is_tried_stored_and_used(rig: Rig, file: str, capsys: pytest.Ca
     assert "which accepts the token" in said.err
     assert TOKEN not in said.err + said.out
     assert main(["connect", "127.0.0.1:1"]) == 6  # the user is known and may connect, but the port is closed
-    assert "the target refused the connection" in capsys.readouterr().err
+    assert "127.0.0.1:1 refused the connection: check that it listens there" in capsys.readouterr().err
     assert main(["logout"]) == 0
     assert read_login() is None
     assert main(["logout"]) == 0
