@@ -10,6 +10,7 @@ BIN := .venv/bin
 SUMMARY := build/test-summary.txt
 LONG_SUMMARY := build/test-long-summary.txt
 CLIENTS_SUMMARY := build/test-clients-summary.txt
+INSTALL_SUMMARY := build/test-install-summary.txt
 
 # Tests of whole programs under load, which together take as long as all others: "make test" leaves them to test-long.
 LONG := tests/analysis tests/test_compose.py tests/test_pyz.py tests/field tests/loadtests/experiments \
@@ -17,6 +18,9 @@ LONG := tests/analysis tests/test_compose.py tests/test_pyz.py tests/field tests
 
 # Tests of programs that use the tunnel, and of the endpoint for Node: a quarter of the processor time of the unit tests.
 CLIENTS := tests/interop tests/client/test_cpython_sockets.py $(wildcard tests/real/test_clients_*.py)
+
+# Tests that install into bare environments. They need the package index, and compile the hot path.
+INSTALL := tests/install
 
 # With REQUIRE_REAL=1, a test fails instead of being skipped if a program that it needs is missing.
 export REQUIRE_REAL
@@ -28,7 +32,7 @@ SEED ?= 0
 STRESS ?=
 FIELD ?=
 
-.PHONY: help setup test units test-clients test-long lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo recording sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
+.PHONY: help setup test units test-clients test-long test-install lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo recording sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,10 +66,11 @@ test: setup ## Run lint, unit tests and 250 simulated runs; list what was skippe
 	@cat $(SUMMARY)
 	@echo 'skipped: real clients, the Node endpoint, and the tests of the interpreter for sockets (make test-clients)'
 	@echo 'skipped: $(LONG): they take longer (make test-long)'
+	@echo 'skipped: installations into bare environments, which need the package index (make test-install)'
 
-units: setup ## Run only the unit tests, without those of test-clients and test-long
+units: setup ## Run only the unit tests, without those of test-clients, test-long and test-install
 	@rm -f $(SUMMARY)
-	$(BIN)/python -m pytest -n 6 --dist worksteal -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG) $(CLIENTS)) --summary-file=$(SUMMARY)
+	$(BIN)/python -m pytest -n 6 --dist worksteal -o faulthandler_timeout=600 $(addprefix --ignore=,$(LONG) $(CLIENTS) $(INSTALL)) --summary-file=$(SUMMARY)
 
 test-clients: setup ## Run the tests of real clients (ssh, psql, redis, curl, Go, ...), Node's endpoint, and CPython's tests of sockets
 	@rm -f $(CLIENTS_SUMMARY)
@@ -77,6 +82,11 @@ test-long: setup ## Run the tests that take long: Spark, load tests, some of the
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(LONG) --summary-file=$(LONG_SUMMARY)
 	@cat $(LONG_SUMMARY)
 
+test-install: setup ## Install tunnel into bare environments, plain and compiled; needs the package index (7 minutes)
+	@rm -f $(INSTALL_SUMMARY)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(INSTALL) --summary-file=$(INSTALL_SUMMARY)
+	@cat $(INSTALL_SUMMARY)
+
 lint: setup ## Run ruff (rules and format), mypy, and the check of our English
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -87,8 +97,8 @@ format: setup ## Sort imports and format the sources as "make lint" requires
 	$(BIN)/ruff check --fix --select I
 	$(BIN)/ruff format
 
-coverage: setup ## Run all tests, also those of test-long; list the lines and branches that no test reaches
-	$(BIN)/python -m pytest -n 2 --cov --cov-branch
+coverage: setup ## Run all tests but those of test-install; list the lines and branches that no test reaches
+	$(BIN)/python -m pytest -n 2 --cov --cov-branch --ignore=$(INSTALL)
 
 sim: setup ## Run the simulator: SEEDS=2000 runs, starting at seed FROM=0
 	$(BIN)/python -m tests.sim --seeds $(SEEDS) --from $(FROM)
@@ -102,12 +112,19 @@ mutants: setup ## Change the source in small ways; list changes that no test not
 compiled: build/compiled/.stamp ## Compile the hot path (needs a C compiler) into build/compiled; does nothing if it is up to date
 	@:
 
-build/compiled/.stamp: .venv/.stamp hatch_build.py $(shell find tunnel servlet client -name '*.py')
-	@echo 'compiling the hot path into build/compiled (about two minutes) ...'
-	@rm -rf build/compiled && mkdir -p build
-	@HATCH_BUILD_HOOKS_ENABLE=true $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	  --target build/compiled .
+build/compiled/.stamp: .venv/.stamp build/wheel/.stamp
+	@rm -rf build/compiled
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/compiled build/wheel/*.whl
 	@touch $@
+
+# Built as a user builds it: in an environment with pip alone.
+build/wheel/.stamp: pyproject.toml hatch_build.py README.md $(shell find tunnel servlet client -name '*.py') | .venv/.python
+	@echo 'compiling the hot path into build/wheel (about two minutes) ...'
+	@rm -rf build/wheel && mkdir -p build/wheel
+	$(BIN)/python -m venv build/wheel/bare
+	HATCH_BUILD_HOOKS_ENABLE=true build/wheel/bare/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+	  --wheel-dir build/wheel .
+	@rm -rf build/wheel/bare && touch $@
 
 # Only tests of behaviour. Tests marked "interpreted" run on the sources only.
 test-compiled: compiled ## Run the tests of compiled parts, carriers and scenarios, and 150 simulated runs, on the compiled build

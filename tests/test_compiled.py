@@ -8,6 +8,7 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
@@ -202,6 +203,43 @@ def test_an_unmarked_replacement_is_caught(body: str, found: list[str]) -> None:
     assert list(unmarked_replacements(source, {"link_packets"})) == found
     marked = source.replace("def test_a", "@pytest.mark.interpreted\ndef test_a")
     assert list(unmarked_replacements(marked, {"link_packets"})) == []
+
+
+def unseen_bases(source: str) -> Iterator[str]:
+    """Yield the classes with a base that the build does not see: it sees no packages but those of its stubs."""
+    tree = ast.parse(source)
+    homes = {
+        (alias.asname or alias.name).partition(".")[0]: (node.module or "")
+        if isinstance(node, ast.ImportFrom)
+        else alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+        for base in node.bases:
+            root = next((each.id for each in ast.walk(base) if isinstance(each, ast.Name)), "")
+            top = homes.get(root, "builtins").partition(".")[0]
+            seen = top in sys.stdlib_module_names or top.startswith("tunnel")
+            if not seen and ast.unparse(base) not in ("Struct", "msgspec.Struct"):
+                yield f"{node.lineno}: {ast.unparse(base)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_the_build_sees_the_bases_of_compiled_classes(path: Path) -> None:
+    assert list(unseen_bases((ROOT / path).read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import aiohttp\nclass A(aiohttp.ClientSession): ...", ["2: aiohttp.ClientSession"]),
+        ("from aiohttp import web as w\nclass A(w.View): ...", ["2: w.View"]),
+        ("import msgspec\nfrom typing import Generic\nclass A(msgspec.Struct): ...\nclass B(A, Generic[T]): ...", []),
+    ],
+)
+def test_a_base_that_the_build_does_not_see_is_caught(source: str, found: list[str]) -> None:
+    assert list(unseen_bases(source)) == found
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)

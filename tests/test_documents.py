@@ -1,7 +1,6 @@
-"""Everything that the documents name exists: linked files, tests, paths, modules and extras."""
+"""Everything that the documents name exists: linked files, tests, paths and modules."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -131,15 +130,3 @@ def test_the_headings_that_links_name_exist(document: Path) -> None:
     assert [
         (file, head) for file, head in found if head not in anchors(document.parent / file if file else document)
     ] == []
-
-
-EXTRA = re.compile(r"tunnel-transport\[([\w-]+)\]")
-SOURCES = [file for top in ("tunnel", "client", "servlet", "loadtests") for file in (ROOT / top).rglob("*.py")]
-
-
-def test_named_extras_exist() -> None:
-    """Both in documents and in messages that tell a user what to install."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {(path.name, extra) for path in (*DOCUMENTS, *SOURCES) for extra in EXTRA.findall(path.read_text())}
-    assert named
-    assert {(name, extra) for name, extra in named if extra not in extras} == set()

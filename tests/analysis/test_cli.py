@@ -36,7 +36,7 @@ def test_the_error_without_spark_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("tunnel.analysis.launch.find_spec", lambda name: None)
     assert main(["compact", str(tmp_path)]) == USAGE
-    assert "pip install 'tunnel-transport[analysis]'" in capsys.readouterr().err
+    assert "-m pip install pyspark, and install Java 17" in capsys.readouterr().err
 
 
 def test_qlog_is_written_without_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

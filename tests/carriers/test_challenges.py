@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunnel.carriers.challenges import Challenge, Introduction, parse_challenges
+from tunnel.installing import install_command
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,8 @@ def test_advice_names_the_missing_extra_where_only_conversations_are_offered(
 ) -> None:
     assert talking().advice([TALKS]) == f"http://proxy asks for Negotiate, {CHECK}"
     monkeypatch.setitem(sys.modules, "spnego", None)
-    assert talking().advice([TALKS]) == "http://proxy asks for Negotiate: install tunnel-transport[proxy-auth]"
+    advice = f"which needs the package pyspnego: install it with {install_command('pyspnego')}"
+    assert talking().advice([TALKS]) == f"http://proxy asks for Negotiate, {advice}"
     assert talking().advice([TALKS, BASIC]) == f"http://proxy asks for Negotiate, Basic (office), {CHECK}"
 
 

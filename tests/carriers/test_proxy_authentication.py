@@ -112,7 +112,13 @@ def test_a_failed_authentication_says_what_to_do(
         cases.append((Ntlm("NTLM"), known, "asks for NTLM, which works only with a relay at https://"))
     else:
         monkeypatch.setattr("tunnel.carriers.challenges._knows_spnego", lambda: False)
-        cases.append((Ntlm("NTLM"), known, r"asks for NTLM: install tunnel-transport\[proxy-auth\]"))
+        cases.append(
+            (
+                Ntlm("NTLM"),
+                known,
+                r"asks for NTLM, which needs the package pyspnego: install it with .* -m pip install pyspnego",
+            )
+        )
 
     async def main() -> None:
         for guard, credentials, text in cases:

@@ -30,11 +30,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.core": ("tunnel.wire", "tunnel.traces.record"),
     "tunnel.exchange": ("tunnel.wire",),
     "tunnel.clock": (),
+    "tunnel.installing": (),
     "tunnel.private_files": (),
     "tunnel.linger": (),
     "tunnel.tasks": (),
     "tunnel.rates": (),
-    "tunnel.carriers": ("tunnel.wire", "tunnel.exchange", "tunnel.linger", "tunnel.private_files", "tunnel.tasks"),
+    "tunnel.carriers": (
+        *("tunnel.wire", "tunnel.exchange"),
+        *(f"tunnel.{name}" for name in ("installing", "linger", "private_files", "tasks")),
+    ),
     "tunnel.driver": (
         "tunnel.wire",
         "tunnel.core",
@@ -46,7 +50,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.traces": ("tunnel.traces.record", "tunnel.clock", "tunnel.private_files"),
     "tunnel.traces.record": (),
     "tunnel.messages": ("face",),
-    "tunnel.analysis": ("tunnel.traces", "tunnel.command_line", "tunnel.durable_files", "tunnel.exit_codes"),
+    "tunnel.analysis": (
+        "tunnel.traces",
+        *(f"tunnel.{name}" for name in ("command_line", "durable_files", "exit_codes", "installing")),
+    ),
     "tunnel_servlet.switch": _SANS_IO_RELAY,
     "tunnel_servlet.access": ("tunnel_servlet.switch.decisions", *_SANS_IO_RELAY),
     "tunnel_servlet.config": ("tunnel_servlet.access", "tunnel_servlet.switch", *_SANS_IO_RELAY),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tunnel.analysis.failures import SetupError
+from tunnel.installing import install_command
 
 __all__ = ["running_spark"]
 
@@ -25,7 +26,7 @@ def running_spark(master: str, memory: str, *, brief: bool, show_log: bool = Fal
     Spark is imported only by the commands that need it. With `show_log`, Java's own messages go to standard error.
     """
     if find_spec("pyspark") is None:
-        raise SetupError("Spark is not installed: pip install 'tunnel-transport[analysis]', and Java 17 or later")
+        raise SetupError(f"Spark is not installed: {install_command('pyspark')}, and install Java 17 or later")
     from tunnel.analysis.session import make_session
 
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit has started Java

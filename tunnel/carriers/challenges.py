@@ -12,6 +12,8 @@ from typing import Protocol
 
 import msgspec
 
+from tunnel.installing import install_command
+
 __all__ = ["Challenge", "Conversation", "Introduction", "parse_challenges"]
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -152,7 +154,7 @@ class Introduction:
             if not self._can_talk:
                 return f"{asks}, which works only with a relay at https://: use such a URL"
             if not _knows_spnego():
-                return f"{asks}: install tunnel-transport[proxy-auth]"
+                return f"{asks}, which needs the package pyspnego: install it with {install_command('pyspnego')}"
         if not self.user:
             return f"{asks}: give user and password, as in --proxy http://USER:PASSWORD@HOST:PORT"
         return f"{asks}, but did not accept user {self.user}: check user and password (special characters as %XX)"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tunnel.encryption.fingerprint import key_fingerprint
 from tunnel.encryption.tls import accepting_context
+from tunnel.installing import install_command
 from tunnel.private_files import config_directory, make_private_directory, read_private, write_private
 
 __all__ = ["KeyFile", "make_key_file", "own_key"]
@@ -111,7 +112,7 @@ def _new_key() -> bytes:
     except ImportError:
         raise ValueError(
             "a key for encryption cannot be made, because the package cryptography is missing: run "
-            '`pip install "tunnel-transport[encryption]"`, or name a key file that was made elsewhere'
+            f"`{install_command('cryptography')}`, or name a key file that was made elsewhere"
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tunnel")])

@@ -5,6 +5,7 @@ import importlib
 import zlib
 from typing import Any
 
+from tunnel.installing import install_command
 from tunnel.messages.errors import DecompressError, UnknownCodecError
 
 __all__ = ["CODEC_MASK", "Codec", "compress", "decompress"]
@@ -15,10 +16,6 @@ _GZIP_WBITS = 31  # selects a gzip header in zlib
 _GZIP_LEVEL = 6  # zlib's own default
 _ZSTD_LEVEL = 3  # zstd's own default
 _ZSTD_WINDOW_MAX = 1 << 27  # the largest window that zstd itself decodes by default; it bounds the memory
-_ZSTD_MISSING = (
-    "this message needs zstd, and the package zstandard is not installed, although tunnel-transport depends on it:"
-    " pip install zstandard"
-)
 
 
 class Codec(enum.IntEnum):
@@ -85,4 +82,5 @@ def _zstandard(offset: int = 0) -> Any:
     try:
         return importlib.import_module("zstandard")
     except ModuleNotFoundError:
-        raise UnknownCodecError(_ZSTD_MISSING, offset) from None
+        missing = "this message needs zstd, and the package zstandard is not installed, although tunnel depends on it: "
+        raise UnknownCodecError(missing + install_command("zstandard"), offset) from None
