@@ -77,6 +77,18 @@ def test_without_a_known_key_auto_goes_on_in_clear_and_require_does_not(file: Kn
     assert "encryption is required" in str(error)
 
 
+@pytest.mark.parametrize("known", [(A,), ()])
+def test_an_inline_exit_is_named_as_the_cause(known: tuple[str, ...]) -> None:
+    error = PeerTrust(settings(Mode.REQUIRE, None, *known), TARGET).judge_clear(by_inline_exit=True)
+    assert isinstance(error, PeerKeyError)
+    for part in ("inline exit", "tunnel-relay exit", 'exit = "none"', *known, RELAY):
+        assert part in str(error)
+
+
+def test_an_inline_exit_does_not_end_a_connection_that_may_be_in_clear() -> None:
+    assert PeerTrust(settings(Mode.AUTO), TARGET).judge_clear(by_inline_exit=True) is None
+
+
 def test_two_processes_that_see_different_keys_first_do_not_both_go_on(file: KnownPeers) -> None:
     one = PeerTrust(settings(Mode.AUTO, file), TARGET)
     two = PeerTrust(settings(Mode.AUTO, file), TARGET)

@@ -55,6 +55,7 @@ from tunnel_servlet.switch.decisions import (
     PacketFilter,
     Publisher,
     RatesOf,
+    SeparateExits,
 )
 from tunnel_servlet.switch.pacing import no_rates
 from tunnel_servlet.switch.switch import Response, Switch
@@ -125,6 +126,7 @@ class Relay:
         packet_filter: PacketFilter | None = None,
         publisher: Publisher | None = None,
         rates_of: RatesOf = no_rates,
+        separate_exits: SeparateExits | None = None,
         trace: bool = False,
         **settings: Any,
     ) -> None:
@@ -132,6 +134,8 @@ class Relay:
         self.now = 1_000_000
         self.records: list[TraceRecord] = []
         options: dict[str, Any] = {"packet_filter": packet_filter, "rates_of": rates_of, "publisher": publisher}
+        if separate_exits is not None:
+            options["separate_exits"] = separate_exits
         if may_listen is not None:
             options["may_listen"] = may_listen
         if may_share is not None:

@@ -11,7 +11,7 @@ from tunnel.encryption.tls import TlsSession
 from tunnel.encryption.trust import PeerTrust
 from tunnel.encryption.turns import HandshakeSlot
 from tunnel.transport import Transport
-from tunnel.wire import AbortReason
+from tunnel.wire import AbortReason, is_inline_exit
 
 __all__ = ["HANDSHAKE_S", "EncryptedTransport"]
 
@@ -120,7 +120,8 @@ class EncryptedTransport(Transport):
         self._connection = self._clear
         self._stream = None
         self.set_extra_info("tunnel_connection", self._clear)
-        error = trust.judge_clear()
+        acceptor = self._clear.identity.acceptor_endpoint
+        error = trust.judge_clear(by_inline_exit=acceptor is not None and is_inline_exit(acceptor))
         if error is None:
             super()._handle(event)
         else:

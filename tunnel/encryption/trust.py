@@ -55,12 +55,21 @@ class PeerTrust:
         if not self._known and settings.known_peers is not None:
             self._learn(settings.known_peers)
 
-    def judge_clear(self) -> TunnelError | None:
+    def judge_clear(self, *, by_inline_exit: bool = False) -> TunnelError | None:
         """Return the error that ends the connection because the acceptor does not encrypt; None to go on in clear."""
         if self._decide(Answer.CLEAR) is Opening.GO_ON_CLEAR:
             return None
+        place = "the setting peer_key (--peer-key)" if self._settings.peer_keys else self._place
+        if by_inline_exit:
+            keys = ", ".join(self._known)
+            wanted = f"{place} lists a key for it ({keys})" if keys else "encryption is required"
+            return PeerKeyError(
+                f"the connection to {self._who()} would not be encrypted, but {wanted}. The relay's inline exit took "
+                "it, which never encrypts: no exit in a process of its own was attached. Ask the "
+                'operator to start `tunnel-relay exit` with its key, and to set exit = "none" in the relay\'s '
+                "configuration"
+            )
         if self._known:
-            place = "the setting peer_key (--peer-key)" if self._settings.peer_keys else self._place
             why = (
                 f"{place} lists a key for it ({', '.join(self._known)}). Either its operator no longer runs it "
                 "with that key: ask the operator to run it with --key"

@@ -73,6 +73,8 @@ from tunnel.wire.envelope import (
     attachment_id,
     decode_envelope,
     encode_envelope,
+    inline_exit_id,
+    is_inline_exit,
     mask_of,
 )
 from tunnel.wire.form_data import FORM_TYPE, unwrap_form, wrap_form
@@ -220,7 +222,9 @@ __all__ = [
     "encode_public_place",
     "encode_rejected",
     "frame_of",
+    "inline_exit_id",
     "is_before",
+    "is_inline_exit",
     "is_sequenced",
     "mask_of",
     "parse_frames",

@@ -37,6 +37,8 @@ __all__ = [
     "attachment_id",
     "decode_envelope",
     "encode_envelope",
+    "inline_exit_id",
+    "is_inline_exit",
     "mask_of",
 ]
 
@@ -186,6 +188,7 @@ class EnvelopeError(enum.Enum):
 
 
 Message: TypeAlias = Attach | Attached | Exchange | Answer | Status
+_INLINE_MARKER = b"inline\0\0"  # 6.1
 _CODES: dict[int, int] = {int(code): code for code in StatusCode}
 
 
@@ -193,6 +196,20 @@ def attachment_id(secret: bytes) -> bytes:
     """Return the attachment id of the endpoint that drew `secret` (6.1)."""
     digest = hashlib.sha256(b"tunnel attachment 1" + exact("a secret", secret, SECRET_SIZE)).digest()
     return digest[:ATTACHMENT_ID_SIZE]
+
+
+def inline_exit_id(epoch: int) -> bytes:
+    """Return the attachment id of the inline exit of the relay with this epoch (6.1).
+
+    It changes with every start of the relay. So a resume that names the exit of an earlier process, whose connections
+    died with it, is recognised at once.
+    """
+    return _INLINE_MARKER + epoch.to_bytes(8, "big")
+
+
+def is_inline_exit(identity: bytes) -> bool:
+    """Return whether this id is that of an inline exit, of any relay."""
+    return identity.startswith(_INLINE_MARKER)
 
 
 @functools.cache

@@ -240,6 +240,11 @@ class GrantTable:
         """Whether endpoints of this user may be exits, which dial for every user."""
         return self._everyone.exit or user in self._exits
 
+    @property
+    def has_separate_exits(self) -> bool:
+        """Whether the endpoints of any user may be exits; the relay's inline exit does not count."""
+        return self._everyone.exit or len(self._exits) > 1
+
     def _allows(self, user: str, what: str, name: str) -> bool:
         return self._allows_all or any(
             name in names or _ANY in names for names in (getattr(grant, what) for grant in self._grants(user))

@@ -38,9 +38,9 @@ base = ""
 # The address that serves /livez, /readyz, /state and /metrics, and that `tunnel-relay drain` uses. Keep it private.
 admin = "127.0.0.1:9080"
 
-# The exit, which dials targets. "inline": this process dials them. "none": only exits that attach do (see
-# `tunnel-relay exit --help`). Streams through such an exit survive a restart of the relay; streams
-# through the inline exit do not.
+# The exit, which dials targets. "inline": this process dials them, while no exit in a process of its own is attached
+# (`tunnel-relay exit`, for which a user needs exit = true). "none": only such exits do. Streams through them survive a
+# restart of the relay, and they can encrypt from end to end; streams through the inline exit do neither.
 exit = "inline"
 
 # The file with the SHA-256 hashes of the tokens. `tunnel-relay user` writes it. While a file is missing, empty or

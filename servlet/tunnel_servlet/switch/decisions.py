@@ -19,6 +19,7 @@ __all__ = [
     "Publisher",
     "RatesOf",
     "Rules",
+    "SeparateExits",
 ]
 
 
@@ -69,6 +70,20 @@ class Publisher:
     def why_denied(self, user: str, place: PublicPlace) -> str:
         """Return why the rules do not allow the user the place, or an empty string."""
         return ""
+
+
+class SeparateExits:
+    """Hears about exits in processes of their own, beside the relay's inline exit. This base class expects none."""
+
+    def may_come(self) -> bool:
+        """Whether the rules allow such exits. After a start, connections then wait for them for a while (6.9)."""
+        return False
+
+    def took_over(self, user: str, name: str) -> None:
+        """The first one is attached: it gets the connections that the inline exit got so far."""
+
+    def left(self) -> None:
+        """The last one is no longer attached: the inline exit gets the connections from now on."""
 
 
 class Rules(Protocol):

@@ -1,18 +1,10 @@
-"""The attachment ids of endpoints in the relay's own process: a marker, and the relay's epoch or a hash.
-
-Clause 6.1 of docs/PROTOCOL.md.
-
-The id of the exit changes with every start of the relay. So a resume that names the exit of an earlier process, whose
-connections died with it, is recognised at once.
-"""
+"""The attachment ids of the endpoints in the relay's own process that bring the connections of strangers, and the
+names under which the rules know strangers. (The id of the inline exit is in `tunnel.wire`.)"""
 
 import hashlib
-import struct
 
 __all__ = [
     "PUBLIC_USER",
-    "inline_exit_id",
-    "is_inline_exit",
     "is_public_endpoint",
     "owner_in",
     "public_endpoint_id",
@@ -20,20 +12,8 @@ __all__ = [
 ]
 
 PUBLIC_USER = "relay:public"  # strangers come to services as this user; the name of a configured user has no colon
-_MARKER = b"inline\0\0"
 _PUBLIC_MARKER = b"public\0\0"
 _HASH_BYTES = 8
-_EPOCH = struct.Struct("!Q")
-
-
-def inline_exit_id(epoch: int) -> bytes:
-    """Return the id of the inline exit of the relay with this epoch."""
-    return _MARKER + _EPOCH.pack(epoch)
-
-
-def is_inline_exit(identity: bytes) -> bool:
-    """Return whether this id is that of an inline exit, of this relay or of another one."""
-    return identity.startswith(_MARKER)
 
 
 def public_endpoint_id(user: str, number: int) -> bytes:

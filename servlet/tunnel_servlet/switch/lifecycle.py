@@ -167,9 +167,9 @@ class Lifecycle:
         self._context.trace(TraceEvent.ATTACHED, now, text=user)
 
     def _take_name(self, attachment: ServedAttachment, now: int) -> None:
+        self._registry.serve(attachment)  # first, so that an exit that replaces another one is not the first exit
         self._replace(attachment.account.user, attachment.claim, attachment, now)
         self._registry.rename(attachment, attachment.claim)
-        self._registry.serve(attachment)
 
     def _replace(self, user: str, name: str, by: ServedAttachment | None, now: int) -> None:
         """Remove the older attachment of this name, if there is one other than `by` (6.4)."""

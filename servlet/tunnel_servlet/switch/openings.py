@@ -18,16 +18,12 @@ from tunnel.wire import (
     encode_accepted,
     encode_connect,
     frame_of,
+    inline_exit_id,
+    is_inline_exit,
 )
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen
-from tunnel_servlet.switch.inline_id import (
-    PUBLIC_USER,
-    inline_exit_id,
-    is_inline_exit,
-    is_public_endpoint,
-    strangers_of,
-)
+from tunnel_servlet.switch.inline_id import PUBLIC_USER, is_public_endpoint, strangers_of
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
 from tunnel_servlet.switch.registry import Registry
@@ -67,7 +63,7 @@ class Openings:
 
     def attached(self, attachment: ServedAttachment, now: int) -> None:
         """Hand the resumes that waited for this new attachment to it (6.5)."""
-        if self._settled_us is None:
+        if self._settled_us is None and attachment.identity != self._inline_exit:
             self._settled_us = now + self._context.config.settle_us
         for route in self._routes.unpark(attachment.identity):
             # The rules may have changed since the resume was parked, and nothing was known of this attachment then.
@@ -234,7 +230,17 @@ class Openings:
         """Choose an acceptor: the first one with room, which then moves to the end of the rotation."""
         if decision.to is HandTo.SERVICE:
             return self._hand_to_listener(route, decision.name or target.host, now)
-        exits = [found for found in self._registry.exits if decision.name in ("", found.name)]
+        return self._hand_to_exit(route, decision.name, now)
+
+    def _hand_to_exit(self, route: Route, name: str, now: int) -> Refusal | None:
+        """Hand the route to an exit in a process of its own, even if that has no room, as long as one is attached; to
+        the inline exit only otherwise (6.9). With a `name`, only exits of this name count."""
+        exits = self._registry.separate_exits(name)
+        if not exits:
+            exits = [found for found in self._registry.exits if name in ("", found.name)]
+            if exits and not name and not self._is_settled(now) and self._registry.expected.may_come():
+                self._routes.release(route, now)  # one may be on its way back, and the initiator repeats CONNECT
+                return None
         return self._hand_to(route, [(found, None) for found in exits], _NO_EXIT, now)
 
     def _hand_to_listener(self, route: Route, name: str, now: int) -> Refusal | None:

@@ -2,8 +2,10 @@
 
 from collections import OrderedDict
 
+from tunnel.wire import is_inline_exit
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.decisions import SeparateExits
 from tunnel_servlet.switch.model import Account, Attention, ServedAttachment
 
 __all__ = ["Registry"]
@@ -13,10 +15,13 @@ class Registry:
     """All attachments and their users. An id belongs to the user who first attached with it, for as long as the
     attachment exists."""
 
-    def __init__(self, context: SwitchContext, attention: Attention) -> None:
+    def __init__(
+        self, context: SwitchContext, attention: Attention, separate_exits: SeparateExits | None = None
+    ) -> None:
         self.by_id: dict[bytes, ServedAttachment] = {}
         self.accounts: dict[str, Account] = {}
         self.exits: list[ServedAttachment] = []  # in rotation: the first one gets the next connection
+        self.expected = separate_exits or SeparateExits()
         self._names: dict[tuple[str, str], ServedAttachment] = {}
         self._replaced: OrderedDict[bytes, int] = OrderedDict()  # by id: the time until which it is refused
         self._context = context
@@ -57,7 +62,14 @@ class Registry:
     def serve(self, attachment: ServedAttachment) -> None:
         """Let an exit that has taken its name get connections from now on. Has no effect on other attachments."""
         if attachment.is_exit and attachment not in self.exits:
+            is_first = len(self.exits) > 0 and not self.separate_exits()
             self.exits.append(attachment)
+            if is_first and self.separate_exits():
+                self.expected.took_over(attachment.account.user, attachment.claim)
+
+    def separate_exits(self, name: str = "") -> list[ServedAttachment]:
+        """Return the exits in other processes than the relay's, in rotation. `name` selects those of this name."""
+        return [one for one in self.exits if name in ("", one.name) and not is_inline_exit(one.identity)]
 
     def remove(self, attachment: ServedAttachment) -> None:
         """Remove the attachment. The caller must have released its routes."""
@@ -66,6 +78,8 @@ class Registry:
         del self.by_id[attachment.identity]
         if attachment in self.exits:
             self.exits.remove(attachment)
+            if self.exits and not is_inline_exit(attachment.identity) and not self.separate_exits():
+                self.expected.left()
         account = attachment.account
         if self._names.get((account.user, attachment.name)) is attachment:
             del self._names[account.user, attachment.name]

@@ -32,7 +32,7 @@ from tunnel.wire import (
 )
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
-from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules
+from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules, SeparateExits
 from tunnel_servlet.switch.forwarding import Forwarder
 from tunnel_servlet.switch.invariants import check
 from tunnel_servlet.switch.lifecycle import UNKNOWN, Lifecycle
@@ -93,6 +93,7 @@ class Switch:
         may_share: MayListen = _allow_any_name,
         publisher: Publisher | None = None,
         rates_of: RatesOf = no_rates,
+        separate_exits: SeparateExits | None = None,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
     ) -> None:
@@ -101,7 +102,7 @@ class Switch:
         self._context = SwitchContext(config, trace)
         self._context.pacing.limit_by(rates_of)
         self._attention = Attention()
-        self._registry = Registry(self._context, self._attention)
+        self._registry = Registry(self._context, self._attention, separate_exits)
         self._routes = RouteTable(self._context)
         self._services = Services(config, may_listen, self._routes.waiting.look_at, may_share, publisher)
         self._openings = Openings(self.epoch, self._context, self._registry, self._routes, self._services, authorise)

@@ -12,7 +12,7 @@ from tunnel.garbage import CollectorTime
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules
+from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules, SeparateExits
 from tunnel_servlet.switch.pacing import no_rates
 from tunnel_servlet.switch.review import Ended
 from tunnel_servlet.switch.switch import Response, Switch
@@ -69,6 +69,7 @@ class SwitchHost:
         may_share: MayListen = lambda user, name: True,
         publisher: Publisher | None = None,
         rates_of: RatesOf = no_rates,
+        separate_exits: SeparateExits | None = None,
         is_exempt: Callable[[str], bool] = lambda user: False,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
@@ -81,6 +82,7 @@ class SwitchHost:
             may_share=may_share,
             publisher=publisher,
             rates_of=rates_of,
+            separate_exits=separate_exits,
             packet_filter=packet_filter,
             trace=trace,
         )

@@ -1,9 +1,9 @@
 """The inline exit: an exit in the relay's own process."""
 
 from tunnel import Attachment, memory_attach
+from tunnel.wire import inline_exit_id
 from tunnel_servlet.access.grants import EXIT_USER
 from tunnel_servlet.exit.dialer import Dialer
-from tunnel_servlet.switch.inline_id import inline_exit_id
 from tunnel_servlet.web.relay import Relay
 
 __all__ = ["InlineExit"]

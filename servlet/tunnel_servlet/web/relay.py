@@ -14,7 +14,7 @@ from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
 from tunnel_servlet.access.rules import Ruleset
 from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
 from tunnel_servlet.config import RelayConfig
-from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, PacketFilter
+from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, PacketFilter, SeparateExits
 from tunnel_servlet.switch.inline_id import owner_in
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.parts import Parts
@@ -37,6 +37,30 @@ class TokenBound(Protocol):
 
     def end(self, text: str) -> None:
         """End at once. `text` is the reason, for people."""
+
+
+class _LoggedExits(SeparateExits):
+    """Logs which exits dial: those in processes of their own, or the inline one."""
+
+    def __init__(self, may_come: Callable[[], bool]) -> None:
+        self._may_come = may_come
+
+    def may_come(self) -> bool:
+        return self._may_come()
+
+    def took_over(self, user: str, name: str) -> None:
+        text = (
+            "this exit and others like it get all new connections to targets; the inline exit gets none while one of "
+            'them is attached. Write exit = "none" in the configuration to do without the inline exit'
+        )
+        _log.info("separate_exit", user=user, name=name, text=text)
+
+    def left(self) -> None:
+        text = (
+            "the relay has forgotten the last exit in a process of its own: the inline exit, which does not encrypt, "
+            'dials targets again. Start `tunnel-relay exit`, or write exit = "none" to refuse connections instead'
+        )
+        _log.warning("inline_exit", text=text)
 
 
 class Relay:
@@ -62,6 +86,7 @@ class Relay:
             publisher=self.public_ports,
             may_share=lambda user, name: self.grants.may_share(user, name),
             rates_of=lambda user, target: self.grants.rates_of(user, target),
+            separate_exits=_LoggedExits(lambda: self.grants.has_separate_exits),
             is_exempt=lambda user: self.grants.is_exit(user),
             packet_filter=packet_filter,
             trace=trace,

@@ -19,8 +19,7 @@ from tests.servlet.support import (
     rejected,
     resume,
 )
-from tunnel.wire import Attached, RejectReason, attachment_id
-from tunnel_servlet.switch.inline_id import inline_exit_id
+from tunnel.wire import Attached, RejectReason, attachment_id, inline_exit_id
 
 
 def test_6_5_a_resume_is_handed_to_the_endpoint_it_names() -> None:

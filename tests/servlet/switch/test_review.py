@@ -35,11 +35,11 @@ from tunnel.wire import (
     TargetKind,
     decode_abort,
     decode_listen_state,
+    inline_exit_id,
 )
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.switch.decisions import Decision
-from tunnel_servlet.switch.inline_id import inline_exit_id
 from tunnel_servlet.switch.review import Ended
 
 WEB = Target(TargetKind.TCP, "web", 80)
