@@ -73,7 +73,7 @@ def attach(
     `carrier`: "poll" uses exchanges only, each with a complete answer. "stream" also lets the relay stream its answers,
     where the path lets them pass. "auto" does the same, and also tries a link, and else a WebSocket, which more proxies
     pass. "link" and "websocket" try only the one that they name, wait for the first try, and repeat it more often.
-    `links`: the number of links to keep open, 1 to 4; one carries everything, the others are spares.
+    `links`: the number of links to keep open, 1 to 4; one carries everything, the others are spares, and share no load.
     `pull_interval`: the seconds between pulls while neither a link nor a WebSocket is open; the relay may change it. 0:
     the relay holds pulls until data comes. `road_memory`: a file that remembers for "auto" what worked on this path.
 

@@ -263,7 +263,7 @@ def add_carrier_rates(parser: argparse.ArgumentParser | argparse._ArgumentGroup)
         default=1,
         metavar="N",
         help="number of links to keep open, from 1 to 4. One of them carries everything; when it is lost, a spare link "
-        "takes over at once (default: 1)",
+        "takes over at once. More links do not make transfers faster (default: 1)",
     )
     parser.add_argument(
         "--pull-interval",

@@ -89,7 +89,7 @@ async def test_25_a_killed_client_is_a_reset_for_its_target(tmp_path: Path, carr
 
     with hold_port() as port:
         async with (
-            relay_process(tmp_path, port, exits="inline", attachment_timeout_us=1_000_000),
+            relay_process(tmp_path, port, exits="inline", attachment_timeout_us=1_000_000, settle_us=1),
             target(serve) as there,
             python_client(CLIENT, port, str(there), carrier) as killed,
         ):

@@ -78,7 +78,8 @@ def make_attachment(settings: RelaySettings, arguments: argparse.Namespace) -> t
     seconds = arguments.wait_default if arguments.wait is None else arguments.wait
     timeout = None if seconds == math.inf else seconds
     rate = getattr(arguments, "rate", "") or settings.rate  # only commands that serve have the option
-    return settings.attach(attach_timeout=timeout, wait=arguments.wait is not None, rate=rate)
+    name = getattr(arguments, "endpoint_name", "")
+    return settings.attach(attach_timeout=timeout, wait=arguments.wait is not None, rate=rate, name=name)
 
 
 def going_on(arguments: argparse.Namespace) -> str:

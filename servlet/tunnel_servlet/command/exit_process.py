@@ -12,6 +12,7 @@ import structlog
 from tunnel import Attachment, LostError, TraceWriter, attach
 from tunnel.command_line import allows_insecure_http, tell, writes_events
 from tunnel.encryption.keys import KeyFile, own_key
+from tunnel.endpoint_names import OwnName
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
 from tunnel.gateway_options import parse_headers
@@ -41,9 +42,12 @@ def run_exit(arguments: argparse.Namespace) -> int:
     config = load_rules(config_file(arguments), Overrides(allow=tuple(arguments.allow)))
     token = _token(arguments)
     with (
+        OwnName("exit", arguments.relay) as own_name,
         open_traces(replace(config, trace=arguments.trace or config.trace), "exit") as trace,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
+        if arguments.name is None:
+            arguments.name = own_name.text
         return runner.run(_exit(arguments, config, token, trace, key))
 
 

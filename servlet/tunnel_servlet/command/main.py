@@ -190,8 +190,9 @@ def _add_exit(commands: CommandAdder) -> None:
     )
     parser.add_argument(
         "--name",
-        default="exit",
-        help="name of this exit; this exit replaces an attached exit that has the same user and name (default: exit)",
+        help="name of this exit; this exit replaces an attached exit that has the same user and name. Several exits "
+        "under different names share the new connections (default: a name that only this exit has, and that it keeps "
+        "when it is started again)",
     )
     parser.add_argument(
         "--token-file",

@@ -118,7 +118,8 @@ class Lifecycle:
     def _admit(self, identity: bytes, user: str, message: Attach, now: int, *, is_exit: bool) -> Attached | Status:
         if self._registry.was_replaced(identity, now):
             # Otherwise the older endpoint would take the name back, and each would end the other's connections forever.
-            return Status(StatusCode.DENIED, text="a newer endpoint has this name")
+            text = f"a newer endpoint of this user has the name {message.name!r}: start each under a name of its own"
+            return Status(StatusCode.DENIED, text=text)
         has_room = self._registry.has_room(user)
         holder = self._registry.named(user, message.name)
         if holder is None and not has_room:

@@ -208,3 +208,46 @@ async def test_an_exit_quotes_an_answer_that_is_not_from_a_relay() -> None:
             assert await exit_.ended() == 0
     assert b"\r\nHost: relay.example\r\n" in heads[0]
     assert b"\r\nX-Key: k\r\n" in heads[0]
+
+
+@in_loop
+async def test_two_exits_without_a_name_share_the_connections_and_a_restarted_one_replaces_itself(
+    tmp_path: Path,
+) -> None:
+    """The old connections of an exit that was killed end when it is back, and not after the attachment timeout."""
+    home = {"XDG_CONFIG_HOME": str(tmp_path), "TUNNEL_TOKEN": TOKENS["exits"]}
+    async with relay() as running, echoing() as port:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", f"127.0.0.1:{port}", "--proxy", "none"]
+        stats = running.relay.host.switch.stats
+        async with process(*arguments, **home) as first, attach(url, token=TOKENS["ann"], proxy=None) as client:
+            name = (await first.line("attached to")).split()[-1]
+            async with process(*arguments, **home) as second:
+                assert (await second.line("attached to")).split()[-1] != name
+                assert stats().exits == 2
+                streams = [await client.open_connection("127.0.0.1", port, timeout=30) for _ in range(2)]
+                first.process.kill()
+                await first.process.wait()
+                async with process(*arguments, **home) as third:
+                    assert (await third.line("attached to")).split()[-1] == name
+                    assert (stats().exits, stats().counters.attachments_replaced) == (2, 1)
+                    ended = {asyncio.ensure_future(reader.read()): writer for reader, writer in streams}
+                    done, open_ones = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+                    assert [type(one.exception()) for one in done] == [ResetError]
+                    (reading,) = open_ones  # the connection of the second exit goes on
+                    reading.cancel()
+                    writer = ended[reading]
+                    writer.transport.abort()
+
+
+@in_loop
+async def test_an_exit_that_another_one_replaces_ends_with_the_reason() -> None:
+    async with relay() as running:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--name", "berlin", "--allow", "127.0.0.1:1", "--proxy", "none"]
+        async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as first:
+            await first.line("attached to")
+            async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as second:
+                await second.line("attached to")
+                assert await first.ended() == 5
+    assert "a newer endpoint of this user has the name 'berlin': start each under a name of its own" in first.lines[-1]

@@ -308,7 +308,10 @@ def test_a_replaced_endpoint_learns_why() -> None:  # 6.4
     relay = Relay()
     _, old = client_and_exit(relay, name="exit")
     Peer(relay, "exits", 9, "exit", is_exit=True).attached()
-    assert old.attach(generation=2) == Status(StatusCode.DENIED, 0, "a newer endpoint has this name")
+    refused = old.attach(generation=2)
+    assert isinstance(refused, Status)
+    assert (refused.code, refused.retry_after_ms) == (StatusCode.DENIED, 0)
+    assert f"a newer endpoint of this user has the name {old.name!r}" in refused.text
 
 
 def test_a_repeated_attach_restarts_nothing() -> None:  # 6.2

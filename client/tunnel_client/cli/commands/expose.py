@@ -14,6 +14,7 @@ from tunnel.command_line import CommandAdder, tell
 from tunnel.datagram_sockets import open_datagrams
 from tunnel.defaults import BACKLOG
 from tunnel.encryption.keys import KeyFile
+from tunnel.endpoint_names import OwnName
 from tunnel.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, relay_settings
@@ -154,7 +155,9 @@ def run(arguments: argparse.Namespace) -> int:
     settings = with_service_key(relay_settings(arguments), arguments.key)
     if settings.key:
         tell(f"key {KeyFile(Path(settings.key)).fingerprint}")
-    return run_serving(settings, serving, arguments)
+    with OwnName("expose", settings.url, " ".join(sorted(services))) as own_name:
+        arguments.endpoint_name = own_name.text
+        return run_serving(settings, serving, arguments)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from tunnel import Attachment, DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError
+from tunnel.endpoint_names import OwnName
 from tunnel.file_watch import FileWatch
 from tunnel_client.cli.serving import finish
 from tunnel_client.cli.up.file import ReadFile
@@ -100,8 +101,12 @@ class Supervisor:
 
         Return its refusal, or the error of settings that cannot be used, or None when the settings have changed.
         """
+        with OwnName("up", settings.url, str(self._read.path.absolute())) as name:
+            return await self._serve_as(name.text, settings)
+
+    async def _serve_as(self, name: str, settings: RelaySettings) -> Exception | None:
         try:
-            attachment = settings.attach(attach_timeout=None, wait=True)
+            attachment = settings.attach(attach_timeout=None, wait=True, name=name)
         except UsageError as error:
             return error
         attachment.add_connection_listener(self)
