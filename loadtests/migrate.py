@@ -244,7 +244,16 @@ async def measure(
     report.received = tuple(flow.digests[1] for flow in flows)
     if not report.failure and report.written != report.received:
         report.failure = "the bytes that arrived are not those that were written"
+    report.failure = report.failure or _proves_nothing(report, times, size_bytes)
     return report
+
+
+def _proves_nothing(report: Report, times: int, size_bytes: int) -> str:
+    """Return why a transfer without an error proves nothing, or an empty string if it does prove something."""
+    if report.size_bytes >= max(1, size_bytes) and len(report.migrations) >= max(1, times):
+        return ""
+    done = f"{report.size_bytes} of {size_bytes} bytes and {len(report.migrations)} of {times} migrations"
+    return f"the run proves nothing: {done}"
 
 
 async def _play(service: Attachment, client: Attachment, flows: list[_Flow], migrating: Awaitable[None]) -> None:

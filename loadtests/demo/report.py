@@ -63,11 +63,15 @@ class Report(msgspec.Struct):
         wrong = [way.name for way in self.ways if not way.is_right]
         if wrong:
             self.failure = f"{' and '.join(wrong)}: the bytes that arrived are not those that were written"
+        elif not any(way.received_bytes for way in self.ways):
+            self.failure = "no byte was moved, so the run proves nothing; use a larger --size"
         elif not self.faults:
             self.failure = "the proxy injected no fault, so the run proves nothing; use a larger --size"
         elif not self.repeats and not self.resent:
             self.failure = "nothing had to be repeated, so the run proves nothing; use a larger --size"
-        elif not all(kill.in_flight_bytes > 0 and 0.3 <= kill.share <= 0.7 for kill in self.kills):
+        elif {kill.way for kill in self.kills} != {way.name for way in self.ways} or not all(
+            kill.in_flight_bytes > 0 and 0.3 <= kill.share <= 0.7 for kill in self.kills
+        ):
             self.failure = "the relay was not killed in the middle of each transfer, so the run proves nothing"
 
     @property

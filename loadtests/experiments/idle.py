@@ -36,7 +36,8 @@ class Figures(msgspec.Struct):
     """The results of a run.
 
     `held_requests` and `relay_idle_rss_bytes` are taken while all connections are idle, `relay_stopped_rss_bytes` and
-    `relay_held_bytes` when all readers are stopped. `cap_bytes` is the limit of one mailbox.
+    `relay_held_bytes` when all readers are stopped. `cap_bytes` is the limit of one mailbox. `routes` are those that
+    were left then: fewer than connections mean that some had ended, and so were neither idle nor stopped.
     """
 
     connections: int
@@ -45,11 +46,13 @@ class Figures(msgspec.Struct):
     relay_stopped_rss_bytes: int
     relay_held_bytes: int
     cap_bytes: int
+    routes: int
 
     @property
     def is_good(self) -> bool:
-        """Whether there is one held request, and the relay holds no more than the cap."""
-        return self.held_requests == 1 and self.relay_held_bytes <= self.cap_bytes
+        """Whether there is one held request, and the relay holds bytes of stopped readers, but no more than the cap."""
+        is_loaded = self.routes >= self.connections > 0 and self.relay_held_bytes > 0
+        return is_loaded and self.held_requests == 1 and self.relay_held_bytes <= self.cap_bytes
 
 
 class _Writer(asyncio.Protocol):
@@ -125,7 +128,7 @@ async def measure(connections: int) -> Figures:
             stopped = await _settled(relay)
             figures = Figures(
                 connections, idle["parked_pulls"], idle_rss, relay.rss_bytes(), stopped["bytes_held"],
-                SwitchConfig().mailbox_bytes_max,
+                SwitchConfig().mailbox_bytes_max, stopped["routes_bound"],
             )  # fmt: skip
             for _, writer in opened:
                 writer.abort()

@@ -41,6 +41,7 @@ class Report(msgspec.Struct):
     way: str
     encrypted: bool = False
     kills: list[Kill] = []
+    peer_key: str = ""  # of the service, as the client has verified it
     written_digest: str = ""
     received_digest: str = ""
     seconds: float = 0.0
@@ -85,9 +86,19 @@ async def measure(
     report.startup_p50_s = percentile([kill.startup_s for kill in report.kills], 0.5)
     returns = [kill.recovery_s - kill.startup_s for kill in report.kills]
     report.return_p50_s, report.return_p99_s = percentile(returns, 0.5), percentile(returns, 0.99)
-    if not report.failure and not all(kill.in_flight_bytes for kill in report.kills):
-        report.failure = "no bytes were in flight at one of the kills, so it proves nothing"
+    report.failure = report.failure or _proves_nothing(report, kills)
     return report
+
+
+def _proves_nothing(report: Report, kills: int) -> str:
+    """Return why a transfer without an error proves nothing, or an empty string if it does prove something."""
+    if not 0 < kills == len(report.kills):
+        return f"there were {len(report.kills)} kills, not {max(1, kills)}, so the run proves nothing"
+    if not all(kill.in_flight_bytes > 0 for kill in report.kills):
+        return "no bytes were in flight at one of the kills, so it proves nothing"
+    if report.encrypted and not report.peer_key:
+        return "the stream was not encrypted, although it had to be"
+    return ""
 
 
 async def _transfer(
@@ -103,6 +114,7 @@ async def _transfer(
 
     await service.start_server(serve, _SERVICE)
     reader, writer = await client.open_connection(_SERVICE)
+    report.peer_key = writer.get_extra_info("peer_key") or ""
     ours = flow.write_to(writer) if report.way == "up" else flow.read_from(reader)
     try:
         async with asyncio.TaskGroup() as group:

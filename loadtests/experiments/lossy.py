@@ -56,7 +56,7 @@ CASES = (
 
 
 class Outcome(msgspec.Struct):
-    """The result of one case.
+    """The result of one case. `faults` are those that the proxy injected, by kind.
 
     `kept` is the rate of both directions together, as a share of that of the case without faults and with the same
     delay.
@@ -68,7 +68,17 @@ class Outcome(msgspec.Struct):
     down_mb_s: float
     digests_equal: bool
     faults: dict[str, int]
+    compared_with: str = ""
     kept: float | None = None
+
+    @property
+    def failure(self) -> str:
+        """Why the case failed or proves nothing; an empty string if every byte arrived through faults."""
+        if not self.digests_equal:
+            return "DIGESTS DIFFER"
+        if self.compared_with and not self.faults:
+            return "NO FAULT WAS INJECTED, so it proves nothing; use a larger --size"
+        return ""
 
     @property
     def seconds_per_byte(self) -> float:
@@ -148,15 +158,17 @@ async def run_case(case: Case, relay: RelayProcess, size: int, seed: int) -> Out
             url = "http://127.0.0.1:" + proxy.ready_line.split("http://127.0.0.1:")[1].split()[0].strip("/,;")
             up_s, down_s, is_equal = await _move(url, token, size, seed)
             await asyncio.to_thread(proxy.stop)
-    return Outcome(case.name, size, size / up_s / 1e6, size / down_s / 1e6, is_equal, _counted(proxy.output))
+    return Outcome(
+        case.name, size, size / up_s / 1e6, size / down_s / 1e6, is_equal, _counted(proxy.output), case.compared_with
+    )
 
 
 def _counted(output: str) -> dict[str, int]:
-    """Return the proxy's counters that are not 0, except those of single faults, from the last JSON that it printed."""
+    """Return the faults that the proxy injected, by kind, from the last JSON that it printed."""
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
-            found = json.loads(line)
-            return {name: value for name, value in found.items() if isinstance(value, int) and value}
+            faults: dict[str, int] = json.loads(line)["faults"]
+            return {kind: count for kind, count in faults.items() if count}
     return {}
 
 
@@ -173,7 +185,8 @@ async def _run(size: int, seed: int) -> list[Outcome]:
 def main(arguments: list[str] | None = None) -> int:
     """Print a line for each case, or JSON.
 
-    Return 0 if every byte was right, 3 if a process did not start, and 7 if a digest was wrong.
+    Return 0 if every byte was right, 1 if a case proves nothing because none of its faults occurred, 3 if a process did
+    not start, and 7 if a digest was wrong.
     """
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.lossy",
@@ -189,6 +202,8 @@ def main(arguments: list[str] | None = None) -> int:
         size = parse_size_bytes(options.size)
     except ValueError as error:
         parser.error(f"--size: {error}")
+    if size < _LATE_SHARE:
+        parser.error(f"--size: there is nothing to transfer: use {_LATE_SHARE} bytes or more")
     load = os.getloadavg()[0]
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -202,9 +217,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{options.size} each way (late cases 1/{_LATE_SHARE}); load average before: {load:.2f}")
         for outcome in outcomes:
             kept = "" if outcome.kept is None else f"{outcome.kept:6.0%} of the rate without faults (goal {GOAL:.0%})"
-            right = "digests equal" if outcome.digests_equal else "DIGESTS DIFFER"
+            right = outcome.failure or "digests equal"
             print(f"{outcome.name:<20}{outcome.up_mb_s:>8.1f} up{outcome.down_mb_s:>8.1f} down MB/s  {right} {kept}")
-    return 0 if all(outcome.digests_equal for outcome in outcomes) else 7
+    if not all(outcome.digests_equal for outcome in outcomes):
+        return 7
+    return 1 if any(outcome.failure for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

@@ -92,9 +92,19 @@ async def measure(migrations: int, size_bytes: int, *, encrypted: bool = False, 
                 except (TunnelError, NotReadyError, TimeoutError) as error:
                     report.failure = str(error) or f"the carrier did not change within {_CHANGE_S:g} s"
                 report.seconds = time.monotonic() - began
-    if not report.failure and not all(any(each.in_flight_bytes) for each in report.interruptions):
-        report.failure = "no bytes were in flight at one of the interruptions, so it proves nothing"
+    report.failure = report.failure or _proves_nothing(report)
     return report
+
+
+def _proves_nothing(report: Report) -> str:
+    """Return why a transfer without an error proves nothing, or an empty string if it does prove something."""
+    if [each.act for each in report.interruptions] != planned(report.migrations):
+        return f"there were {len(report.interruptions)} of {len(planned(report.migrations))} interruptions"
+    if not all(any(each.in_flight_bytes) for each in report.interruptions):
+        return "no bytes were in flight at one of the interruptions, so it proves nothing"
+    if report.encrypted and not report.peer_key:
+        return "the stream was not encrypted, although it had to be"
+    return ""
 
 
 class _Run:

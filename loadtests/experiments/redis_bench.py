@@ -63,6 +63,17 @@ def measure(report: Report) -> None:
         stack.enter_context(Process(forward, ready=says_event("listening"), environment=token))
         report.direct = _run(redis_port, report)
         report.tunnel = _run(port, report)
+    report.failure = report.failure or _proves_nothing(report)
+
+
+def _proves_nothing(report: Report) -> str:
+    """Return why two runs without an error prove nothing, or an empty string if they do prove something."""
+    if not report.direct:
+        return "redis-benchmark ran no test: name some that it knows with -t"
+    if missing := [name for name in report.direct if name not in report.tunnel]:
+        return f"redis-benchmark did not run these tests through the tunnel: {', '.join(missing)}"
+    slow = [name for name, figures in report.tunnel.items() if not figures.requests_per_s > 0]
+    return f"no request was answered through the tunnel: {', '.join(slow)}" if slow else ""
 
 
 def _run(port: int, report: Report) -> dict[str, Figures]:

@@ -56,11 +56,12 @@ class Figures(msgspec.Struct, frozen=True):
     failure: str = ""
 
     def is_good(self, limit_ms: float, turn_limit_ms: float) -> bool:
-        """Return whether the victim's connection lived, its round trips and the relay's turns stayed within their
-        limits, and nothing of the attack was left."""
-        is_quick = self.p99_ms <= limit_ms and self.turn_ms <= turn_limit_ms
+        """Return whether the victim's connection lived, its round trips and the relay's turns were measured and stayed
+        within their limits, and nothing of the attack was left."""
+        is_quick = 0 < self.p99_ms <= limit_ms and 0 < self.turn_ms <= turn_limit_ms
         is_clean = not self.waiting_after_bytes and self.connections_after <= 0
-        return not self.failure and is_quick and is_clean and self.keeps_little
+        is_measured = self.pings > 0 and self.used_before_bytes > 0 and self.used_after_bytes > 0
+        return not self.failure and is_measured and is_quick and is_clean and self.keeps_little
 
     @property
     def keeps_little(self) -> bool:
@@ -95,6 +96,8 @@ async def measure(attack: str, seconds: float) -> Figures:
                 await ask_cost(control)
                 times = await _pings(reader, writer, seconds)
                 during = await ask_cost(control)
+                if not attacker.is_running:
+                    failure = f"the attacker had ended, so that nothing was measured: {attacker.output[-300:]}"
                 attacker.kill()
                 turn_ms = await _settled(control, cost_before)
                 after = await _pings(reader, writer, seconds)
@@ -180,6 +183,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    if options.seconds <= 0:
+        parser.error("--seconds: nothing is measured in no time: use 0.3 or more")
     found: list[Figures] = []
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -89,6 +89,19 @@ class Report:
         return sum(gap.size for gap in self.gaps)
 
     @property
+    def failure(self) -> str:
+        """Why a run with the tunnel is not good: what it lost or doubled, or why it proves nothing."""
+        if self.mode != "tunnel":
+            return ""  # without the tunnel, messages are lost: that is what the run shows
+        if self.lost or self.twice:
+            return f"the tunnel lost {self.lost:,} messages and delivered {self.twice:,} twice"
+        if not self.counts.get("before", {}).get("published", (0, 0))[0]:
+            return "no message was published before the break, so the run proves nothing"
+        if not self.signs:
+            return "no sign of the break was seen, so the run proves nothing"
+        return ""
+
+    @property
     def total(self) -> int:
         """The number of messages received, those received twice included."""
         return sum(self.received)

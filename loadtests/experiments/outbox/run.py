@@ -32,13 +32,16 @@ class Outcome(msgspec.Struct):
     altered: int = 0
     kills: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
     seconds: float = 0.0
+    idle_kills: int = 0  # those of `kills` that came when everything had been delivered, and so prove nothing
     recovery_s_max: float = 0.0  # from a kill until the process is back and messages arrive again
     finished: bool = False
 
     @property
     def is_good(self) -> bool:
-        """Whether the run finished with no message lost, received twice, altered or out of order."""
-        return self.finished and not (self.lost or self.twice or self.out_of_order or self.altered)
+        """Whether the run finished with no message lost, received twice, altered or out of order, and a kill, if there
+        was any, hit messages on their way."""
+        is_proof = self.received > 0 and (self.idle_kills < sum(self.kills.values()) or not any(self.kills.values()))
+        return self.finished and is_proof and not (self.lost or self.twice or self.out_of_order or self.altered)
 
 
 def check(directory: Path, outcome: Outcome) -> None:
@@ -151,6 +154,7 @@ def _watch(
             _, name = plan.pop(0)
             processes[name].kill()
             outcome.kills[name] += 1
+            outcome.idle_kills += 1
             processes[name].start().wait_ready()
             continue
         time.sleep(_POLL_S)

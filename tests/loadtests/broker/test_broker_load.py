@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadtests.broker.__main__ import main
 from loadtests.broker.run import GROUPS, PARTITIONS, Outcome, check
@@ -38,6 +39,14 @@ def test_wrong_messages_are_counted_by_kind(tmp_path: Path, numbers: list[int], 
     check(tmp_path, 4, outcome)
     assert (outcome.lost, outcome.twice, outcome.out_of_order) == expected
     assert outcome.is_good is (numbers == [0, 1, 2, 3])
+
+
+def test_a_run_without_messages_or_kills_proves_nothing() -> None:
+    good = Outcome(8, received=24, kills={"relay": 1}, kills_wanted=3, finished=True)
+    assert good.is_good
+    assert not replace(good, kills={"relay": 0}).is_good
+    assert not replace(good, messages=0, received=0).is_good
+    assert not replace(good, received=23).is_good  # a group's file was not read
 
 
 def test_the_exit_code_distinguishes_an_unfinished_run_from_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tests.support.loops import in_loop
 MIB = 1 << 20
 GOOD = Report(
     ways=[Way("upload", 20 * MIB, 20 * MIB, 2.0, "aa", "aa"), Way("download", 20 * MIB, 20 * MIB, 2.0, "bb", "bb")],
-    kills=[Kill("upload", 0.5, 4096, 0.5, 1.0)],
+    kills=[Kill("upload", 0.5, 4096, 0.5, 1.0), Kill("download", 0.5, 4096, 0.5, 1.0)],
     seconds=5.0,
     exchanges=100,
     faults={"drop_request": 3, "drop_response": 4},
@@ -48,7 +48,7 @@ def test_a_good_run_gets_the_verdict_ok() -> None:
     report = msgspec.structs.replace(GOOD)
     report.judge()
     assert report.verdict == (
-        "OK: every byte of 40 MiB arrived once and in order, through 7 faults and 1 dead relays, in 5.0 s"
+        "OK: every byte of 40 MiB arrived once and in order, through 7 faults and 2 dead relays, in 5.0 s"
     )
     rows = dict(report.rows())
     assert rows["upload"] == "20 MiB in 2.0 s, 10.0 MiB/s, the kill included"
@@ -69,6 +69,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"faults": {}}, "the proxy injected no fault"),
     ({"repeats": {}, "resent": {}}, "nothing had to be repeated"),
     ({"kills": [Kill("upload", 0.5, 0, 0.5, 1.0)]}, "not killed in the middle"),
+    ({"kills": []}, "not killed in the middle"),
+    ({"kills": [Kill("upload", 0.5, 4096, 0.5, 1.0)]}, "not killed in the middle"),
+    ({"ways": []}, "no byte was moved"),
+    ({"ways": [Way("upload", 0, 0, 1.0, "aa", "aa")]}, "no byte was moved"),
     ({"kills": [Kill("upload", 0.8, 1, 0.5, 1.0)]}, "not killed in the middle"),
     ({"failure": "the connection broke"}, "the connection broke"),
 ]

@@ -6,7 +6,7 @@ import sys
 import msgspec
 import pytest
 
-from loadtests.experiments.killrelay import Kill, Report, main, summary
+from loadtests.experiments.killrelay import Kill, Report, _proves_nothing, main, summary
 from loadtests.harness.nginx import Nginx
 from tunnel.command_line import configure_log
 
@@ -18,6 +18,7 @@ def test_two_kills_lose_no_byte_of_an_encrypted_stream(capsys: pytest.CaptureFix
     code = main(["--kills", "2", "--size", "4MiB", "--way", "down", "--encrypted", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert (code, report["failure"], report["encrypted"]) == (0, "", True)
+    assert report["peer_key"].startswith("SHA256:")
     assert report["written_digest"] == report["received_digest"]
 
 
@@ -66,3 +67,17 @@ def test_an_invalid_size_and_a_missing_nginx_are_errors(
     monkeypatch.setenv("PATH", "")
     with pytest.raises(FileNotFoundError, match="make system-deps"), Nginx("http://127.0.0.1:9"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("change", "kills", "reason"),
+    [
+        ({}, 2, "there were 1 kills, not 2"),
+        ({"kills": []}, 0, "there were 0 kills, not 1"),
+        ({"kills": [Kill(1, 0, 0.5, 1.0)]}, 1, "no bytes were in flight"),
+        ({"encrypted": True}, 1, "the stream was not encrypted"),
+    ],
+)
+def test_a_transfer_that_nothing_disturbed_proves_nothing(change: dict[str, object], kills: int, reason: str) -> None:
+    assert _proves_nothing(REPORT, 1) == ""
+    assert reason in _proves_nothing(msgspec.structs.replace(REPORT, **change), kills)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from loadtests.experiments.migrations import Act, Interruption, Report, main, planned, summary
+from loadtests.experiments.migrations import Act, Interruption, Report, _proves_nothing, main, planned, summary
 from tunnel.command_line import configure_log
 
 
@@ -49,3 +49,13 @@ def test_an_odd_number_of_migrations_and_an_invalid_size_are_errors(capsys: pyte
             main(arguments)
         assert left.value.code == 2
     assert "is not an even number" in capsys.readouterr().err
+
+
+def test_a_transfer_that_was_not_interrupted_as_planned_proves_nothing() -> None:
+    done = [Interruption(act, 1 << 20, (1, 0), 0.25) for act in planned(2)]
+    assert _proves_nothing(Report(1, 2, False, done)) == ""
+    assert "3 of 4 interruptions" in _proves_nothing(Report(1, 2, False, done[:-1]))
+    assert "0 of 4 interruptions" in _proves_nothing(Report(1, 2))
+    idle = [*done[:-1], Interruption(done[-1].act, 1 << 20, (0, 0), 0.25)]
+    assert "no bytes were in flight" in _proves_nothing(Report(1, 2, False, idle))
+    assert "not encrypted" in _proves_nothing(Report(1, 2, True, done))

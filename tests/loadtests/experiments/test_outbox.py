@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadtests.experiments.outbox.__main__ import main
 from loadtests.experiments.outbox.run import Outcome, check
@@ -38,6 +39,14 @@ def test_wrong_messages_are_counted_by_kind(
     check(tmp_path, outcome)
     assert (outcome.lost, outcome.twice, outcome.out_of_order, outcome.altered) == expected
     assert outcome.is_good is (numbers == [0, 1, 2, 3])
+
+
+def test_kills_that_hit_nothing_prove_nothing() -> None:
+    good = Outcome(4, received=4, kills={"relay": 2}, idle_kills=1, finished=True)
+    assert good.is_good
+    assert not replace(good, idle_kills=2).is_good
+    assert not replace(good, messages=0, received=0).is_good
+    assert replace(good, kills={"relay": 0}, idle_kills=0).is_good  # a run without kills was wanted
 
 
 def test_the_exit_code_distinguishes_an_unfinished_run_from_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:

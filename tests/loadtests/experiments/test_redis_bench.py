@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loadtests.experiments.redis_bench import Figures, Report, main, parse_figures, summary
+from loadtests.experiments.redis_bench import Figures, Report, _proves_nothing, main, parse_figures, summary
 
 SAID = """\
 "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
@@ -40,3 +40,19 @@ def test_missing_programs_are_named(capsys: pytest.CaptureFixture[str], monkeypa
     with pytest.raises(SystemExit, match="2"):
         main([])
     assert "not installed: redis-server, redis-benchmark, nginx" in capsys.readouterr().err
+
+
+def test_runs_without_a_test_or_without_an_answer_prove_nothing() -> None:
+    one, none = {"SET": Figures(5.0, 1.0, 2.0)}, {"SET": Figures(0.0, 0.0, 0.0)}
+    assert _proves_nothing(Report(1, 1, "", "poll", one, one)) == ""
+    assert "ran no test" in _proves_nothing(Report(1, 1, "nonsense", "poll"))
+    assert "through the tunnel: SET" in _proves_nothing(Report(1, 1, "", "poll", one))
+    assert "no request was answered" in _proves_nothing(Report(1, 1, "", "poll", one, none))
+    nan = {"SET": Figures(float("nan"), 1.0, 2.0)}
+    assert "no request was answered" in _proves_nothing(Report(1, 1, "", "poll", one, nan))
+
+
+@pytest.mark.real("nginx", "redis-server", "redis-benchmark")
+def test_an_unknown_test_of_redis_benchmark_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-n", "10", "-c", "1", "-t", "nonsense"]) == 1
+    assert "ran no test" in capsys.readouterr().out

@@ -1,10 +1,15 @@
 """The attackers attack, the victim is measured, and limits decide whether the figures are good."""
 
+import asyncio
 import json
+import math
+import sys
 
 import msgspec
 import pytest
 
+from loadtests.harness.processes import python_command
+from loadtests.hostile import __main__ as hostile
 from loadtests.hostile.__main__ import Figures, main
 from loadtests.hostile.attacker import ATTACKS, NEIGHBOUR
 
@@ -33,6 +38,33 @@ def test_a_slow_or_lost_victim_a_long_turn_and_a_remnant_are_failures() -> None:
     assert msgspec.structs.replace(much, held_after_bytes=mib).is_good(10, 20)
     assert msgspec.structs.replace(much, attack=NEIGHBOUR).is_good(10, 20)
     assert not msgspec.structs.replace(good, failure="lost").is_good(10, 20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"pings": 0}, {"turn_ms": 0.0}, {"p99_ms": math.nan}, {"used_before_bytes": 0}, {"used_after_bytes": 0}],
+)
+def test_figures_that_were_not_measured_are_not_good(change: dict[str, float]) -> None:
+    mib = 1 << 20
+    good = Figures("x", 1, 1, 10, 20, 1, 5, 20, 50, 60 * mib, 150 * mib, 82 * mib, 0, 0, 0)
+    assert good.is_good(10, 20)
+    assert not msgspec.structs.replace(good, **change).is_good(10, 20)
+
+
+def test_an_attacker_that_ends_at_once_is_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that it attacks, as every attacker does, but its relay refuses it."""
+
+    def command(module: str, *arguments: str) -> list[str]:
+        if module != "loadtests.hostile.attacker":
+            return python_command(module, *arguments)
+        return [sys.executable, "-c", "print('attacking', flush=True)"]
+
+    monkeypatch.setattr(hostile, "python_command", command)
+    found = asyncio.run(hostile.measure("tiny-packets", 0.3))
+    assert "the attacker had ended" in found.failure
+    assert not found.is_good(20_000, 1000)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

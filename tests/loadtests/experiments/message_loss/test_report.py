@@ -95,3 +95,21 @@ def test_a_report_states_zero_gaps_and_a_measured_outage() -> None:
 def test_two_reports_are_printed_side_by_side() -> None:
     assert side_by_side(["a", "bcd", "e"], ["x"]) == ["a      x", "bcd", "e"]
     assert side_by_side([], ["x"]) == ["    x"]
+
+
+def test_a_run_with_the_tunnel_in_which_nothing_broke_or_nothing_was_sent_is_no_success() -> None:
+    def tunnel(ids: list[int], published: int) -> Report:
+        statistics = PhaseStatistics()
+        statistics.published[Phase.BEFORE].add(published, 100 * published)
+        report = Report.of("tunnel", "builtin", 100, [ids], statistics)
+        report.signs = {"status": 5}
+        return report
+
+    assert tunnel([1, 2], 2).failure == ""
+    assert "lost 1 messages" in tunnel([1], 2).failure
+    assert "1 twice" in tunnel([1, 1], 1).failure
+    assert "no message was published" in tunnel([], 0).failure
+    unbroken = tunnel([1, 2], 2)
+    unbroken.signs = {}
+    assert "no sign of the break" in unbroken.failure
+    assert sample().failure == ""  # without the tunnel, losses are what the run shows

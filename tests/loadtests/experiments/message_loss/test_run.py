@@ -72,7 +72,8 @@ def test_the_command_returns_1_only_if_the_tunnel_doubled_a_message(
     async def pretend(experiment: Experiment) -> Report:
         assert (experiment.rate, experiment.outage_s, experiment.directory) == (50, 3.5, tmp_path)
         counts = {phase: dict.fromkeys(("published", "buffered", "written"), (1, 1)) for phase in ("before", "after")}
-        return Report(experiment.mode, experiment.broker, 10, twice=lost, counts=counts)
+        signs = {"status": 5}
+        return Report(experiment.mode, experiment.broker, 10, twice=lost, counts=counts, signs=signs)
 
     monkeypatch.setattr(command, "run", pretend)
     arguments = ["--tps", "50", "--outage", "3.5", "--directory", str(tmp_path)]
