@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     overrides = Overrides(
         listen=tuple(arguments.listen),
         allow=tuple(arguments.allow),
-        is_open=True,
+        is_open=arguments.open,
         exit=arguments.exit,
         admin=arguments.admin,
         trace=arguments.trace,
@@ -119,16 +119,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.harness.lossyrelay",
-        description="An open relay on loopback that loses single packets inside accepted bodies.",
-        epilog="example: python -m loadtests.harness.lossyrelay --listen 127.0.0.1:8080 --allow '127.0.0.1:*' "
+        description="A relay that loses single packets inside accepted bodies.",
+        epilog="example: python -m loadtests.harness.lossyrelay --open --listen 127.0.0.1:8080 --allow '127.0.0.1:*' "
         "--loss 0.05",
     )
-    parser.add_argument("-c", "--config", default="", metavar="FILE", help="the relay's configuration, for its limits")
-    parser.add_argument("--listen", action="append", required=True, metavar="H:P")
+    parser.add_argument("-c", "--config", default="", metavar="FILE", help="the relay's configuration")
+    parser.add_argument("--open", action="store_true", help="ask for no token")
+    parser.add_argument("--listen", action="append", default=[], metavar="H:P")
     parser.add_argument(
         "--allow", action="append", default=[], metavar="H:P", help="a target that every user may reach"
     )
-    parser.add_argument("--exit", choices=("inline", "none"), default="inline")
+    parser.add_argument("--exit", choices=("inline", "none"), default="", help="default: as the configuration says")
     parser.add_argument("--admin", default="", metavar="H:P", help="address of the admin listener")
     parser.add_argument("--loss", default="0", help="a probability, or gilbert:P:R[:GOOD:BAD] (default: 0)")
     parser.add_argument("--seed", type=int, default=1)

@@ -29,7 +29,7 @@ def test_the_control_changes_and_reports_the_loss() -> None:
 
 @pytest.mark.parametrize("arguments", [["--loss", "much"], ["--allow", "nonsense:x:y"]])
 def test_wrong_arguments_are_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert lossyrelay.main(["--listen", "127.0.0.1:0", *arguments]) == 2
+    assert lossyrelay.main(["--open", "--listen", "127.0.0.1:0", *arguments]) == 2
     assert capsys.readouterr().err.startswith("lossyrelay: ")
 
 
@@ -52,7 +52,8 @@ async def test_every_byte_arrives_through_a_relay_that_loses() -> None:
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    command = python_command("loadtests.harness.lossyrelay", "--listen", "127.0.0.1:0", "--allow", f"127.0.0.1:{port}")
+    command = python_command("loadtests.harness.lossyrelay", "--open", "--listen", "127.0.0.1:0")
+    command += ["--allow", f"127.0.0.1:{port}"]
     async with server, Process([*command, "--loss", "0.2"], ready=is_ready):
         events = {entry["event"]: entry for entry in said}
         control = int(str(events["lossy"]["control"]))
