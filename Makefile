@@ -160,7 +160,7 @@ FIELD_DEPS := h2o nghttp2-proxy trafficserver
 # Peers to which the benchmarks compare the tunnel.
 BENCH_DEPS := socat httptunnel
 
-stress: setup ## Run users on tunnel sockets through a relay that loses packets: gates, page, Spark's report (3 minutes)
+stress: setup ## Run users on tunnel sockets through a relay that loses packets: gates, page, Spark's report (4 minutes)
 	$(BIN)/python -m loadtests.stress --trace $(STRESS)
 
 # Several of these packages start a web server on port 80 when they are installed. The policy keeps all of them from

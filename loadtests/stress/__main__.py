@@ -15,35 +15,31 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from loadtests.harness.losses import parse_model
 from loadtests.harness.names import AddNames
 from loadtests.harness.tree import ROOT
 from loadtests.stress.gates import Finding, Thresholds, judge
 from loadtests.stress.outcome import Outcome, read_outcome, without_summary
 from loadtests.stress.page import render
-from loadtests.stress.shapes import SHAPES, make_plan
+from loadtests.stress.shapes import SHAPES, Plan, make_plan
 
 __all__ = ["main"]
 
 BROKEN, USAGE = 1, 2
 _MARK = "of-a-stress-run"  # the name of a file in a directory that a run may replace
+_WORLD = ("TUNNEL_RELAY", "STRESS_TARGET")
 _END_S = 60.0  # the longest wait for the users to close their connections
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 if every gate held, 1 if one broke or Spark's report failed, 2 if the run could not be carried out."""
     arguments = _parser().parse_args(argv)
-    losses = [loss for loss in arguments.losses.split(",") if loss]
-    try:
-        plan = make_plan(arguments.shape, arguments.crowd, arguments.seconds, losses)
-    except ValueError as error:
-        print(f"stress: {error}", file=sys.stderr)
-        return USAGE
     # Locust and its users run in the directory of the sources, but a relative name refers to the caller's directory.
     directory: Path = arguments.measures.resolve()
     arguments.measures = directory
     try:
-        _make_empty(directory)
-    except OSError as error:
+        plan = _prepared(arguments)
+    except (OSError, ValueError) as error:
         print(f"stress: {error}", file=sys.stderr)
         return USAGE
     command = _locust(arguments)
@@ -59,15 +55,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"stress: {error}", file=sys.stderr)
         return USAGE
-    thresholds = Thresholds(
-        failures=arguments.max_failures, slope_percent=arguments.max_slope, connections=arguments.min_connections
-    )
-    findings = judge(outcome.rows, outcome.summary, thresholds, plan.judged_from_s)
+    count = arguments.processes if arguments.processes > 0 else os.cpu_count() or 1
+    findings = judge(outcome, plan, Thresholds(connections=arguments.min_connections, processes=count))
     page = directory / "stress.html"
     page.write_text(render(outcome, findings, shlex.join(command)), encoding="utf-8")
     _tell(outcome, findings, page, as_json=arguments.json)
     reported = _report(directory) if arguments.trace else 0
     return BROKEN if reported or not all(finding.ok for finding in findings) else 0
+
+
+def _prepared(arguments: argparse.Namespace) -> Plan:
+    """Return the plan of a run, and empty its directory. Raise ValueError or OSError if the run is impossible."""
+    if all(os.environ.get(name) for name in _WORLD):
+        raise ValueError(
+            f"{' and '.join(_WORLD)} name running servers, but the gates measure those that a run starts itself: unset "
+            "both, or run locust, which has no gates (docs/LOADTESTS.md)"
+        )
+    losses = [loss for loss in arguments.losses.split(",") if loss]
+    for loss in losses:
+        parse_model(loss)
+    plan = make_plan(arguments.shape, arguments.crowd, arguments.seconds, losses)
+    _make_empty(arguments.measures)
+    return plan
 
 
 def _wait_for_users(directory: Path) -> None:
@@ -114,10 +123,6 @@ def _tell(outcome: Outcome, findings: Sequence[Finding], page: Path, *, as_json:
     print("\ngoodput by step")
     for loss, length, rate in outcome.steps:
         print(f"  loss {loss or '?':>6}  {length:6,.0f} s  {rate / 1e6:8.2f} MB/s")
-    print(
-        "retransmitted packets: "
-        + (", ".join(f"{cause} {n:,}" for cause, n in sorted(outcome.resent.items())) or "none")
-    )
     for error in outcome.summary["errors"]:
         print(f"  error: {error}")
     if outcome.summary["descriptors_left"]:
@@ -157,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         "--shape", choices=list(SHAPES), default="steps", help="how users and loss change in time (default: steps)"
     )
     parser.add_argument("--crowd", type=int, default=50, help="number of users (default: 50)")
-    parser.add_argument("--seconds", type=float, default=150.0, help="duration of the run (default: 150)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="duration of the run (default: 120)")
     parser.add_argument(
         "--losses", default="0,0.01,0.05,0.1,0.2", help="shares of packets that the relay drops, in turn"
     )
@@ -170,12 +175,6 @@ def _parser() -> argparse.ArgumentParser:
         default=Path("build/stress"),
         metavar="DIR",
         help="directory for the measures, which the next run with this directory replaces (default: build/stress)",
-    )
-    parser.add_argument(
-        "--max-failures", type=int, default=0, help="largest number of user actions that may fail (default: 0)"
-    )
-    parser.add_argument(
-        "--max-slope", type=float, default=1.0, help="largest growth of memory, in percent per minute (default: 1)"
     )
     parser.add_argument(
         "--only",

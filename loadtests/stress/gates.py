@@ -1,35 +1,42 @@
-"""The gates: limits on the measures of a run, which decide the exit code."""
+"""The gates: limits on the measures of a run, which decide the exit code.
 
-from collections.abc import Sequence
+A gate whose measure is missing is broken, and says "not measured".
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from loadtests.stress.measures import Row
+from loadtests.harness.losses import parse_model
+from loadtests.stress.memory import growth_of
+from loadtests.stress.objects import TOLERANCE, left_over
+from loadtests.stress.outcome import Outcome
+from loadtests.stress.repairs import KINDS, why_not_expected
+from loadtests.stress.shapes import Plan
+from loadtests.stress.world import COUNTED, SERVERS
 
-__all__ = ["Finding", "Thresholds", "judge", "lower_envelope", "settled", "slope_percent_per_minute"]
-
-Points: TypeAlias = Sequence[tuple[float, float]]
+__all__ = ["Finding", "Thresholds", "judge"]
 
 _MIB = 1 << 20
-_MINUTE_S = 60.0
-_FEW = 4  # with fewer points there is no slope
-_SHORT_S = 200.0  # if memory was measured for less, its slope shows the load and not a leak
-_SETTLED_S = 30.0  # after a change of the loss; by then, transfers have finished most of their retransmissions
-_WINDOW_S = 10.0  # a transfer lasts a second or two, so the minimum over this time is the memory that stays
+_SHORT_S = 400.0  # if memory was measured for less, its slope shows the first minute, in which pools are filled
+_SHOWN = 3  # types of objects in a finding
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The limits of a good run. The slope is that of resident memory, without the ramp."""
+    """The limits of a good run.
 
-    failures: int = 0  # failed user actions, at most
+    A memory that grows by less than the floor is good, whatever the slope. In a short run the floor is higher: twice
+    what users, relay and exit grew without a leak. The relay remembers routes for 60 s, and pools are filled for the
+    first time.
+    """
+
     slope_percent: float = 1.0  # per minute, at most
     slope_floor_bytes: int = 4 * _MIB  # a smaller total rise is noise of the allocator
-    short_floor_bytes: int = 32 * _MIB  # the same for short runs, where the rising loss needs more memory
-    descriptors_left: int = 0
-    tasks_left: int = 0
-    actions: int = 1  # at least; a run without actions proves nothing
+    short_floor_bytes: int = 24 * _MIB
+    descriptors_left: int = 0  # in a process with users
+    server_descriptors_left: int = 4  # connections that relay, exit and proxy keep open among themselves
     connections: int = 0  # open at once, at least
+    processes: int = 1  # with users
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,95 +49,96 @@ class Finding:
     ok: bool
 
 
-def slope_percent_per_minute(levels: Sequence[Points]) -> float:
-    """Return the slope of (seconds, value) by least squares, in percent of the mean value per minute.
-
-    Each of `levels` is a group of points. All groups share one slope, but each has its own height.
-    """
-    count = sum(map(len, levels))
-    rise = spread = total = 0.0
-    for points in levels:
-        if not points:
-            continue
-        mean_x = sum(x for x, _ in points) / len(points)
-        mean_y = sum(y for _, y in points) / len(points)
-        rise += sum((x - mean_x) * (y - mean_y) for x, y in points)
-        spread += sum((x - mean_x) ** 2 for x, _ in points)
-        total += sum(y for _, y in points)
-    if count < _FEW or not spread or not total:
-        return 0.0
-    return rise / spread * _MINUTE_S / (total / count) * 100
-
-
-def settled(rows: Sequence[Row], judged_from_s: float) -> dict[str, list[Row]]:
-    """Group the rows by the loss in force, because more loss is more load and needs more memory.
-
-    Rows before `judged_from_s` are left out, and so are those just after each change of the loss. If a loss comes back,
-    its rows join the earlier ones, so that memory kept since then counts as a rise.
-    """
-    found: dict[str, list[Row]] = {}
-    before, since_s = None, 0.0
-    for row in rows:
-        loss = row.get("loss", "")
-        if before is not None and loss != before:
-            since_s = row["seconds"] + _SETTLED_S
-        before = loss
-        if row["seconds"] >= max(judged_from_s, since_s):
-            found.setdefault(loss, []).append(row)
-    return found
-
-
-def lower_envelope(points: Points) -> list[tuple[float, float]]:
-    """Return the least value of each window: the memory that a process keeps, without that of transfers under way."""
-    least: dict[int, tuple[float, float]] = {}
-    for x, y in points:
-        window = int(x / _WINDOW_S)
-        if window not in least or y < least[window][1]:
-            least[window] = (x, y)
-    return list(least.values())
-
-
-def _memory_of(process: str, rows: Sequence[Row]) -> list[tuple[float, float]]:
-    known = [(row["seconds"], row["rss_bytes"][process]) for row in rows if process in row.get("rss_bytes", {})]
-    return lower_envelope(known)
-
-
-def judge(rows: Sequence[Row], summary: Row, thresholds: Thresholds, judged_from_s: float) -> list[Finding]:
-    """Return the results of all gates.
-
-    Each row has the seconds since the start, and the memory of each process in `rss_bytes`.
-    """
-    actions, failures = summary["actions"], summary["failures"]
-    findings = [
-        Finding("user actions", f"{actions:,}", f"at least {thresholds.actions:,}", actions >= thresholds.actions),
-        Finding(
-            "failed user actions",
-            f"{failures:,}",
-            f"at most {thresholds.failures:,}",
-            failures <= thresholds.failures,
-        ),
-        Finding("wrong bytes", f"{summary['wrong']:,}", "none", not summary["wrong"]),
+def judge(outcome: Outcome, plan: Plan, thresholds: Thresholds) -> list[Finding]:
+    """Return the results of all gates."""
+    return [
+        *_actions(outcome, thresholds),
+        *_memory(outcome, plan, thresholds),
+        *_leftovers(outcome, thresholds),
+        *_losses(outcome, plan),
+        *_repairs(outcome, plan),
     ]
+
+
+def _at_most(name: str, found: int, limit: int) -> Finding:
+    return Finding(name, f"{found:,}", f"at most {limit:,}" if limit else "none", found <= limit)
+
+
+def _at_least(name: str, found: int, limit: int) -> Finding:
+    return Finding(name, f"{found:,}", f"at least {limit:,}", found >= limit)
+
+
+def _actions(outcome: Outcome, thresholds: Thresholds) -> Iterator[Finding]:
+    summary = outcome.summary
+    yield _at_least("processes with users", summary["processes"], thresholds.processes)
+    yield _at_least("user actions", summary["actions"], 1)
+    done = {name for name, entry in summary["by_action"].items() if entry["count"] > entry["failures"]}
+    idle = sorted(kind for kind, names in summary["kinds"].items() if not done & set(names))
+    yield Finding("kinds of users without an action", ", ".join(idle) or "none", "none", not idle)
+    yield _at_most("failed user actions", summary["failures"], 0)
+    yield _at_most("wrong bytes", summary["wrong"], 0)
     if thresholds.connections:
-        most = max((row["connections"] for row in rows), default=0)
-        wanted = f"at least {thresholds.connections:,}"
-        findings.append(Finding("connections at once", f"{most:,}", wanted, most >= thresholds.connections))
-    for process in sorted({name for row in rows for name in row.get("rss_bytes", {})}):
-        levels = [_memory_of(process, part) for part in settled(rows, judged_from_s).values()]
-        points = sorted(point for level in levels for point in level)
-        slope = slope_percent_per_minute(levels)
-        measured_s = points[-1][0] - points[0][0] if points else 0.0
-        rise = slope / 100 * points[0][1] * measured_s / _MINUTE_S if points else 0.0
-        floor_bytes = thresholds.short_floor_bytes if measured_s < _SHORT_S else thresholds.slope_floor_bytes
-        findings.append(
-            Finding(
-                f"memory of {process}",
-                f"{slope:+.2f} % per minute",
-                f"at most {thresholds.slope_percent:g} %, or {floor_bytes // _MIB} MiB in total",
-                slope <= thresholds.slope_percent or rise <= floor_bytes,
-            )
-        )
-    for name, limit in (("descriptors", thresholds.descriptors_left), ("tasks", thresholds.tasks_left)):
-        left = summary[f"{name}_left"]
-        findings.append(Finding(f"{name} left at the end", f"{left}", f"at most {limit}", left <= limit))
-    return findings
+        most = max((row["connections"] for row in outcome.rows), default=0)
+        yield _at_least("connections at once", most, thresholds.connections)
+
+
+def _memory(outcome: Outcome, plan: Plan, thresholds: Thresholds) -> Iterator[Finding]:
+    users = {name for row in outcome.rows for name in row["kept_bytes"] if name.startswith("users")}
+    for process in sorted(users or {"users"}) + list(SERVERS):
+        growth = growth_of(process, outcome.rows, plan)
+        floor_bytes = thresholds.short_floor_bytes if growth.measured_s < _SHORT_S else thresholds.slope_floor_bytes
+        limit = f"at most {thresholds.slope_percent:g} % per minute, or {floor_bytes // _MIB} MiB in total"
+        if growth.problem:
+            yield Finding(f"memory of {process}", growth.problem, limit, ok=False)
+            continue
+        is_small = growth.percent_per_minute <= thresholds.slope_percent or growth.rise_bytes <= floor_bytes
+        text = f"{growth.percent_per_minute:+.2f} % per minute, {growth.rise_bytes / _MIB:+.1f} MiB"
+        yield Finding(f"memory of {process}", f"{text} in {growth.measured_s:.0f} s", limit, is_small)
+
+
+def _leftovers(outcome: Outcome, thresholds: Thresholds) -> Iterator[Finding]:
+    summary = outcome.summary
+    yield _at_most("descriptors left in users", summary["descriptors_left"], thresholds.descriptors_left)
+    yield _at_most("tasks left in users", summary["tasks_left"], 0)
+    before, after = (outcome.end.get(f"processes_{when}", {}) for when in ("before", "after"))
+    for name in SERVERS:
+        limit = thresholds.server_descriptors_left
+        if name in before and name in after:
+            left = after[name]["descriptors"] - before[name]["descriptors"]
+            yield _at_most(f"descriptors left in {name}", max(0, left), limit)
+        else:
+            yield Finding(f"descriptors left in {name}", "not measured", f"at most {limit}", ok=False)
+    routes = outcome.end.get("relay", {}).get("switch", {}).get("routes")
+    yield Finding("routes left at the relay", "not measured" if routes is None else f"{routes:,}", "none", routes == 0)
+    users = {name for name in outcome.objects if name not in COUNTED}
+    expected = [f"users {number}" for number in range(summary["processes"])] if summary["processes"] > 1 else ["users"]
+    for process in [*sorted(users | set(expected)), *COUNTED]:
+        processes = 1 if process in users else max(1, summary["processes"])
+        limit_text = f"at most {TOLERANCE * processes} of a type more than before the load"
+        if process not in outcome.objects:
+            yield Finding(f"objects left in {process}", "not measured", limit_text, ok=False)
+            continue
+        population = outcome.objects[process]
+        left = left_over(population.before, population.after, processes)
+        shown = [f"{kind} {was:,} to {now:,}" for kind, (was, now) in list(left.items())[:_SHOWN]]
+        total = f"{sum(population.before.values()):,} before, {sum(population.after.values()):,} after"
+        yield Finding(f"objects left in {process}", "; ".join([total, *shown]), limit_text, not left)
+
+
+def _losses(outcome: Outcome, plan: Plan) -> Iterator[Finding]:
+    lossy = list(dict.fromkeys(loss for loss, _ in plan.losses if parse_model(loss).share))
+    if lossy:
+        lost = {loss: outcome.lost_by_loss.get(loss, 0) for loss in lossy}
+        text = ", ".join(f"{count:,} at {loss}" for loss, count in lost.items())
+        yield Finding("packets lost at the relay", text, "some at each loss", all(lost.values()))
+
+
+def _repairs(outcome: Outcome, plan: Plan) -> Iterator[Finding]:
+    found = outcome.resent_by_loss
+    users: Sequence[str] = list(outcome.summary["kinds"])
+    for cause, name in KINDS.items():
+        counts = {loss: by_cause[cause] for loss, by_cause in found.items() if by_cause.get(cause)}
+        text = ", ".join(f"{count:,} at {loss or '?'}" for loss, count in counts.items()) or "none"
+        reason = why_not_expected(cause, plan, users)
+        limit = f"not expected: {reason}" if reason else "some"
+        yield Finding(f"repairs by {name}", text, limit, bool(counts or reason))

@@ -25,6 +25,7 @@ from loadtests.stress.users import (
     IdleCrowd,
     RequestUser,
     SlowReaderUser,
+    WriterUser,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "RequestUser",
     "SlowReaderUser",
     "StressShape",
+    "WriterUser",
 ]
 
 NO_SHAPE = "none"
@@ -58,7 +60,7 @@ def add_options(parser: LocustArgumentParser) -> None:
     group.add_argument(
         "--crowd", type=int, default=50, help="number of users; the shape decides when they come (default: 50)"
     )
-    group.add_argument("--seconds", type=float, default=150.0, help="duration of a shape (default: 150)")
+    group.add_argument("--seconds", type=float, default=120.0, help="duration of a shape (default: 120)")
     group.add_argument(
         "--losses", default="0,0.01,0.05,0.1,0.2", help="shares of packets that the relay drops, in turn"
     )

@@ -3,9 +3,7 @@
 `gates.py` and `page.py` judge and show them afterwards.
 """
 
-import gc
 import json
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
@@ -13,10 +11,9 @@ from typing import Any
 
 from tunnel import AttachmentStats
 
-__all__ = ["Row", "object_population", "read_rows", "row_of"]
+__all__ = ["Row", "read_rows", "row_of"]
 
 Row = dict[str, Any]
-_TYPES = 12  # number of types in the object population
 
 
 def row_of(stats: AttachmentStats | None) -> Row:
@@ -24,9 +21,6 @@ def row_of(stats: AttachmentStats | None) -> Row:
     if stats is None:
         return {"connections": 0}
     found = stats.connections.values()
-    causes: Counter[str] = Counter()
-    for one in found:
-        causes.update(one.resent_by_cause)
     return {
         "attached": stats.attached,
         "connections": len(found),
@@ -37,7 +31,6 @@ def row_of(stats: AttachmentStats | None) -> Row:
         "unreceipted_batches": stats.batches_unreceipted,
         "resent_packets": sum(one.packets_resent for one in found),
         "spurious_packets": sum(one.packets_spurious for one in found),
-        "resent_by_cause": dict(causes),
         "srtt_ms": _median_ms(one.srtt_us for one in found),
         "rto_ms": _median_ms(one.rto_us for one in found),
         "rto_ms_max": max((one.rto_us for one in found), default=0) / 1000,
@@ -48,12 +41,6 @@ def row_of(stats: AttachmentStats | None) -> Row:
 def _median_ms(values: Iterable[int]) -> float:
     known = [value for value in values if value]
     return median(known) / 1000 if known else 0.0
-
-
-def object_population() -> dict[str, int]:
-    """Count the objects that the garbage collector knows, by type; return the most frequent types."""
-    counts = Counter(type(thing).__name__ for thing in gc.get_objects())
-    return dict(counts.most_common(_TYPES))
 
 
 def read_rows(directory: Path, name: str) -> list[Row]:

@@ -1,13 +1,14 @@
 """Combines the rows of a run for `gates` and `page`: one row per second over all processes, and goodput by step."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from loadtests.stress.measures import Row, read_rows
 
-__all__ = ["Outcome", "read_outcome", "without_summary"]
+__all__ = ["Outcome", "Population", "read_outcome", "without_summary"]
 
 _SUMMED = (
     "connections",
@@ -20,30 +21,61 @@ _SUMMED = (
     "moved_bytes",
     "trace_queue_records",
 )
+_STALE_S = 3  # a row of the servers is used for as long; later, their memory is unknown
 _LARGEST = ("rto_ms", "rto_ms_max", "srtt_ms", "backoff_max")
 
 
 class Outcome:
     """The combined measures of a run.
 
-    `rows` has one row per second, `summary` the totals and leftovers at the end, `objects` the rows that also count
-    objects by type, and `steps` one (loss, seconds, goodput in bytes per second) for each stretch of equal loss.
+    `rows` has one row per second, in which `kept_bytes` is the memory without the bytes in the queues of users.
+    `summary` has the totals and leftovers at the end, and `steps` one (loss, seconds, goodput in bytes per second) for
+    each stretch of equal loss. `objects` has for each process the objects of its own types before the load, each count
+    during it, and those left at the end; a process that was not counted is missing. `end` is the last row of the
+    servers, when every connection has ended; empty if it is missing.
     """
 
-    def __init__(self, rows: list[Row], summary: Row, objects: list[Row]) -> None:
+    def __init__(self, rows: list[Row], summary: Row, objects: dict[str, "Population"], end: Row) -> None:
         self.rows = rows
         self.summary = summary
         self.objects = objects
+        self.end = end
         self.steps = _steps(rows)
 
     @property
     def resent(self) -> dict[str, int]:
         """Retransmissions by cause over the run, including those of connections that have ended."""
+        found: Counter[str] = Counter()
+        for by_cause in self.resent_by_loss.values():
+            found.update(by_cause)
+        return dict(found)
+
+    @property
+    def resent_by_loss(self) -> dict[str, dict[str, int]]:
+        """Retransmissions by the loss in force, and by cause."""
+        found: dict[str, dict[str, int]] = {}
+        for row in self.rows:
+            known = found.setdefault(row["loss"], {})
+            for cause, count in row["resent_new"].items():
+                known[cause] = known.get(cause, 0) + count
+        return found
+
+    @property
+    def lost_by_loss(self) -> dict[str, int]:
+        """The packets that the relay lost on purpose, by the loss in force."""
         found: dict[str, int] = {}
         for row in self.rows:
-            for cause, count in row["resent_new"].items():
-                found[cause] = found.get(cause, 0) + count
+            found[row["loss"]] = found.get(row["loss"], 0) + row["lost_new"]
         return found
+
+
+@dataclass(slots=True)
+class Population:
+    """The objects of one process by type: before the load, the most at any count, and after the last connection."""
+
+    before: dict[str, int]
+    most: dict[str, int]
+    after: dict[str, int]
 
 
 def without_summary(directory: Path) -> list[int]:
@@ -62,7 +94,9 @@ def read_outcome(directory: Path) -> Outcome:
         raise ValueError(
             f"no summary of process {', '.join(map(str, lost))} in {directory}: it ended before it could write one"
         )
-    processes, world = read_rows(directory, "process"), read_rows(directory, "world")
+    processes = [row for row in read_rows(directory, "process") if "error" not in row]
+    world = [row for row in read_rows(directory, "world") if "error" not in row]
+    ends = read_rows(directory, "end")
     summaries = read_rows(directory, "summary")
     if not processes or not summaries:
         raise ValueError(f"no measures in {directory}: the run ended before it could write them")
@@ -74,31 +108,49 @@ def read_outcome(directory: Path) -> Outcome:
     pids = sorted({row["pid"] for row in processes})
     names = {pid: f"users {number}" if len(pids) > 1 else "users" for number, pid in enumerate(pids)}
     rows: list[Row] = []
-    resent: dict[int, dict[str, int]] = {}
+    resent: dict[int, Row] = {}
     latest: Row = {}
+    looked = lost_before = 0
     for second in sorted(seconds):
-        latest = weather.get(second, latest)
-        rows.append(_second(second, seconds[second], latest, resent, names))
-    objects = [row for row in processes if "objects" in row]
-    return Outcome(rows, _sum_up(summaries), objects)
+        if second in weather:
+            looked, latest = second, weather[second]
+        is_fresh = bool(latest) and second - looked <= _STALE_S
+        row = _second(second, seconds[second], latest, resent, names, is_fresh=is_fresh)
+        counted = latest.get("loss_counts", {}).get("lost", lost_before)
+        row["lost_new"], lost_before = max(0, counted - lost_before), counted
+        rows.append(row)
+    end = ends[-1] if ends else {}
+    return Outcome(rows, _sum_up(summaries), _populations(processes, world, summaries, end, names), end)
 
 
 def _second(
-    second: int, processes: dict[int, Row], weather: Row, resent: dict[int, dict[str, int]], names: dict[int, str]
+    second: int,
+    processes: dict[int, Row],
+    weather: Row,
+    resent: dict[int, Row],
+    names: dict[int, str],
+    *,
+    is_fresh: bool,
 ) -> Row:
-    found: Row = {"seconds": float(second), "loss": weather.get("loss", ""), "rss_bytes": {}, "descriptors": {}}
+    found: Row = {"seconds": float(second), "loss": weather.get("loss", "")}
+    found |= {"rss_bytes": {}, "kept_bytes": {}, "descriptors": {}}
     for name in _SUMMED:
         found[name] = sum(row.get(name, 0) for row in processes.values())
     for name in _LARGEST:
         found[name] = max((row.get(name, 0) for row in processes.values()), default=0)
+    new: Counter[str] = Counter()
     for pid, row in processes.items():
         found["rss_bytes"][names[pid]] = row["rss_bytes"]
+        queues_bytes = row.get("send_queue_bytes", 0) + row.get("receive_queue_bytes", 0)
+        found["kept_bytes"][names[pid]] = row["rss_bytes"] - queues_bytes
         found["descriptors"][names[pid]] = row["descriptors"]
-        found.setdefault("resent_new", {})
-        _add_new(found["resent_new"], resent.get(pid, {}), row.get("resent_by_cause", {}))
-        resent[pid] = row.get("resent_by_cause", {})
-    for name, info in weather.get("processes", {}).items():
-        found["rss_bytes"][name] = info["rss_bytes"]
+        by_cause = row.get("resent_by_cause", {})  # a total, which only grows
+        new.update(by_cause)
+        new.subtract(resent.get(pid, {}))
+        resent[pid] = by_cause
+    found["resent_new"] = {cause: count for cause, count in new.items() if count}
+    for name, info in weather.get("processes", {}).items() if is_fresh else ():
+        found["rss_bytes"][name] = found["kept_bytes"][name] = info["rss_bytes"]
         found["descriptors"][name] = info["descriptors"]
     switch = weather.get("relay", {}).get("switch", {})
     found["mailbox_bytes"] = switch.get("bytes_held", 0)
@@ -107,12 +159,30 @@ def _second(
     return found
 
 
-def _add_new(total: dict[str, int], before: dict[str, int], now: dict[str, int]) -> None:
-    """Add the increase since the last row. Skip a decrease: the sum over open connections falls when one ends."""
-    for cause, count in now.items():
-        new = count - before.get(cause, 0)
-        if new > 0:
-            total[cause] = total.get(cause, 0) + new
+def _populations(
+    processes: Sequence[Row], world: Sequence[Row], summaries: Sequence[Row], end: Row, names: dict[int, str]
+) -> dict[str, Population]:
+    """Return the objects of each process of which both counts are known: before the load, and after it."""
+    found: dict[str, Population] = {}
+    for one in summaries:
+        if one.get("objects_before") and one.get("objects_after") and one.get("pid") in names:
+            during = [row["objects"] for row in processes if row["pid"] == one["pid"] and "objects" in row]
+            most = _most([one["objects_before"], *during])
+            found[names[one["pid"]]] = Population(one["objects_before"], most, one["objects_after"])
+    counts = [row["objects"] for row in world if "objects" in row]
+    for name, after in end.get("objects_after", {}).items():
+        if before := end.get("objects_before", {}).get(name):
+            most = _most([before, *(count[name] for count in counts if name in count)])
+            found[name] = Population(before, most, after)
+    return found
+
+
+def _most(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for count in counts:
+        for kind, number in count.items():
+            found[kind] = max(found.get(kind, 0), number)
+    return found
 
 
 def _steps(rows: Sequence[Row]) -> list[tuple[str, float, float]]:
@@ -134,6 +204,8 @@ def _sum_up(summaries: Sequence[Row]) -> Row:
     found: Row = {name: sum(one[name] for one in summaries) for name in names}
     found["errors"] = sorted({error for one in summaries for error in one["errors"]})
     found["new_descriptors"] = [what for one in summaries for what in one["new_descriptors"]]
+    found["processes"] = len(summaries)
+    found["kinds"] = {kind: done for one in summaries for kind, done in one["kinds"].items()}
     actions: Row = {}
     for one in summaries:
         for name, entry in one["by_action"].items():

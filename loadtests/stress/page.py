@@ -13,6 +13,11 @@ __all__ = ["render"]
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 180, 56, 22
 _COLOURS = ("#2f6fde", "#d9622b", "#2a9d62", "#a14bc4", "#b3862b")
 _MIB = 1 << 20
+_TYPES = 12  # types of objects of a process
+_POPULATION_TEXT = (
+    "Objects of the tunnel's own types, tasks and sockets: before the first user, the most at any count, and after the "
+    "last connection has ended. The types with the most are listed."
+)
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #6b7686; --line: #d8dde5; --paper: #fff; --bad: #c0392b;
@@ -70,10 +75,10 @@ def render(outcome: Outcome, findings: Sequence[Finding], command: str) -> str:
             ],
         ),
         "<h2>Retransmissions by cause</h2>",
-        _table(("cause", "packets"), [(cause, f"{count:,}") for cause, count in sorted(outcome.resent.items())]),
+        _repairs(outcome),
         "<h2>Object population</h2>",
-        "<p class='soft'>The most frequent types of objects in a user process, at the first and the last count.</p>",
-        _population(outcome.objects),
+        f"<p class='soft'>{_POPULATION_TEXT}</p>",
+        *_populations(outcome),
     ]
     return "\n".join(parts)
 
@@ -162,9 +167,20 @@ def _plot(title: str, series: dict[str, list[tuple[float, float]]]) -> str:
     return "".join([*parts, "</svg></figure>"])
 
 
-def _population(objects: Sequence[Row]) -> str:
-    if not objects:
-        return "<p class='soft'>Not counted in this run.</p>"
-    first, last = objects[0]["objects"], objects[-1]["objects"]
-    rows = [(name, f"{first.get(name, 0):,}", f"{count:,}") for name, count in last.items()]
-    return _table(("type", "first count", "last count"), rows)
+def _repairs(outcome: Outcome) -> str:
+    losses = list(outcome.resent_by_loss)
+    rows = [
+        (cause, *(f"{outcome.resent_by_loss[loss].get(cause, 0):,}" for loss in losses), f"{count:,}")
+        for cause, count in sorted(outcome.resent.items())
+    ]
+    return _table(("cause", *(f"at loss {loss or '?'}" for loss in losses), "packets"), rows)
+
+
+def _populations(outcome: Outcome) -> list[str]:
+    parts = []
+    for process, found in sorted(outcome.objects.items()):
+        most = sorted(found.most, key=lambda kind: -found.most[kind])[:_TYPES]
+        rows = [(k, *(f"{count.get(k, 0):,}" for count in (found.before, found.most, found.after))) for k in most]
+        head = ("type", "before", "most", "after")
+        parts += [f"<h3>{html.escape(process)}</h3>", _table(head, rows)]
+    return parts or ["<p class='soft'>Not counted in this run.</p>"]

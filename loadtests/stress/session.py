@@ -18,23 +18,27 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 from locust.stats import RequestStats
 
+from loadtests.harness.counted import own_objects
 from loadtests.harness.processes import Process, python_command, says_event
-from loadtests.stress.measures import object_population, row_of
+from loadtests.stress.measures import row_of
+from loadtests.stress.objects import left_over
 from loadtests.stress.processinfo import look_at, open_descriptors
+from loadtests.stress.repairs import RepairCounter
+from loadtests.stress.world import READY_S
 from tunnel.malloc import give_back_freed_memory
 from tunnel_client.sockets.loop_thread import loop_thread
 from tunnel_client.sockets.runtime import default_runtime
 
 __all__ = ["Session", "Weather"]
 
-_POPULATION_S = 10  # pause between counts of the objects, since each count takes a while
-# A run fails if the least memory of its windows of time rises too fast (loadtests.stress.gates). That must be memory in
-# use, without what malloc keeps after a peak: of 160 MiB at 20 % loss, 60 were unused.
-_GIVE_BACK_S = 4  # unused memory is given back at least twice in each window
+_POPULATION_S = 5.0  # pause between counts of the objects, if one takes no more than a twentieth of it
+_POPULATION_PART = 1 / 20
 _CONTROL_S = 60.0
 _ACTION = "tunnel"  # the request type of user actions
 _METRIC = "METRIC"  # the type of the rows with measures
 _SETTLE_S = 15.0  # for open connections and tasks to end
+# For relay and exit to forget the connections: they remember each for up to 60 s after its end (PROTOCOL 9.5).
+_FORGET_S = 90.0
 _LOOP_DESCRIPTORS = 3  # an event loop holds its selector and a socket pair that wakes it
 
 
@@ -76,6 +80,11 @@ class Session:
         self._bytes = 0
         self._wrong = 0
         self._before: dict[int, str] = {}
+        self._objects_before: dict[str, int] = {}
+        self._world_before: dict[str, Any] = {}
+        self._processes = 1  # with users
+        self._repairs = RepairCounter()
+        self._kinds: set[str] = set()  # of users that were seen
         directory.mkdir(parents=True, exist_ok=True)
 
     # Servers
@@ -106,10 +115,10 @@ class Session:
             command += ["--relay-config", options.relay_config]
         if options.trace:
             command += ["--trace", options.trace]
-        self._world = Process(command, ready=says_event("ready")).start().wait_ready()
+        self._world = Process(command, ready=says_event("ready")).start().wait_ready(READY_S)
         said = json.loads(self._world.ready_line)
         self.weather = Weather(said["control"])
-        return {name: said[name] for name in ("relay", "target")}
+        return {name: said[name] for name in ("relay", "target", "token")}
 
     # During the run
 
@@ -119,12 +128,15 @@ class Session:
             raise RuntimeError(
                 "the master has not sent the addresses of relay and target: set TUNNEL_RELAY and STRESS_TARGET"
             )
-        self._before = open_descriptors()
+        gc.collect()
+        self._before, self._objects_before = open_descriptors(), own_objects()
         self.environment.events.request.add_listener(self._count)  # type: ignore[no-untyped-call]
         if not isinstance(self.environment.runner, MasterRunner):
             self._samplings.append(gevent.spawn(self._sample, "process", self._own_row))
+        self._processes = max(1, getattr(self.environment.runner, "worker_count", 1))
         if self.weather is not None:
-            self._samplings.append(gevent.spawn(self._sample, "world", self.weather.order))
+            self._world_before = self.weather.order(count=True)
+            self._samplings.append(gevent.spawn(self._sample, "world", self._world_row))
 
     def _count(
         self, *, request_type: str, name: str, response_time: float, response_length: int,
@@ -145,29 +157,43 @@ class Session:
                 began = time.monotonic()
                 try:
                     row = {"time_s": time.time(), **look()}
-                except OSError as error:
+                except (OSError, ValueError) as error:  # a row without figures: the gates see that they are missing
                     row = {"time_s": time.time(), "error": str(error)}
                 file.write(json.dumps(row) + "\n")
                 file.flush()
                 gevent.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
 
     def _own_row(self) -> dict[str, Any]:
-        if self._is_due("memory", _GIVE_BACK_S):
-            give_back_freed_memory()
+        # A run fails if the memory in use rises too fast. What malloc keeps after a peak is not in use: of 160 MiB at
+        # 20 % loss, 60 were unused.
+        give_back_freed_memory()
         info = look_at(os.getpid())
         assert info is not None
+        stats, runner = default_runtime().stats(), self.environment.runner
         row = {
             "pid": os.getpid(),
             "rss_bytes": info.rss_bytes,
             "descriptors": info.descriptors,
             "cpu_s": info.cpu_s,
             "moved_bytes": self._bytes,
-            "users": self.environment.runner.user_count if self.environment.runner else 0,
-            **row_of(default_runtime().stats()),
+            "users": runner.user_count if runner else 0,
+            **row_of(stats),
+            "resent_by_cause": self._repairs.look(stats.connections if stats else {}),
         }
+        if runner:
+            self._kinds.update(kind for kind, count in runner.user_classes_count.items() if count)
         if self._is_due("population", _POPULATION_S):
-            row["objects"] = object_population()
+            row["objects"] = own_objects()
+            self._pause_after("population")
         self._show(row)
+        return row
+
+    def _world_row(self) -> dict[str, Any]:
+        assert self.weather is not None
+        if not self._is_due("servers", _POPULATION_S):
+            return self.weather.order()
+        row = self.weather.order(count=False)
+        self._pause_after("servers")
         return row
 
     def _is_due(self, name: str, period_s: float) -> bool:
@@ -176,6 +202,11 @@ class Session:
             return False
         self._done_at[name] = now
         return True
+
+    def _pause_after(self, name: str) -> None:
+        """Let what took long wait for longer until it is due again."""
+        now = time.monotonic()
+        self._done_at[name] = max(now, now + (now - self._done_at[name]) / _POPULATION_PART - _POPULATION_S)
 
     def _show(self, row: dict[str, Any]) -> None:
         """Report the measures to Locust as well, so that its tables show their percentiles."""
@@ -194,18 +225,51 @@ class Session:
     # End of the run
 
     def end(self) -> None:
-        """Close the tunnel after the last user, wait for leftovers to end, and write the summary."""
+        """Close the tunnel after the last user, wait for leftovers to end, and write what is left."""
         for sampling in self._samplings:
             sampling.kill()
+        self._samplings.clear()  # an ended greenlet keeps the frames in which it was killed, and what these refer to
         if not isinstance(self.environment.runner, MasterRunner):
             default_runtime().close()
             deadline = time.monotonic() + _SETTLE_S
-            while time.monotonic() < deadline and (self._descriptors_left() or _tasks()):
+            while time.monotonic() < deadline and (self._descriptors_left() or _tasks() or self._objects_left()):
                 gc.collect()
                 gevent.sleep(0.2)
             self._write_summary()
         if self._world is not None:
+            self._write_end()
             self._world.stop()
+
+    def _objects_left(self) -> bool:
+        return bool(left_over(self._objects_before, own_objects()))
+
+    def _write_end(self) -> None:
+        """Write what the servers have left, as soon as they have forgotten the connections.
+
+        Without a shape nothing is judged, so the process ends at once.
+        """
+        assert self.weather is not None
+        deadline = time.monotonic() + (_FORGET_S if self.environment.shape_class is not None else 0.0)
+        while True:
+            found = self.weather.order(count=True)
+            counts = found.get("objects", {})
+            before = self._world_before["objects"]
+            left = [left_over(before.get(name, {}), count, self._processes) for name, count in counts.items()]
+            is_empty = not any(left) and not found.get("relay", {}).get("switch", {}).get("routes")
+            if is_empty or time.monotonic() >= deadline:
+                break
+            gevent.sleep(1.0)
+        self._write(
+            "end",
+            {
+                "time_s": time.time(),
+                "objects_before": self._world_before["objects"],
+                "objects_after": counts,
+                "processes_before": self._world_before["processes"],
+                "processes_after": found["processes"],
+                "relay": found.get("relay", {}),
+            },
+        )
 
     def _descriptors_left(self) -> int:
         """Count the descriptors opened since the start of the run, without those of the event loop."""
@@ -213,8 +277,13 @@ class Session:
 
     def _write_summary(self) -> None:
         tunnel = self._actions.entries.values()
+        classes: list[Any] = self.environment.user_classes
         summary = {
             "time_s": time.time(),
+            "pid": os.getpid(),
+            "kinds": {kind.__name__: kind.actions for kind in classes if kind.__name__ in self._kinds},
+            "objects_before": self._objects_before,
+            "objects_after": own_objects(),
             "actions": sum(entry.num_requests for entry in tunnel),
             "failures": sum(entry.num_failures for entry in tunnel),
             "wrong": self._wrong,
@@ -235,16 +304,20 @@ class Session:
             },
             "errors": sorted({str(error.error)[:300] for error in self._actions.errors.values()})[:20],
         }
-        unfinished = self.directory / f"_summary-{os.getpid()}"
-        unfinished.write_text(json.dumps(summary) + "\n")
-        unfinished.rename(
-            self.directory / f"summary-{os.getpid()}.jsonl"
-        )  # a rename is atomic: readers wait for the whole file
+        self._write("summary", summary)
+
+    def _write(self, name: str, row: dict[str, Any]) -> None:
+        unfinished = self.directory / f"_{name}-{os.getpid()}"
+        unfinished.write_text(json.dumps(row) + "\n")
+        # A rename is atomic: readers wait for the whole file.
+        unfinished.rename(self.directory / f"{name}-{os.getpid()}.jsonl")
 
 
 def _set_where(where: dict[str, str]) -> None:
     os.environ["TUNNEL_RELAY"] = where["relay"]
     os.environ["STRESS_TARGET"] = where["target"]
+    if where.get("token"):
+        os.environ["TUNNEL_TOKEN"] = where["token"]
     os.environ.setdefault("TUNNEL_CARRIER", "poll")
     os.environ.setdefault("no_proxy", "*")
 

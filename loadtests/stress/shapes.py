@@ -9,6 +9,8 @@ _RAMP_S = 20.0
 # Time after the ramp in which memory still rises by design: the relay may keep a route for 60 s after the first
 # SHUTDOWN (PROTOCOL 9.5).
 _DRAIN_S = 75.0
+_SETTLE_S = 30.0  # after a change of the load; by then, transfers have finished most of their retransmissions
+_SETTLE_PART = 1 / 3  # of the shortest stage, at most: the rest of it is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +37,35 @@ class Plan:
             return None
         return [stage for stage in self.stages if stage.from_s <= seconds][-1]
 
+    @property
+    def losses(self) -> list[tuple[str, float]]:
+        """The loss of each stage, and its seconds."""
+        ends = [stage.from_s for stage in self.stages[1:]] + [self.ends_s]
+        return [(stage.loss, end - stage.from_s) for stage, end in zip(self.stages, ends, strict=True)]
+
+    @property
+    def settle_s(self) -> float:
+        """The time after a change of the load in which memory does not count."""
+        return min(_SETTLE_S, min(seconds for _, seconds in self.losses) * _SETTLE_PART)
+
 
 def _steps(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """Keep the number of users, and use each loss for the same time."""
+    """Keep the number of users, and use each loss for the same time. At the end the first loss comes back."""
+    losses = _returning(losses)
     step_s = seconds / len(losses)
-    rate = max(1.0, users / min(_RAMP_S, step_s / 2))
-    judged_from_s = min(seconds / 2, users / rate + _DRAIN_S)
-    return Plan(tuple(Stage(i * step_s, users, rate, loss) for i, loss in enumerate(losses)), seconds, judged_from_s)
+    ramp_s = min(_RAMP_S, step_s / 4)
+    stages = tuple(Stage(i * step_s, users, users / ramp_s, loss) for i, loss in enumerate(losses))
+    return Plan(stages, seconds, ramp_s + min(_DRAIN_S, step_s * _SETTLE_PART))
+
+
+def _returning(losses: Sequence[str]) -> list[str]:
+    """Return the losses so that the first one is also the last: only memory at the same loss can be compared."""
+    return [*losses, losses[0]] if losses[0] != losses[-1] else list(losses)
 
 
 def _ramp(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """Add users over the whole run, with the first of `losses` all the time."""
-    return Plan((Stage(0, users, users / seconds, losses[0]),), seconds, seconds / 2)
+    """Add users over the first half of the run, with the first of `losses` all the time."""
+    return Plan((Stage(0, users, 2 * users / seconds, losses[0]),), seconds, seconds / 2)
 
 
 def _spike(users: int, seconds: float, losses: Sequence[str]) -> Plan:
@@ -57,15 +76,18 @@ def _spike(users: int, seconds: float, losses: Sequence[str]) -> Plan:
         Stage(seconds / 3, users, users, losses[0]),
         Stage(seconds * 2 / 3, few, users, losses[0]),
     )
-    return Plan(stages, seconds, seconds)
+    return Plan(stages, seconds, seconds / 9)
 
 
 def _soak(users: int, seconds: float, losses: Sequence[str]) -> Plan:
-    """Keep the number of users for a run of any length; the losses take turns, about a minute each."""
+    """Keep the number of users for a run of any length; the losses take turns, about a minute each. The first loss is
+    also the last."""
     rate = max(1.0, users / _RAMP_S)
     turns = max(1, round(seconds / 60))
-    stages = tuple(Stage(i * seconds / turns, users, rate, losses[i % len(losses)]) for i in range(turns))
-    return Plan(stages, seconds, min(seconds / 2, _RAMP_S + _DRAIN_S))
+    in_turn = _returning([losses[i % len(losses)] for i in range(turns)])
+    turn_s = seconds / len(in_turn)
+    stages = tuple(Stage(i * turn_s, users, rate, loss) for i, loss in enumerate(in_turn))
+    return Plan(stages, seconds, min(seconds / 2, _RAMP_S + min(_DRAIN_S, turn_s * _SETTLE_PART)))
 
 
 SHAPES: dict[str, Callable[[int, float, Sequence[str]], Plan]] = {

@@ -16,13 +16,23 @@ from locust import User, between, constant, events, task
 import tunnel_client
 from loadtests.stress.target import PATTERN, digest_of_pattern
 
-__all__ = ["BulkUser", "ChurnUser", "EchoUser", "HalfCloserUser", "IdleCrowd", "RequestUser", "SlowReaderUser"]
+__all__ = [
+    "BulkUser",
+    "ChurnUser",
+    "EchoUser",
+    "HalfCloserUser",
+    "IdleCrowd",
+    "RequestUser",
+    "SlowReaderUser",
+    "WriterUser",
+]
 
 TIMEOUT_S = 330.0  # longer than the user timeout, so that the tunnel reports the cause first
 _BLOCK_BYTES = 64 * 1024
-BULK_BYTES = int(os.environ.get("STRESS_BULK_BYTES", 4 << 20))
+BULK_BYTES = 4 << 20
+WRITER_BYTES = 16 << 20
 CROWD = int(os.environ.get("STRESS_CROWD", 20))  # connections per IdleCrowd user
-CROWD_PERIOD_S = float(os.environ.get("STRESS_CROWD_PERIOD_S", 30.0))
+CROWD_PERIOD_S = 30.0
 
 
 class WrongBytesError(AssertionError):
@@ -88,6 +98,19 @@ def check(found: bytes, expected: bytes) -> None:
         raise WrongBytesError("the bytes received are not the bytes sent")
 
 
+def upload(name: str, total: int) -> None:
+    """Send this number of bytes on one connection, and compare the length and the digest that the target reports."""
+    with measured(name) as size, dial(b"s") as sock:
+        hashed = xxhash.xxh3_128()
+        for _ in range(0, total, _BLOCK_BYTES):
+            block = random.randbytes(_BLOCK_BYTES)
+            hashed.update(block)
+            sock.sendall(block)
+        sock.shutdown(socket.SHUT_WR)
+        check(take(sock, 24), total.to_bytes(8) + hashed.digest())
+        size[0] = total
+
+
 class Talker(User):
     """A user with one lasting connection for small exchanges. When it has broken, the next exchange connects again."""
 
@@ -121,6 +144,7 @@ class EchoUser(Talker):
     """Sends small words to the echo service."""
 
     weight = 6
+    actions = ("echo",)
     wait_time = between(0.05, 0.5)
 
     @task
@@ -137,20 +161,13 @@ class BulkUser(User):
     """
 
     weight = 1
+    actions = ("upload", "download")
     wait_time = between(0.5, 2)
 
     @task
     def upload(self) -> None:
         """Send bytes, and compare the length and the digest that the target reports."""
-        with measured("upload") as size, dial(b"s") as sock:
-            hashed = xxhash.xxh3_128()
-            for start in range(0, BULK_BYTES, _BLOCK_BYTES):
-                block = random.randbytes(min(_BLOCK_BYTES, BULK_BYTES - start))
-                hashed.update(block)
-                sock.sendall(block)
-            sock.shutdown(socket.SHUT_WR)
-            check(take(sock, 24), BULK_BYTES.to_bytes(8) + hashed.digest())
-            size[0] = BULK_BYTES
+        upload("upload", BULK_BYTES)
 
     @task
     def download(self) -> None:
@@ -164,10 +181,28 @@ class BulkUser(User):
             size[0] = BULK_BYTES
 
 
+class WriterUser(User):
+    """Writes without a pause on one connection, so that many packets are in flight for seconds.
+
+    Only such a flight shows fast retransmit: a later packet must be known to have arrived, and an RTT must pass,
+    before the burst ends and a tail probe repairs the loss.
+    """
+
+    weight = 1
+    actions = ("long upload",)
+    wait_time = constant(0)
+
+    @task
+    def write(self) -> None:
+        """Send 16 MiB, and compare the length and the digest that the target reports."""
+        upload("long upload", WRITER_BYTES)
+
+
 class RequestUser(Talker):
     """Sends requests, and checks the answers."""
 
     weight = 4
+    actions = ("request",)
     wait_time = between(0.05, 0.3)
 
     @task
@@ -182,6 +217,7 @@ class ChurnUser(User):
     """Connects, exchanges a few bytes, and closes."""
 
     weight = 3
+    actions = ("connect and close",)
     wait_time = between(0.2, 1)
 
     @task
@@ -199,6 +235,7 @@ class SlowReaderUser(User):
     """Reads a little at a time. Its unread data must wait without slowing other connections."""
 
     weight = 1
+    actions = ("slow reading",)
     wait_time = constant(1)
 
     @task
@@ -216,6 +253,7 @@ class HalfCloserUser(User):
     """Ends its own direction, and continues to read."""
 
     weight = 2
+    actions = ("half-close",)
     wait_time = between(0.5, 1.5)
 
     @task
@@ -239,6 +277,7 @@ class IdleCrowd(User):
     """Holds many connections that are almost idle."""
 
     weight = 1
+    actions = ("crowd connect",)
     wait_time = constant(0)
 
     def on_start(self) -> None:

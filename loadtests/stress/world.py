@@ -1,39 +1,66 @@
-"""The servers of the stress suite, under one process: relay, fault proxy and target, with faults on request.
+"""The servers of the stress suite, under one process: relay, exit, fault proxy and target, with faults on request.
 
 `python -m loadtests.stress.world` starts them and logs their addresses. A line of JSON to its control port requests a
 fault, and each answer is a line of JSON with the state of the processes:
 
   {"loss": "0.05"}         set the loss of single packets at the relay: a probability, or gilbert:P:R
-  {"restart": "relay"}     kill -9 and start again; also "proxy" or "target"
+  {"restart": "relay"}     kill -9 and start again; also "exit", "proxy" or "target"
   {"blackhole": 3}         stop the fault proxy for this number of seconds
+  {"count": false}         also return the objects of relay and exit by type; true: after a run of Python's collector
   {}                       only return the state
+
+The relay asks for a token. STRESS_RELAY in the environment names another module to run in place of
+`loadtests.harness.lossyrelay`: a test proves with a relay that leaks that the run fails.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
+from random import SystemRandom
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import structlog
 
+from loadtests.harness.counted import Counted
 from loadtests.harness.lossyrelay import ask_loss
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.stress.processinfo import look_at
 from loadtests.stress.state import relay_state
 from tunnel.command_line import configure_log
+from tunnel_servlet.access.tokens import make_token
+from tunnel_servlet.command.files import write_users
 
-__all__ = ["World", "main"]
+__all__ = ["COUNTED", "READY_S", "SERVERS", "World", "main"]
+
+READY_S = 180.0  # all servers start in some seconds, but longer on a busy machine
+SERVERS = ("exit", "proxy", "relay", "target")
+COUNTED = ("exit", "relay")
+"""The servers that are programs of the tunnel, whose objects are counted."""
 
 _log = structlog.get_logger("world")
 _END_S = 10.0
+_CONFIG = """\
+listen = ["127.0.0.1:{relay}"]
+exit = "none"
+tokens = "relay.tokens.toml"
+{more}
+[users.client]
+connect = ["127.0.0.1:{target}"]
+
+[users.exit]
+exit = true
+"""
 
 
 class World:
@@ -46,23 +73,31 @@ class World:
         self._trace = trace
         self._relay_config = relay_config
         self._stack = contextlib.AsyncExitStack()
+        self._directory = Path()
+        self._counted: dict[str, Counted] = {}
         self._processes: dict[str, Process] = {}
         self._loss = "0"
         self._ports: dict[str, int] = {}
 
     async def __aenter__(self) -> "World":
         try:
+            self._directory = Path(self._stack.enter_context(TemporaryDirectory(prefix="tunnel-stress-")))
+            self._counted = {name: Counted(self._directory / f"{name}.objects") for name in COUNTED}
             for name in ("target", "relay", "admin", "loss", "proxy"):
                 self._ports[name] = self._stack.enter_context(hold_port())
-            for name, command, ready in self._commands():
-                process = Process(command, ready=ready)
-                self._processes[name] = await self._stack.enter_async_context(process)
+            tokens = self._write_config()
+            # All start at once, which takes as long as the slowest: the exit attaches as soon as the relay listens.
+            for name, process in self._commands(tokens["exit"]):
+                self._processes[name] = await self._stack.enter_async_context(process.start())
+            for process in self._processes.values():
+                await process.ready(READY_S)
         except BaseException:
             await self._stack.aclose()
             raise
         self.where = {
             "relay": f"http://127.0.0.1:{self._ports['proxy']}",
             "target": f"127.0.0.1:{self._ports['target']}",
+            "token": tokens["client"],
         }
         return self
 
@@ -74,26 +109,48 @@ class World:
                 await asyncio.to_thread(process.wait, _END_S)
         await self._stack.aclose()
 
-    def _commands(self) -> list[tuple[str, list[str], Callable[[str], bool]]]:
+    def _write_config(self) -> dict[str, str]:
+        """Write the configuration of relay and exit; return the token of each user."""
+        made = {user: make_token(SystemRandom()) for user in ("client", "exit")}
+        write_users(self._directory / "relay.tokens.toml", {user: (key,) for user, (_, key) in made.items()})
+        more = Path(self._relay_config).read_text(encoding="utf-8") if self._relay_config else ""
+        text = _CONFIG.format(relay=self._ports["relay"], target=self._ports["target"], more=more)
+        (self._directory / "relay.toml").write_text(text, encoding="utf-8")
+        return {user: token for user, (token, _) in made.items()}
+
+    def _commands(self, exit_token: str) -> list[tuple[str, Process]]:
         ports = {name: f"127.0.0.1:{port}" for name, port in self._ports.items()}
         trace = ["--trace", self._trace] if self._trace else []
-        relay = ["--listen", ports["relay"], "--admin", ports["admin"], "--allow", ports["target"]]
-        relay += ["--control", str(self._ports["loss"]), "--seed", str(self._seed), *trace]
-        relay += ["--config", self._relay_config] if self._relay_config else []
-        proxy = ["--listen", ports["proxy"], "--upstream", f"http://{ports['relay']}", "--seed", str(self._seed)]
+        seed = ["--seed", str(self._seed)]
+        url, config = f"http://{ports['relay']}", ["-c", str(self._directory / "relay.toml")]
+        relay = [*config, "--admin", ports["admin"], "--control", str(self._ports["loss"]), *seed, *trace]
+        module = os.environ.get("STRESS_RELAY", "loadtests.harness.lossyrelay")
+        leave = ["exit", *config, "--relay", url, "--allow", ports["target"], "--proxy", "", *trace]
+        proxy = ["--listen", ports["proxy"], "--upstream", url, *seed, *self._weather, *trace]
+        target = python_command("loadtests.stress.target", "--port", str(self._ports["target"]))
         return [
+            ("target", Process(target, ready=says_event("listening"))),
+            ("relay", Process(self._counted["relay"].command(module, *relay), ready=says_event("lossy"))),
             (
-                "target",
-                python_command("loadtests.stress.target", "--port", str(self._ports["target"])),
-                says_event("listening"),
+                "exit",
+                Process(
+                    self._counted["exit"].command("tunnel_servlet", *leave),
+                    ready=lambda line: line.startswith("attached"),
+                    environment={"TUNNEL_TOKEN": exit_token},
+                ),
             ),
-            ("relay", python_command("loadtests.harness.lossyrelay", *relay), says_event("lossy")),
-            ("proxy", python_command("loadtests.faultproxy", *proxy, *self._weather, *trace), _proxy_is_ready),
+            (
+                "proxy",
+                Process(
+                    python_command("loadtests.faultproxy", *proxy),
+                    ready=lambda line: line.startswith("listening on "),
+                ),
+            ),
         ]
 
     async def order(self, wish: dict[str, Any]) -> dict[str, Any]:
         """Carry out an order, then return the state. Raise ValueError if the order is not valid."""
-        unknown = set(wish) - {"loss", "restart", "blackhole"}
+        unknown = set(wish) - {"loss", "restart", "blackhole", "count"}
         if unknown or not isinstance(wish, dict):
             raise ValueError(f"unknown order: {wish}")
         if "loss" in wish:
@@ -105,7 +162,16 @@ class World:
             await self._restart(str(wish["restart"]))
         if "blackhole" in wish:
             await self._stand_still("proxy", float(wish["blackhole"]))
-        return await self.state()
+        counted = {"objects": await self._count(collect=bool(wish["count"]))} if "count" in wish else {}
+        return {**await self.state(), **counted}
+
+    async def _count(self, *, collect: bool) -> dict[str, dict[str, int]]:
+        """Return the objects of relay and exit by type; a process that does not answer is left out."""
+        found = {}
+        for name, counted in self._counted.items():
+            with contextlib.suppress(OSError):
+                found[name] = await counted.ask(self._processes[name], collect=collect)
+        return found
 
     async def _restart(self, name: str) -> None:
         process = self._processes[name]
@@ -152,10 +218,6 @@ class World:
             writer.close()
 
 
-def _proxy_is_ready(line: str) -> bool:
-    return line.startswith("listening on ")
-
-
 async def _run(arguments: argparse.Namespace) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -178,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.stress.world",
-        description="Relay, fault proxy and target of the stress suite, with faults on request.",
+        description="Relay, exit, fault proxy and target of the stress suite, with faults on request.",
         epilog="example: python -m loadtests.stress.world --weather '--drop-response 0.02 --delay 5ms'",
     )
     parser.add_argument("--weather", default="", help="options of the fault proxy")

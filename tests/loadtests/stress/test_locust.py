@@ -13,10 +13,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from loadtests.harness.ports import hold_port
 from loadtests.harness.tree import ROOT
 
-TIMEOUT_S = 120  # a run takes ten seconds on an idle machine
+TIMEOUT_S = 500  # a run takes ten seconds on an idle machine, and one with a shape a minute more
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def command(measures: Path, *options: str) -> list[str]:
