@@ -67,8 +67,8 @@ def attach(
     `url`: one URL, or several that lead to the same relay, for example through different ports. Links use them in turn,
     exchanges use the first. `proxy`: "env" for the usual environment variables, None or "none" for no proxy, or a URL,
     which may hold user and password; they are sent only after the proxy has asked for them. `ca`: a PEM file, or a
-    directory of them, with the authorities to trust instead of those that the operating system trusts. `cert`: a PEM
-    file with certificate and key, or a pair of files.
+    directory of them, with the authorities to trust instead of the system's. `cert`: a PEM file with certificate and
+    key, or a pair of files.
 
     `carrier`: "poll" uses exchanges only, each with a complete answer. "stream" also lets the relay stream its answers,
     where the path lets them pass. "auto" does the same, and also tries a link, and else a WebSocket, which more proxies
@@ -85,10 +85,9 @@ def attach(
     `name`: the endpoint name; a newer attachment of the same user and name replaces the older one. `user_timeout`: the
     seconds without an answer after which a connection is lost. `rate`: the bytes per second, such as "20 MiB/s", that
     all connections together may move in each direction; they share it fairly, and bytes that exceed it wait.
-    `wait`: before a relay has ever answered, keep trying for `attach_timeout` seconds whatever else answers, such as a
-    login page (True); or raise UnreachableError at once after a definite answer, such as a page or a 404 (7.9 of the
-    protocol), or when a proxy refuses the connection, and after 5 s if the host cannot be reached or resolved (False).
-    By default, of these only a redirect raises it. Wrong credentials and certificates raise an error in any case.
+    `wait`: before a relay has ever answered, keep trying for `attach_timeout` seconds whatever else answers (True); or
+    raise UnreachableError at once after a definite answer (a page, a 404, a proxy that refuses; 7.9 of the protocol),
+    and after 5 s if the host cannot be reached or resolved (False). By default, of these only a redirect raises it.
 
     `encryption`: "auto" encrypts a stream if the exit or service supports it, "require" opens and accepts only
     encrypted streams, "off" encrypts none. `peer_key`: the fingerprint of the key that the other end must have, or

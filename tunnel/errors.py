@@ -149,7 +149,7 @@ _ERRNO = {
     RejectReason.TIMED_OUT: errno.ETIMEDOUT,
 }
 
-# What happened, and what to do. The text that came with the refusal is printed in place of the former.
+# Two texts say what happened, and what to do. The text that came with the refusal is printed in place of the former.
 _REFUSALS = {
     RejectReason.DENIED: ("no rule allows this target", "ask the operator of the relay for a rule"),
     RejectReason.REFUSED: ("the target refused the connection", "check that it listens there"),

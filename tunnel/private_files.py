@@ -1,5 +1,5 @@
 """Creates, opens and checks the files that matter: secrets, which only their owner may read, and files that decide
-what a program does, which nobody else may change. It also says where a user's own files are.
+what a program does, which no other user may change. It also says where a user's own files are.
 
 No function relies on the umask. A directory in which every user may rename files is no place for such files, unless it
 has the sticky bit, as /tmp has.

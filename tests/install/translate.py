@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+__all__ = ["main"]
+
 
 def main(source: Path, copy: Path) -> None:
     spec = importlib.util.spec_from_file_location("hatch_build", source / "hatch_build.py")

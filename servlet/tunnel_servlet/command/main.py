@@ -195,10 +195,7 @@ def _add_exit(commands: CommandAdder) -> None:
         "when it is started again)",
     )
     parser.add_argument(
-        "--token-file",
-        default="",
-        metavar="FILE",
-        help="file that holds the token (default: the token in TUNNEL_TOKEN)",
+        "--token-file", default="", metavar="FILE", help="file with the token (default: the token in TUNNEL_TOKEN)"
     )
     parser.add_argument(
         "--proxy",
