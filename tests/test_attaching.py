@@ -1,11 +1,15 @@
 """The first attachment of a process: its event loop does not wait for imports."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.client.sockets_rig import RelayThread, relay_thread, run_python
+from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread, run_python
+from tunnel.exit_codes import USAGE
 
 # Attaches within an event loop, and prints the modules that each thread imported then.
 ATTACHING = """
@@ -70,3 +74,32 @@ asyncio.run(main())
     lines = run_python(relay, code).stdout.splitlines()
     assert len(lines) == 2
     assert all(line.startswith("'ftp://nowhere' is not a relay URL") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tunnel_client", "connect", "--relay", "ftp://nowhere", "db:5432"],
+        ["tunnel_servlet", "exit", "--relay", "ftp://nowhere", "--allow", "127.0.0.1:1", "--token-file", "token"],
+    ],
+    ids=["tunnel connect", "tunnel-relay exit"],
+)
+def test_a_command_reports_a_wrong_argument_of_its_first_attachment_in_a_line(
+    relay: RelayThread, tmp_path: Path, command: list[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(relay.token)
+    token.chmod(0o600)
+    words = [str(token) if word == "token" else word for word in command]
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        env=relay.environment,
+        cwd=tmp_path,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == USAGE
+    (line,) = done.stderr.splitlines()
+    assert "'ftp://nowhere' is not a relay URL" in line

@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from tunnel import Attachment, LostError, TraceWriter, attach
+from tunnel.attaching import import_all
 from tunnel.command_line import allows_insecure_http, tell, writes_events
 from tunnel.encryption.keys import KeyFile, own_key
 from tunnel.endpoint_names import OwnName
@@ -65,6 +66,7 @@ async def _exit(
     limits = config.limits
     rules = ExitRules(config, config_file(arguments), Overrides(allow=tuple(arguments.allow)))
     dialer = Dialer(rules.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max)
+    import_all()  # so that a wrong argument is found before the attachment is started
     try:
         attachment = attach(
             arguments.relay,
