@@ -7,6 +7,7 @@ import pytest
 from tests.support.certificates import TLS
 from tunnel import attach
 from tunnel.carriers.dialing import Dialing
+from tunnel.unused import let_go
 
 CLEAR = [
     ("http://relay.example", None),
@@ -57,7 +58,7 @@ def test_two_users_no_token_reaches_a_proxy_of_the_environment_unencrypted(monke
 def test_a_program_must_allow_an_unencrypted_token_with_insecure_http() -> None:
     with pytest.raises(ValueError, match=r"attach\(insecure_http=True\)"):
         attach(["https://relay.example", "http://relay.example"], token="tnl_x", proxy=None)
-    attach("http://relay.example", token="tnl_x", proxy=None, insecure_http=True)
+    let_go(attach("http://relay.example", token="tnl_x", proxy=None, insecure_http=True))
 
 
 @pytest.mark.parametrize("names", [("both.pem",), ("certificate.pem", "both.pem")])

@@ -177,17 +177,17 @@ def test_an_insecure_relay_is_allowed_by_option_environment_or_login(monkeypatch
     monkeypatch.setenv("TUNNEL_TOKEN", "t")
     url = "http://relay.example"
     with pytest.raises(UsageError, match="unencrypted"):
-        found("--relay", url, "--proxy", "none").attach()
-    found("--relay", url, "--proxy", "none", "--insecure-http").attach()
+        found("--relay", url, "--proxy", "none").check()
+    found("--relay", url, "--proxy", "none", "--insecure-http").check()
     assert find_settings(relay=url, insecure_http=True).insecure_http
     monkeypatch.setenv("TUNNEL_INSECURE_HTTP", "0")
     assert not found("--relay", url).insecure_http
     monkeypatch.setenv("TUNNEL_INSECURE_HTTP", "1")
-    found("--relay", url, "--proxy", "none").attach()
+    found("--relay", url, "--proxy", "none").check()
     monkeypatch.delenv("TUNNEL_INSECURE_HTTP")
     monkeypatch.delenv("TUNNEL_TOKEN")
     write_login(Login(url, "t", "none", insecure_http=True))
-    found().attach()
+    found().check()
     assert not found("--relay", "http://other.example").insecure_http
 
 
