@@ -64,7 +64,7 @@ async def test_producer_consumer_and_reader_work_on_a_broker(tmp_path: Path) -> 
         log.flush()
         handlers = LogBroker(log).handlers
         async with served(handlers) as master, served(LogBroker(log, BrokerConfig(master=master)).handlers) as replica:
-            handlers.update(LogBroker(log, BrokerConfig(replica=replica)).handlers)
+            handlers.update(LogBroker(log, BrokerConfig(replica=replica, behind_bytes=1_000_000)).handlers)
             live = asyncio.ensure_future(consumer(master, 0.5, -1))
             sent = await producer(master, 0.3, 1000.0)
             assert sent["per_second"] > 0
