@@ -406,6 +406,10 @@ class _Worker:
     def _lists(self, messages: list[ConsumedMessage]) -> Iterator[list[DeliveredMessage]]:
         """Yield the messages as the handler gets them. Each list is made when it is needed: `end` moves meanwhile."""
         size = self._listener.list_max
+        if size == 1:
+            for each in messages:
+                yield [DeliveredMessage(self._topic, self._number, each.offset, self.end, each.payload)]
+            return
         for start in range(0, len(messages), size):
             yield [
                 DeliveredMessage(self._topic, self._number, each.offset, self.end, each.payload)
@@ -413,13 +417,14 @@ class _Worker:
             ]
 
     async def _handle(self, messages: list[ConsumedMessage]) -> None:
-        listener = self._listener
+        listener, is_ordered, settled = self._listener, self._listener.is_ordered, self.progress.settled
         for delivered in self._lists(messages):
-            if listener.is_ordered:
+            if is_ordered:
                 begun = listener.begin(delivered)
                 if begun is not None:
                     await listener.settle(delivered, lambda: self.end, begun)
-                self._settled(delivered)
+                for message in delivered:
+                    settled(message.offset)
                 self._passed += len(delivered)
                 if self._passed >= _PASSED_MAX:
                     self._passed = 0
@@ -434,9 +439,6 @@ class _Worker:
 
     async def _settle(self, messages: list[DeliveredMessage]) -> None:
         await self._listener.settle(messages, lambda: self.end)
-        self._settled(messages)
-        self._listener.progressed()
-
-    def _settled(self, messages: list[DeliveredMessage]) -> None:
         for message in messages:
             self.progress.settled(message.offset)
+        self._listener.progressed()
