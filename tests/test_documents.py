@@ -17,6 +17,12 @@ def test_linked_files_exist(document: Path) -> None:
     assert missing == []
 
 
+def test_the_list_of_documents_is_complete() -> None:
+    listed = set(LINK.findall((ROOT / "docs" / "README.md").read_text()))
+    assert {path.name for path in ROOT.glob("docs/*.md")} - {"README.md"} <= listed
+    assert {f"../{path.name}" for path in ROOT.glob("*.md")} <= listed
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_named_tests_exist(document: Path) -> None:
     for file, test in NAMED_TEST.findall(document.read_text()):
