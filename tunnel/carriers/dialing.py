@@ -12,6 +12,7 @@ import truststore
 from aiohttp.connector import SocketFactoryType
 from yarl import URL
 
+from tunnel.carriers.bounded_responses import bound_responses
 from tunnel.carriers.challenges import Introduction
 from tunnel.carriers.dial_secrets import DialSecrets, SecretsInUse
 from tunnel.carriers.gateway import ask_for_name, make_gateway
@@ -166,6 +167,7 @@ class Dialing:
                 middlewares += (introduce(self._introduction),)
         else:
             connector = ConnectConnector(self._proxy, self._introduction, self.tls, self._proxy_tls, reuse=reuse)
+        bound_responses(connector)
         return aiohttp.ClientSession(
             connector=connector,
             middlewares=middlewares,

@@ -199,6 +199,7 @@ class ProxyConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses
+        self._reader.set_transport(self.transport)  # stops reading while too much waits
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed_data(data)
