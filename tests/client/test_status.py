@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -11,9 +12,11 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.carriers.harness import echo as echo_service
@@ -22,7 +25,7 @@ from tests.support.loops import in_loop
 from tests.support.relays import MemoryTestRelay
 from tunnel_client.cli.main import main
 from tunnel_client.errors import UsageError
-from tunnel_client.status import running_clients, serve_status, status_directory
+from tunnel_client.status import ClientReport, running_clients, serve_status, status_directory
 
 
 @pytest.fixture
@@ -164,3 +167,23 @@ def test_status_on_a_terminal_refreshes_until_interrupted(runtime: Path) -> None
         assert child.wait(60) == 130
     os.close(leader)
     assert shown.startswith(b"\x1b[H\x1b[J")
+
+
+def test_clients_are_asked_at_the_same_time(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these answers only once all were asked: a client that is stuck must not hold up the others."""
+    monkeypatch.setattr("tunnel_client.status.ANSWER_S", 30.0)
+    all_asked = threading.Barrier(3)
+    runtime.mkdir(mode=0o700)
+
+    def answer(server: socket.socket, number: int) -> None:
+        report = ClientReport(number, "forward", 0.0, True, "poll", "", 0, [])
+        with server, server.accept()[0] as client, contextlib.suppress(threading.BrokenBarrierError):
+            all_asked.wait(10)
+            client.sendall(msgspec.json.encode(report))
+
+    for number in range(3):
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(str(runtime / f"{number}-1.sock"))
+        server.listen()
+        threading.Thread(target=answer, args=(server, number), daemon=True).start()
+    assert [report.pid for report in running_clients()] == [0, 1, 2]
