@@ -11,7 +11,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from locust import LoadTestShape, events
+from locust import LoadTestShape, events, runners
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
@@ -42,6 +42,9 @@ __all__ = [
 
 NO_SHAPE = "none"
 _LOCUST_OPTIONS = {"-u": "num_users", "-r": "spawn_rate", "-t": "run_time"}
+# After this number of missed heartbeats, one a second, Locust's first process gives a process with users up. One that
+# waits for a busy machine is not dead, and by itself Locust allows three.
+runners.HEARTBEAT_LIVENESS = 60
 _log = logging.getLogger(__name__)
 _session: Session | None = None
 

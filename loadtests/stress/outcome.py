@@ -165,7 +165,8 @@ def _populations(
     """Return the objects of each process of which both counts are known: before the load, and after it."""
     found: dict[str, Population] = {}
     for one in summaries:
-        if one.get("objects_before") and one.get("objects_after") and one.get("pid") in names:
+        # Locust freezes the objects of a process with users that it forks, so that there may be none before the load.
+        if "objects_before" in one and one.get("objects_after") and one.get("pid") in names:
             during = [row["objects"] for row in processes if row["pid"] == one["pid"] and "objects" in row]
             most = _most([one["objects_before"], *during])
             found[names[one["pid"]]] = Population(one["objects_before"], most, one["objects_after"])

@@ -124,8 +124,8 @@ def test_first_and_last_objects_come_from_the_same_process(tmp_path: Path) -> No
         "users 1": Population({"tunnel.A": 20}, {"tunnel.A": 205}, {"tunnel.A": 21}),
         "relay": Population({"tunnel.B": 3}, {"tunnel.B": 50}, {"tunnel.B": 4}),
     }
-    without = {**summary(2), "objects_before": {}}
-    write(tmp_path, "summary-2.jsonl", [without])
+    write(tmp_path, "summary-1.jsonl", [{**summary(1), "objects_before": {}}])
+    write(tmp_path, "summary-2.jsonl", [{**summary(2), "objects_after": {}}])
     (tmp_path / "end-1.jsonl").unlink()
     assert set(read_outcome(tmp_path).objects) == {"users 0"}
 
