@@ -294,7 +294,7 @@ def test_uninstalling_leaves_what_the_documents_say(folder: Path, plain: Bare) -
     installed = Bare(folder / "uninstalled")
     installed.pip("install", folder / "image")
     tunnel = installed.command("tunnel")
-    (installed.home / "token").write_text("not a token\n")
+    (installed.home / "token").write_text("not-a-token\n")
     (installed.home / "token").chmod(0o600)
     with serving(installed, "tunnel-relay", "serve", "--open", "--listen", "127.0.0.1:0") as relay:
         url = url_of(relay)
@@ -306,7 +306,7 @@ def test_uninstalling_leaves_what_the_documents_say(folder: Path, plain: Bare) -
     assert [path for path in installed.folder.rglob("*tunnel*") if "pip" not in path.parts] == []
     left = {str(path.relative_to(installed.home)) for path in installed.home.rglob("*") if path.is_file()}
     left = {name for name in left if not name.startswith(".cache/pip/")} - {"token"}
-    expected = {f".config/tunnel/{name}" for name in ("login.json", "known_peers", "tunnel.toml")}
+    expected = {f".config/tunnel/{name}" for name in ("login.json", "known_peers", ".known_peers.lock", "tunnel.toml")}
     assert left == {*expected, ".cache/tunnel/roads.json"}
     section = (ROOT / "docs" / "COMMANDS.md").read_text().partition("\n## Uninstall\n")[2]
-    assert [name for name in left if f"`~/{name}`" not in section] == []
+    assert [name for name in left if f"{Path(name).name}`" not in section] == []
