@@ -18,11 +18,11 @@ from tunnel.encryption.decisions import Mode
 from tunnel.encryption.settings import Encryption, Offer
 from tunnel.encryption.transport import EncryptedTransport
 from tunnel.encryption.turns import HandshakeSlot
-from tunnel.errors import DeniedError, RefusedError, TunnelError, UnreachableError
+from tunnel.errors import LostError, RefusedError, TunnelError, UnreachableError
 from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, Troubled
 from tunnel.listener import ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, streams_sink
 from tunnel.rate_limit import RateLimit
-from tunnel.refusals import refusal_error
+from tunnel.refusals import name_error, refusal_error
 from tunnel.secret_renewal import Renew
 from tunnel.special_targets import target_text
 from tunnel.status import AttachmentStats, Listeners
@@ -30,7 +30,7 @@ from tunnel.streams import StreamReader, StreamWriter, open_streams
 from tunnel.tasks import KeptTasks
 from tunnel.traces.record import TraceSink
 from tunnel.transport import Transport
-from tunnel.wire import SECRET_SIZE, PublicPlace, RejectReason, Target, TargetKind
+from tunnel.wire import SECRET_SIZE, PublicPlace, RejectReason, Target, TargetKind, question_about
 
 __all__ = ["AttachedEndpoint", "CarrierMaker"]
 
@@ -152,15 +152,21 @@ class AttachedEndpoint:
         """Connect, and return streams."""
         return open_streams(await self.connect(host, port, seconds), limit=limit)
 
-    async def connect(self, host: str, port: int | None, seconds: float | None) -> Transport:
-        """Connect to a TCP target, or without a port to a service. The transport has not begun."""
+    async def check(self, host: str, port: int | None, seconds: float) -> None:
+        """Raise DeniedError if the relay's rules deny this connection (3.14). Without an answer, return."""
+        with suppress(RefusedError, LostError, TimeoutError):
+            (await self.connect(host, port, seconds, asks=True)).abort()
+
+    async def connect(self, host: str, port: int | None, seconds: float | None, *, asks: bool = False) -> Transport:
+        """Connect to a TCP target, or without a port to a service. The transport has not begun. With `asks`, only ask
+        whether the rules allow it."""
         driver = self._ready()
         if self._refusal is not None:
             raise self._refusal
         if port is not None and not 0 < port < 65536:
             raise ValueError(f"port must be between 1 and 65535, not {port}: leave it out to reach a service")
         target = Target(TargetKind.SERVICE, host) if port is None else Target(TargetKind.TCP, host, port)
-        offer = self._encryption.offer(target)
+        offer, target = (None, question_about(target)) if asks else (self._encryption.offer(target), target)
         connection = driver.endpoint.connect(target, driver.now(), b"" if offer is None else offer.client_hello)
         label = target_text(host, port)
         transport = self._transport(connection, label, peername=(host, port or 0), offer=offer)
@@ -371,13 +377,8 @@ class AttachedEndpoint:
                 slot.leave()
 
     def refused(self, name: str, text: str) -> None:
-        server = self._servers.get(name)
-        if server is not None:
-            reason = text or (
-                "the relay does not allow this user to listen under this name: ask its operator for the line "
-                f'listen = ["{name}"] under your user\'s name in the configuration'
-            )
-            server.refuse(DeniedError(f"{name}: {reason}"))
+        if (server := self._servers.get(name)) is not None:
+            server.refuse(name_error(name, text))
 
     def status(self, event: StatusEvent) -> None:
         match event:

@@ -115,6 +115,10 @@ class Attachment(WarnsIfUnused):
         transport.begin(protocol)
         return transport, protocol
 
+    async def check(self, host: str, port: int | None = None, *, timeout: float = 2.0) -> None:  # noqa: ASYNC109
+        """Raise DeniedError if the relay's rules deny this connection. Nothing is opened; without an answer, return."""
+        await self._endpoint.check(host, port, timeout)
+
     # services
 
     async def start_server(

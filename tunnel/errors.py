@@ -163,6 +163,7 @@ _REFUSALS = {
     RejectReason.ID_IN_USE: ("the relay already has a connection with this id", "connect again"),
     RejectReason.SHUTTING_DOWN: ("the other side is shutting down", "try again later"),
     RejectReason.MALFORMED: ("the request was not understood", "update the older side"),
+    RejectReason.ALLOWED: ("the relay's rules allow this target, and nothing was opened", "connect to it"),
     RejectReason.FINISHED: ("the connection has already ended", "connect again"),
 }
 

@@ -1,10 +1,10 @@
-"""The error for the final refusal of an attachment: by the relay, or by a proxy in front of it."""
+"""The errors for refusals of a whole attachment, by the relay or by a proxy in front of it, and of a service's name."""
 
 from tunnel.errors import DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError, UnreachableError
 from tunnel.exchange import AttachRefused
 from tunnel.wire import StatusCode
 
-__all__ = ["refusal_error"]
+__all__ = ["name_error", "refusal_error"]
 
 _DENIALS = frozenset({403, 415})
 _PROXY_AUTH_REQUIRED = 407
@@ -27,3 +27,12 @@ def refusal_error(event: AttachRefused, where: str) -> TunnelError:
         advice = "check that the URL belongs to a tunnel relay, or give --wait SECONDS if one will answer there later"
         return UnreachableError(f"{where}: {event.text}: {advice}")
     return UnreachableError(event.text)  # the lanes found this out themselves, and say what to do
+
+
+def name_error(name: str, text: str) -> DeniedError:
+    """Return the error for the name of a service that the relay refuses. Without a `text`, no rule allows the name."""
+    reason = text or (
+        "the relay does not allow this user to listen under this name: ask its operator for the line "
+        f'listen = ["{name}"] under your user\'s name in the configuration'
+    )
+    return DeniedError(f"{name}: {reason}")

@@ -28,6 +28,7 @@ from tunnel.wire import (
     encode_link_header,
     encode_listen_state,
     encode_packets,
+    question_about,
 )
 
 __all__ = ["ATTACKS", "NEIGHBOUR", "main"]
@@ -86,11 +87,12 @@ async def empty_batches(new: Callable[[int], RawEndpoint]) -> None:
 
 
 async def connects(new: Callable[[int], RawEndpoint]) -> None:
-    """Send CONNECTs to a target that no rule allows."""
+    """Send CONNECTs to a target that no rule allows, and questions about it."""
     target = Target(TargetKind.TCP, "forbidden.invalid", 1)
 
     def packet(number: int) -> Packet:
-        payload = encode_connect(Connect(number.to_bytes(16, "big"), False, target, 1 << 16, Options()))
+        asked = question_about(target) if number % 2 else target
+        payload = encode_connect(Connect(number.to_bytes(16, "big"), False, asked, 1 << 16, Options()))
         return Packet(PacketType.CONNECT, number, 0, 1, payload)
 
     batch = b"".join(encode_packets([packet(number) for number in range(1, 4001)]))

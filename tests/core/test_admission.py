@@ -10,17 +10,21 @@ from tunnel.wire import (
     Abort,
     AbortReason,
     Accepted,
+    Connect,
     ListenState,
     Options,
     Packet,
     PacketType,
     Rejected,
     RejectReason,
+    Target,
     TargetKind,
     decode_accepted,
     decode_listen_state,
     decode_rejected,
     encode_abort,
+    encode_connect,
+    question_about,
 )
 
 ANN, BOB = Options(user="ann"), Options(user="bob")
@@ -231,3 +235,15 @@ def test_a_repeated_connect_is_not_discarded_and_opens_nothing() -> None:  # 3.3
     solo.request()
     assert solo.endpoint.packets_discarded == 0
     assert len(solo.endpoint.connections) == 1
+
+
+@pytest.mark.parametrize("exits", [False, True])
+@pytest.mark.parametrize("target", [TARGET, SERVICE])
+def test_a_question_that_reaches_an_endpoint_is_discarded(target: Target, exits: bool) -> None:  # 3.14
+    solo = Solo(EndpointConfig(exit=exits))
+    solo.endpoint.listen(SERVICE.host, 8, solo.now)
+    solo.out()
+    question = Connect(KEY, False, question_about(target), 1 << 16, ANN)
+    solo.receive(Packet(PacketType.CONNECT, PEER, 0, 1, encode_connect(question)))
+    assert solo.out() == []
+    assert (solo.endpoint.packets_discarded, list(solo.endpoint.connections)) == (1, [])

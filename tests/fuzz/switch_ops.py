@@ -26,6 +26,7 @@ from tunnel.wire import (
     encode_option,
     encode_rejected,
     parse_frames,
+    question_about,
     whole_packet,
 )
 
@@ -243,7 +244,7 @@ def control(world: SwitchWorld) -> None:
 
 
 def connect(world: SwitchWorld) -> None:
-    """Send CONNECT to an exit or a service: a new one, a repetition, or a resume."""
+    """Send CONNECT to an exit or a service: a new one, a repetition, a resume, or a question."""
     draw = world.draw
     party, choice = _party(world), draw.byte()
     source, key = 1 + draw.below(12), bytes([draw.below(6)]) * 16
@@ -253,6 +254,8 @@ def connect(world: SwitchWorld) -> None:
     if choice & 2:
         target = Target(TargetKind.TCP, draw.pick(NAMES), 80)
     endpoint = draw.pick(world.parties).identity if choice & 12 == 12 else None
+    if choice & 32 and endpoint is None:
+        target = question_about(target)
     unknown = bytes([99, 0, 250]) + bytes(250) if choice & 16 else b""
     options = Options(user="root", endpoint_id=endpoint, unknown=unknown)
     payload = encode_connect(Connect(key, choice & 12 == 12, target, 65536, options))

@@ -19,6 +19,7 @@ from tunnel.wire import (
     Status,
     Target,
     TargetKind,
+    asked_about,
     attachment_id,
     decode_accepted,
     decode_connect,
@@ -171,6 +172,7 @@ class SwitchWorld:
         askers = [asker for asker in self.parties if named in asker.asked and asker.user == connect.options.user]
         assert askers, f"CONNECT of {connect.options.user}, which that user never sent"
         assert connect.target.host != FORBIDDEN, "CONNECT to a forbidden target"
+        assert asked_about(connect.target) is None, "a question was handed on"
         if not connect.resume:
             listens = connect.target.kind is TargetKind.SERVICE and connect.target.host in party.names
             assert party.is_exit or listens, f"CONNECT to {connect.target} reached a party that never offered it"

@@ -80,6 +80,9 @@ _offering = Connect(
     262_144,
     Options(versions=(1, 1), encryption=b"\x16\x03\x01hello"),
 )
+_question = Connect(_KEY, False, Target(TargetKind.TCP_QUESTION, "db.internal", 5432), 65_536, Options(versions=(1, 1)))
+_service_question = Connect(_KEY, False, Target(TargetKind.SERVICE_QUESTION, "reports"), 65_536)
+_allowed = Rejected(_KEY, RejectReason.ALLOWED, "")
 _encrypted = Accepted(_KEY, False, 65_536, Options(versions=(1, 1), endpoint_id=_ID, encryption=b""))
 _rejected = Rejected(_KEY, RejectReason.VERSION, "versions 1 to 1", Options(versions=(1, 1)))
 _denied = Rejected(_KEY, RejectReason.DENIED, "")
@@ -168,6 +171,14 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
         _encrypted,
         "3.13",
     ),
+    ("question_tcp", _opening(PacketType.CONNECT, 9, encode_connect(_question)), _question, "2.1, 3.14"),
+    (
+        "question_service",
+        _opening(PacketType.CONNECT, 9, encode_connect(_service_question)),
+        _service_question,
+        "2.1, 3.14",
+    ),
+    ("rejected_allowed", _opening(PacketType.REJECTED, 0, encode_rejected(_allowed)), _allowed, "2.3, 3.14"),
 ]
 
 _TWO = b"".join(bytes(part) for _, packet, _, _ in PACKETS[6:8] for part in encode_packet(packet))

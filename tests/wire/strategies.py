@@ -27,6 +27,7 @@ from tunnel.wire import (
     StatusCode,
     Target,
     TargetKind,
+    question_about,
     wrap,
 )
 
@@ -100,7 +101,9 @@ targets = st.one_of(
     st.builds(Target, st.just(TargetKind.TCP), _name, st.integers(1, 65535)),
     st.builds(Target, st.just(TargetKind.SERVICE), _name),
 )
-connects = st.builds(Connect, _key, st.booleans(), targets, u32, options)
+connects = st.builds(Connect, _key, st.booleans(), targets, u32, options) | st.builds(
+    Connect, _key, st.just(value=False), targets.map(question_about), u32, options
+)
 accepteds = st.builds(Accepted, _key, st.booleans(), u32, options)
 rejecteds = st.builds(Rejected, _key, st.sampled_from(RejectReason) | u16, _text, options)
 

@@ -11,12 +11,14 @@ from tunnel.wire.opening import (
     RejectReason,
     Target,
     TargetKind,
+    asked_about,
     decode_accepted,
     decode_connect,
     decode_rejected,
     encode_accepted,
     encode_connect,
     encode_rejected,
+    question_about,
 )
 from tunnel.wire.options import Options
 
@@ -83,7 +85,8 @@ def test_unknown_flags_are_ignored() -> None:
     ("at", "value"),
     [
         (17, b"\0"),  # target kinds that do not exist
-        (17, b"\3"),
+        (17, b"\5"),
+        (17, b"\3"),  # a question that resumes
         (17, b"\2"),  # a service with a port
         (18, b"\0\0"),  # a TCP target without a port
         (21, b"\xff"),  # a host that is not UTF-8
@@ -92,6 +95,14 @@ def test_unknown_flags_are_ignored() -> None:
 )
 def test_a_malformed_target_makes_connect_malformed(at: int, value: bytes) -> None:
     assert decode_connect(CONNECT[:at] + value + CONNECT[at + len(value) :]) is None
+
+
+def test_a_question_is_about_a_target_and_no_other_connect_is_one() -> None:  # 3.14
+    for target in (TCP, Target(TargetKind.SERVICE, "reports")):
+        question = question_about(target)
+        assert question.kind not in (TargetKind.TCP, TargetKind.SERVICE)
+        assert asked_about(question) == target
+        assert asked_about(target) is None
 
 
 def test_an_empty_host_is_malformed() -> None:
@@ -109,6 +120,8 @@ def test_an_empty_host_is_malformed() -> None:
         (TargetKind.TCP, "host", -1),
         (TargetKind.SERVICE, "", 0),
         (TargetKind.SERVICE, "name", 1),
+        (TargetKind.TCP_QUESTION, "host", 0),
+        (TargetKind.SERVICE_QUESTION, "name", 1),
     ],
 )
 def test_an_impossible_target_raises(kind: TargetKind, host: str, port: int) -> None:

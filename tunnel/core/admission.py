@@ -17,6 +17,7 @@ from tunnel.wire import (
     Rejected,
     RejectReason,
     TargetKind,
+    asked_about,
     decode_connect,
     encode_rejected,
 )
@@ -55,9 +56,9 @@ class Admission:
 
     def receive_connect(self, packet: Packet, now: int) -> bool:
         """Open a connection for a CONNECT, repeat its answer, resume or refuse. Return False if it is malformed, or of
-        a version of packets that this endpoint does not speak."""
+        a version of packets that this endpoint does not speak. Only the relay answers questions (3.14)."""
         connect = decode_connect(packet.payload) if packet.version == VERSION else None
-        if connect is None or not packet.source:
+        if connect is None or not packet.source or asked_about(connect.target) is not None:
             self._refuse_unread(packet)
             return False
         route: RouteName = (connect.options.user or "", connect.route_key)

@@ -17,12 +17,14 @@ __all__ = [
     "Rejected",
     "Target",
     "TargetKind",
+    "asked_about",
     "decode_accepted",
     "decode_connect",
     "decode_rejected",
     "encode_accepted",
     "encode_connect",
     "encode_rejected",
+    "question_about",
 ]
 
 ROUTE_KEY_SIZE = 16  # bytes; 2.1
@@ -37,10 +39,12 @@ _HOST_BYTES_MAX = 255
 
 
 class TargetKind(enum.IntEnum):
-    """The kind of target that a connection leads to (2.1)."""
+    """The kind of target that a connection leads to, or that a question is about (2.1, 3.14)."""
 
     TCP = 1
     SERVICE = 2
+    TCP_QUESTION = 3
+    SERVICE_QUESTION = 4
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -57,10 +61,21 @@ class Target(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 0 < len(self.host.encode()) <= _HOST_BYTES_MAX:
             raise ValueError(f"a host or service name must have 1 to {_HOST_BYTES_MAX} bytes: {self.host!r}")
-        if self.kind == TargetKind.TCP and not 0 < self.port <= _PORT_MAX:
+        if self.kind in _TCP_KINDS and not 0 < self.port <= _PORT_MAX:
             raise ValueError(f"a TCP port must be 1 to {_PORT_MAX}, not {self.port}")
-        if self.kind == TargetKind.SERVICE and self.port != 0:
+        if self.kind not in _TCP_KINDS and self.port != 0:
             raise ValueError(f"a service has no port: use 0, not {self.port}")
+
+
+def question_about(target: Target) -> Target:
+    """Return the target of a CONNECT that asks whether the rules allow this target (3.14)."""
+    return Target(_QUESTIONS[target.kind], target.host, target.port)
+
+
+def asked_about(target: Target) -> Target | None:
+    """Return the target that a question is about; None if this is no question."""
+    kind = _ASKED.get(target.kind)
+    return None if kind is None else Target(kind, target.host, target.port)
 
 
 class Connect(msgspec.Struct, frozen=True):
@@ -98,6 +113,7 @@ class RejectReason(enum.IntEnum):
     SHUTTING_DOWN = 11
     MALFORMED = 12
     FINISHED = 13  # both halves of the connection have ended (section 5)
+    ALLOWED = 14  # the answer to a question (3.14): the rules allow the target
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -109,6 +125,9 @@ class Rejected(msgspec.Struct, frozen=True):
     options: Options = Options()
 
 
+_TCP_KINDS = frozenset({TargetKind.TCP, TargetKind.TCP_QUESTION})
+_QUESTIONS = {TargetKind.TCP: TargetKind.TCP_QUESTION, TargetKind.SERVICE: TargetKind.SERVICE_QUESTION}
+_ASKED = {question: kind for kind, question in _QUESTIONS.items()}
 _KINDS = {int(kind): kind for kind in TargetKind}
 _REASONS: dict[int, int] = {int(reason): reason for reason in RejectReason}
 
@@ -143,6 +162,8 @@ def decode_connect(data: Buffer) -> Connect | None:
         target = Target(_KINDS[kind], host[0], port)
     except ValueError:
         return None
+    if target.kind in _ASKED and flags & _FLAG:
+        return None  # there is nothing to resume
     (window,) = _WINDOW.unpack_from(view, host[1])
     return Connect(route_key, bool(flags & _FLAG), target, window, options)
 

@@ -190,9 +190,8 @@ def _add_exit(commands: CommandAdder) -> None:
     )
     parser.add_argument(
         "--name",
-        help="name of this exit; this exit replaces an attached exit that has the same user and name. Several exits "
-        "under different names share the new connections (default: a name that only this exit has, and that it keeps "
-        "when it is started again)",
+        help="name of this exit, which replaces an attached exit of the same user and name; exits with different names "
+        "share the connections (default: a name that only this exit has, also when it is started again)",
     )
     parser.add_argument(
         "--token-file", default="", metavar="FILE", help="file with the token (default: the token in TUNNEL_TOKEN)"

@@ -46,7 +46,7 @@ class Deny(msgspec.Struct, frozen=True):
 
 
 Decision: TypeAlias = Hand | Deny
-Authorise: TypeAlias = Callable[[str, Target], Decision]  # user, requested target (3.2)
+Authorise: TypeAlias = Callable[[str, Target], Decision]  # user, and the target that is requested or asked about (3.2)
 MayListen: TypeAlias = Callable[[str, str], bool]  # user, name of the service (2.8)
 PacketFilter: TypeAlias = Callable[[Frame], bool]  # False: drop the packet on purpose
 # The rates of a user's connections to a target, or of those that the user serves: bytes per second, by rule. The empty

@@ -12,6 +12,7 @@ from tunnel.wire import (
     Packet,
     RejectReason,
     Target,
+    asked_about,
     decode_accepted,
     decode_connect,
     decode_rejected,
@@ -35,13 +36,15 @@ __all__ = ["Openings", "may_accept"]
 Refusal = tuple[int, str]  # reason and text of REJECTED
 Acceptor = tuple[ServedAttachment, Listener | None]
 _NO_SERVICE: Refusal = (RejectReason.NO_SUCH_SERVICE, "no endpoint listens under this name")
+_ALLOWED: Refusal = (RejectReason.ALLOWED, "")  # the answer to a question is no refusal, but leaves as one
 _NO_EXIT: Refusal = (RejectReason.UNREACHABLE, "no exit is attached")
 
 _CONNECT_BYTES_MAX = 4096  # PROTOCOL 2.1; limited because a route keeps its CONNECT until it is bound
 
 
 class Openings:
-    """Opens routes. `authorise` decides whether a user may reach a target; this class chooses the acceptor."""
+    """Opens routes. `authorise` decides whether a user may reach a target; this class chooses the acceptor. `answer`
+    decides the same when a user only asks (3.14)."""
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Openings:
         routes: RouteTable,
         services: Services,
         authorise: Authorise,
+        answer: Authorise,
     ) -> None:
         self.is_draining = False  # new connections are refused
         self._inline_exit = inline_exit_id(epoch)
@@ -59,6 +63,7 @@ class Openings:
         self._routes = routes
         self._services = services
         self._authorise = authorise
+        self._answer = answer
         self._settled_us: int | None = None  # until then, services and exits may still be attaching
 
     def attached(self, attachment: ServedAttachment, now: int) -> None:
@@ -92,7 +97,7 @@ class Openings:
             else:
                 refusal = self._open(attachment, connect, frame, now)
         if refusal is not None:
-            self._context.counters.connects_refused += 1
+            self._context.counters.connects_refused += refusal[0] != RejectReason.ALLOWED
             answer = rejected_frame(frame.source, route_key, *refusal)
             attachment.mailbox.post(("rejected", frame.source), answer)
 
@@ -179,9 +184,12 @@ class Openings:
         if self.is_draining:
             return None if connect.resume else (RejectReason.SHUTTING_DOWN, "the relay is shutting down")
         asks_as = strangers_of(user) if is_public_endpoint(attachment.identity) else user
-        decision = self._authorise(asks_as, connect.target)
+        asked = asked_about(connect.target)
+        decision = self._authorise(asks_as, connect.target) if asked is None else self._answer(asks_as, asked)
         if isinstance(decision, Deny):
             return self._deny(connect, frame, decision, now)
+        if asked is not None:
+            return _ALLOWED
         refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
         if refusal is not None:
             return refusal

@@ -66,10 +66,6 @@ def _unsent(lane: ServedLane, serial: int) -> str:
     return f"{text}: a new generation starts its serials at 1"
 
 
-def _allow_any_name(user: str, name: str) -> bool:
-    return True
-
-
 class Response(msgspec.Struct):
     """The answer to one HTTP request, or the next envelope of a streamed answer. An empty body ends a stream."""
 
@@ -89,8 +85,9 @@ class Switch:
         random: Random,
         authorise: Authorise,
         *,
-        may_listen: MayListen = _allow_any_name,
-        may_share: MayListen = _allow_any_name,
+        answer: Authorise | None = None,
+        may_listen: MayListen = lambda user, name: True,
+        may_share: MayListen = lambda user, name: True,
         publisher: Publisher | None = None,
         rates_of: RatesOf = no_rates,
         separate_exits: SeparateExits | None = None,
@@ -105,7 +102,8 @@ class Switch:
         self._registry = Registry(self._context, self._attention, separate_exits)
         self._routes = RouteTable(self._context)
         self._services = Services(config, may_listen, self._routes.waiting.look_at, may_share, publisher)
-        self._openings = Openings(self.epoch, self._context, self._registry, self._routes, self._services, authorise)
+        shared_first = (self._context, self._registry, self._routes)
+        self._openings = Openings(self.epoch, *shared_first, self._services, authorise, answer or authorise)
         self._forwarder = Forwarder(self._context, self._routes, self._openings, self._services, packet_filter)
         self._streaming = Streaming(self._context.deadlines, self._attention, self.send)
         shared = (self._context, self._registry, self._routes, self._openings, self._services, self._streaming)

@@ -82,6 +82,7 @@ class Relay:
         self.host = SwitchHost(
             config.switch,
             self._authorise,
+            answer=self._answer,
             may_listen=self._may_listen,
             publisher=self.public_ports,
             may_share=lambda user, name: self.grants.may_share(user, name),
@@ -180,10 +181,16 @@ class Relay:
     # --- decisions for the switch, which are logged
 
     def _authorise(self, user: str, target: Target) -> Decision:
+        return self._logged("connect", user, target)
+
+    def _answer(self, user: str, target: Target) -> Decision:
+        return self._logged("asked", user, target)
+
+    def _logged(self, event: str, user: str, target: Target) -> Decision:
         decision = self.authorise(user, target)
         text = decision.text if isinstance(decision, Deny) else ""
         label = target_text(target.host, target.port if target.kind == TargetKind.TCP else None)
-        _log.info("connect", user=user, target=label, allowed=not text, text=text)
+        _log.info(event, user=user, target=label, allowed=not text, text=text)
         return decision
 
     def _may_listen(self, user: str, name: str) -> bool:

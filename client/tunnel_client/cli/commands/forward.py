@@ -19,6 +19,7 @@ from tunnel_client.errors import UsageError
 from tunnel_client.forward.connects import Connects
 from tunnel_client.forward.datagrams import DatagramForwarding
 from tunnel_client.forward.listening import BACKLOG, address_of, bind, cannot_listen
+from tunnel_client.forward.permission import require_allowed
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.forward.unix_sockets import SOCKET_MODE, bind_unix
 from tunnel_client.places import EVERYWHERE, Address, ForwardSpec, parse_forwards
@@ -118,6 +119,7 @@ async def _serving(
     if len(bound) > _SHOWN_MAX:
         leads += f", and {len(bound) - _SHOWN_MAX} more"
     async with traffic.reported(stats_seconds), serve_status(attachment, f"forward {leads}"), AsyncExitStack() as stack:
+        await require_allowed(attachment, [spec for spec, _ in bound])
         served = Served(traffic)
         for spec, sock in bound:
             served.listening.append(await stack.enter_async_context(forwarding(attachment, spec, sock, traffic)))

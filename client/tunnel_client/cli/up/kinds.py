@@ -20,6 +20,7 @@ from tunnel_client.cli.commands.proxy import Proxying
 from tunnel_client.cli.serving import Listening
 from tunnel_client.cli.up.declaration import ExposePart, ForwardPart, ProxyPart
 from tunnel_client.forward.listening import address_of, bind
+from tunnel_client.forward.permission import require_allowed
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import EVERYWHERE, PROTOCOLS, parse_address, parse_bind, parse_forwards, parse_service
 
@@ -117,6 +118,7 @@ async def _forward(part: ForwardPart, attachment: Attachment, traffic: Traffic) 
     together, leads = _Together(), []
     async with AsyncExitStack() as stack:
         bound = [(spec, stack.enter_context(closing(bind_forward(spec)))) for spec in parse_forwards(part.spec)]
+        await require_allowed(attachment, [spec for spec, _ in bound])
         for spec, sock in bound:
             leads.append(f"{'udp/' if spec.protocol == 'udp' else ''}{address_of(sock)} -> {spec.target}")
             together.members.append(await stack.enter_async_context(forwarding(attachment, spec, sock, traffic)))

@@ -12,7 +12,7 @@ import pytest
 from tests.client.cli.commands.rig import target
 from tests.client.cli.up.rig import LOOPBACK, UpRig, ask, free_port, open_up, private
 from tests.client.rig import echo
-from tests.servlet.rig import TOKENS
+from tests.servlet.rig import TOKENS, settings
 from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel.encryption.keys import KeyFile, make_key_file
@@ -328,3 +328,27 @@ async def test_ranges_of_ports_and_unix_sockets_are_entries_too(tmp_path: Path) 
             await up.reload("[proxy]\nother = '0'")
             await up.event("reloaded")
             assert not path.exists()
+
+
+@in_loop
+async def test_a_forward_that_no_rule_allows_is_shown_and_served_once_a_rule_allows_it(tmp_path: Path) -> None:
+    rule = Grant(connect=(parse_rule("127.0.0.0/8:*"),))
+    async with target(echo) as port:
+        local, other = free_port(), free_port()
+        entries = f"""
+            [forward]
+            there = "{local}:{LOOPBACK}:{port}"
+            missing = "{other}:db.internal"
+        """
+        async with open_up(tmp_path, entries, config={"grants": GrantTable({"ann": rule})}) as up:
+            await up.serves("forward there")
+            text = await up.event("not_served", "forward missing")
+            for part in ("no rule allows the service db.internal", 'services = ["db.internal"]', "db.internal:PORT"):
+                assert part in text
+            assert up.keeper("forward missing").state is State.FAILED
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(LOOPBACK, other)
+            allowed = Grant(connect=rule.connect, services=("db.internal",))
+            up.running.relay.reload(settings(exit="inline", grants=GrantTable({"ann": allowed})))
+            await up.serves("forward missing")
+            assert await ask(local, b"goes on") == b"goes on"

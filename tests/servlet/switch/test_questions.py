@@ -1,0 +1,106 @@
+"""Questions: an endpoint asks what the rules allow, and nothing is opened (PROTOCOL 3.14)."""
+
+import pytest
+
+from tests.servlet.support import (
+    DATABASE,
+    FORBIDDEN,
+    REPORTS,
+    Peer,
+    Relay,
+    client_and_exit,
+    connect,
+    kinds,
+    read_rejected,
+    reason,
+)
+from tunnel.wire import Packet, RejectReason, Target, question_about
+from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
+
+
+def question(source: int, target: Target = DATABASE, attempt: int = 0) -> Packet:
+    return connect(source, target=question_about(target), attempt=attempt)
+
+
+@pytest.mark.parametrize("target", [DATABASE, REPORTS])
+def test_an_allowed_target_is_answered_and_nothing_is_opened(target: Target) -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    service = Peer(relay, "bob", 3).attached()
+    service.listen("reports")
+    for attempt in range(2):  # a repeat has the same answer
+        (packet,) = client.push(question(11, target, attempt=attempt))
+        found = read_rejected(packet)
+        assert (packet.source, found.reason, found.text) == (11, RejectReason.ALLOWED, "")
+    assert exit_.push() == service.push() == []
+    stats = relay.switch.stats()
+    assert (stats.routes, stats.counters.connects_refused, stats.timers) == (0, 0, stats.attachments)
+
+
+def test_a_question_is_answered_while_the_relay_settles_and_without_an_exit() -> None:
+    client = Peer(Relay(settle_us=60_000_000)).attached()
+    assert reason(client.push(question(11))) == RejectReason.ALLOWED
+    assert reason(client.push(question(12, FORBIDDEN))) == RejectReason.DENIED
+
+
+def test_a_relay_that_drains_answers_no_question() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    relay.switch.drain()
+    assert reason(client.push(question(11))) == RejectReason.SHUTTING_DOWN
+
+
+def test_a_question_with_the_id_of_a_connection_does_not_harm_it() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11))
+    assert reason(client.push(question(11))) == RejectReason.ID_IN_USE
+    assert kinds(exit_.push()) == ["CONNECT"]
+    assert relay.switch.stats().routes == 1
+
+
+def test_two_users_a_question_reveals_what_a_connect_reveals_and_no_more() -> None:
+    """Whether a service is offered, and whether an exit is attached, is no part of the answer."""
+    asked: list[tuple[str, str]] = []
+
+    def authorise(user: str, target: Target) -> Decision:
+        asked.append((user, target.host))
+        if (user, target.host) == ("ann", "reports") or target.host == "db.internal":
+            return Hand(HandTo.SERVICE if target.host == "reports" else HandTo.EXIT)
+        return Deny(text=f"no rule for {user}")
+
+    for is_there in (False, True):
+        relay = Relay(authorise=authorise)
+        ann, bob = Peer(relay).attached(), Peer(relay, "bob", 2).attached()
+        if is_there:
+            Peer(relay, "exits", 3, is_exit=True).attached()
+            Peer(relay, "ann", 4).attached().listen("reports")
+        assert reason(ann.push(question(1, REPORTS))) == reason(ann.push(question(2))) == RejectReason.ALLOWED
+        denied = [read_rejected(bob.push(packet)[0]) for packet in (question(3, REPORTS), connect(4, target=REPORTS))]
+        assert [(one.reason, one.text) for one in denied] == [(RejectReason.DENIED, "no rule for bob")] * 2
+    assert {user for user, _ in asked} == {"ann", "bob"}
+
+
+@pytest.mark.parametrize("target", [DATABASE, FORBIDDEN])
+def test_two_users_one_who_asks_for_ever_holds_no_more_memory_than_one_who_connects(target: Target) -> None:
+    held = []
+    for ask in (True, False):
+        relay = Relay(general_packets_max=50)
+        client = Peer(relay, answer_bytes_max=1024).attached()
+        for source in range(1, 400):
+            packet = question(source, target) if ask else connect(source, target=FORBIDDEN)
+            client.send(packet)
+        held.append(relay.switch.stats().bytes_held)
+        assert relay.switch.stats().counters.connects == 399
+    assert held[0] <= held[1]
+
+
+def test_a_question_is_about_a_target_that_rules_can_name() -> None:
+    asked: list[Target] = []
+
+    def authorise(user: str, target: Target) -> Decision:
+        asked.append(target)
+        return Hand(HandTo.EXIT)
+
+    Peer(Relay(authorise=authorise)).attached().push(question(11))
+    assert asked == [DATABASE]
