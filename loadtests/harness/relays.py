@@ -29,7 +29,7 @@ listen = ["*"]
 connect = ["127.0.0.1:*"]
 
 [users.exit]
-exit = true
+exit = {separate}
 
 [users.nobody]
 """
@@ -39,7 +39,8 @@ class RelayProcess:
     """A relay that a test can kill and start again at the same port. In its `with` block it is ready.
 
     It has four users: "client" may reach every port of this machine, and reach and offer every service; "exit" may
-    attach as an exit; "attacker" may reach every port, too; `nobody` has no rights.
+    attach as an exit, except at a relay with an inline exit, which would first wait for it; "attacker" may reach every
+    port, too; `nobody` has no rights.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class RelayProcess:
         self.startup_s = time.monotonic() - began
 
     def _text(self) -> str:
-        return _CONFIG.format(port=self.port, exit=self._exit, public=f"{self._public}\n", rules=f"{self._rules}\n")
+        separate = "true" if self._exit == "none" else "false"
+        lines = {"public": f"{self._public}\n", "rules": f"{self._rules}\n"}
+        return _CONFIG.format(port=self.port, exit=self._exit, separate=separate, **lines)
 
     def _write(self, directory: Path) -> None:
         users = ("client", "attacker", "exit", "nobody")
