@@ -64,11 +64,10 @@ def attach(
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`. Raise ValueError when an
     argument is wrong; within an event loop, the first attachment of a process may raise it when it is started.
 
-    `url`: one URL, or several that lead to the same relay, for example through different ports. Links use them in turn,
-    exchanges use the first. `proxy`: "env" for the usual environment variables, None or "none" for no proxy, or a URL,
-    which may hold user and password; they are sent only after the proxy has asked for them. `ca`: a PEM file, or a
-    directory of them, with the authorities to trust instead of the system's. `cert`: a PEM file with certificate and
-    key, or a pair of files.
+    `url`: one URL, or several that lead to the same relay. Links use them in turn, exchanges use the first. `proxy`:
+    "env" for the usual environment variables, None or "none" for no proxy, or a URL, which may hold user and password;
+    they are sent only after the proxy has asked for them. `ca`: a PEM file, or a directory of them, with the
+    authorities to trust instead of the system's. `cert`: a PEM file with certificate and key, or a pair of files.
 
     `carrier`: "poll" uses exchanges only, each with a complete answer. "stream" also lets the relay stream its answers,
     where the path lets them pass. "auto" does the same, and also tries a link, and else a WebSocket, which more proxies

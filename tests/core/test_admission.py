@@ -239,11 +239,14 @@ def test_a_repeated_connect_is_not_discarded_and_opens_nothing() -> None:  # 3.3
 
 @pytest.mark.parametrize("exits", [False, True])
 @pytest.mark.parametrize("target", [TARGET, SERVICE])
-def test_a_question_that_reaches_an_endpoint_is_discarded(target: Target, exits: bool) -> None:  # 3.14
+def test_a_question_that_reaches_an_endpoint_is_refused_as_malformed(target: Target, exits: bool) -> None:  # 3.14
     solo = Solo(EndpointConfig(exit=exits))
     solo.endpoint.listen(SERVICE.host, 8, solo.now)
     solo.out()
     question = Connect(KEY, False, question_about(target), 1 << 16, ANN)
     solo.receive(Packet(PacketType.CONNECT, PEER, 0, 1, encode_connect(question)))
-    assert solo.out() == []
+    (packet,) = solo.out()
+    refused = decode_rejected(packet.payload)
+    assert refused is not None
+    assert (refused.route_key, refused.reason) == (KEY, RejectReason.MALFORMED)
     assert (solo.endpoint.packets_discarded, list(solo.endpoint.connections)) == (1, [])
