@@ -10,7 +10,7 @@ from tunnel.core.send.window import SegmentState, SendWindow
 
 __all__ = ["check_world"]
 
-STRAYS_MAX = 1100  # packets of no connection; bounded even if no batch ever leaves
+REFUSALS_MAX = 8300  # packets of no connection; bounded even if no batch ever leaves
 TIMER_ENTRIES_PER_CONNECTION = 8  # entries of the heap, stale ones included
 TIMER_ENTRIES_MIN = 128
 HORIZON_US = 600 * SECOND_US  # no user timeout, keepalive or drain (at most twice the user timeout) ends later
@@ -89,7 +89,7 @@ def _check_endpoint(world: World) -> None:
     connections = len(endpoint.connections)
     dialled = sum(1 for session in world.live() if session.connection.identity.initiator)
     assert connections <= endpoint.config.connections_max + dialled
-    assert len(endpoint._scheduler.strays) <= STRAYS_MAX + connections, f"{len(endpoint._scheduler.strays)} strays"
+    assert len(endpoint._scheduler.strays) <= REFUSALS_MAX + connections, f"{len(endpoint._scheduler.strays)} strays"
     entries = len(endpoint._timers)
     assert entries <= TIMER_ENTRIES_MIN + TIMER_ENTRIES_PER_CONNECTION * connections, f"{entries} timers"
     budget = endpoint.budget

@@ -25,9 +25,12 @@ class _BoundedHandler(ResponseHandler):
         super().feed_data(item, size)
 
     def data_received(self, data: bytes) -> None:
+        if self._upgraded:  # what follows has limits of its own
+            super().data_received(data)
+            return
         before = self._progress()
         super().data_received(data)
-        if self._upgraded or self._progress() != before:  # what follows an upgrade has limits of its own
+        if self._progress() != before:
             self._futile_bytes = 0
             return
         self._futile_bytes += len(data)
