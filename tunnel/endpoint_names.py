@@ -11,7 +11,7 @@ from socket import gethostname
 from types import TracebackType
 from typing import Self
 
-from tunnel.private_files import config_directory
+from tunnel.private_files import config_directory, make_private_directory
 
 __all__ = ["OwnName"]
 
@@ -39,7 +39,7 @@ class OwnName:
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError, ValueError):
             directory = config_directory() / "names"
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_directory(directory)
             for path in self._slots(directory):
                 suffix = self._take(path)
                 if suffix:
