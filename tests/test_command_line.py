@@ -49,7 +49,7 @@ def test_an_error_is_one_line_at_most(
 def test_the_words_of_other_machines_are_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:
     error = LookupError("the proxy says: \x1b]0;title\x07\x1b[2J\x9b2J \r ü")
     assert exit_code_of("x", lambda: raising(error), (LookupError,)) == USAGE
-    assert capsys.readouterr().err == "x: the proxy says: ?]0;title??[2J?2J ? ü\n"
+    assert capsys.readouterr().err == "x: the proxy says: \\x1b]0;title\\x07\\x1b[2J\\x9b2J \\r ü\n"
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

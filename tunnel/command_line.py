@@ -10,8 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TextIO
 
+import msgspec
+
 from tunnel.carrier_rates import LINKS_MAX, check_links, pull_interval_us
 from tunnel.exit_codes import INTERNAL, INTERRUPTED, USAGE
+from tunnel.printable import ascii_json, printable, printable_lines
 
 __all__ = [
     "LOG_LEVELS",
@@ -24,6 +27,10 @@ __all__ = [
     "exit_code_of",
     "may_escape",
     "queued_log",
+    "show",
+    "show_json",
+    "show_payload",
+    "show_step",
     "shows_people",
     "tell",
     "writes_events",
@@ -32,7 +39,6 @@ __all__ = [
 _QUOTE_LETTERS = 300  # an unexpected error may quote a page: print this much of its text
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _CHOICE = re.compile(r"(?:argument COMMAND: )?invalid choice: '([^']*)' \(choose from (.*)\)$")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _OPTION = re.compile(r"-(?!-?$)(?!\.?\d)\S*$")  # what argparse takes for an option: -1 and "- x" are values
 _WORD = re.compile(r"[\w-]+")
 _DUMB_TERMINALS = ("dumb", "unknown")
@@ -99,17 +105,50 @@ def writes_events() -> bool:
     return setup is not None and setup.writes_events()
 
 
+# --- All that the commands write for people, or for a program that may be a terminal, leaves through these functions.
+# They escape the characters that could control a terminal: other machines and other users may have written a part of
+# the text. A part that must stay on its line, such as a cell of a table, passes `printable` as well.
+
+
 def tell(text: str) -> None:
     """Write a line for people to standard error. Within `queued_log` it goes to the log, and never waits for a reader.
 
-    Control characters become question marks: other machines may have written a part of the text.
+    The text may have several lines.
     """
-    text = _CONTROL.sub("?", text)
+    text = printable_lines(text)
     setup = sys.modules.get("tunnel.logs.setup")
     if setup is None:
         print(text, file=sys.stderr, flush=True)
     else:
         setup.tell(text)
+
+
+def show(text: str, *, end: str = "\n", codes: str = "", flush: bool = False) -> None:
+    """Write text to standard output. `codes`: escape codes of the command itself, which are written before it."""
+    encoding = sys.stdout.encoding or "utf-8"  # which may lack a letter
+    text = printable_lines(text).encode(encoding, "backslashreplace").decode(encoding)
+    print(codes + text, end=end, flush=flush)
+
+
+def show_json(value: object, *, is_indented: bool = False) -> None:
+    """Write a value to standard output as one line of JSON, or as several, in ASCII."""
+    encoded = msgspec.json.encode(value)
+    print(ascii_json((msgspec.json.format(encoded) if is_indented else encoded).decode()))
+
+
+def show_payload(payload: bytes) -> None:
+    """Write a line of bytes to standard output: to a terminal as `show` does, and to a pipe or a file as they are."""
+    if sys.stdout.isatty():
+        show(payload.decode(errors="backslashreplace"))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(payload + b"\n")
+
+
+def show_step(text: str) -> None:
+    """Replace the present line of standard error by the step that the command is at, if that is a terminal."""
+    if may_escape(sys.stderr):
+        print(f"\r\x1b[K{printable(text)}", end="", file=sys.stderr, flush=True)
 
 
 def exit_code_of(
@@ -212,7 +251,7 @@ class CommandParser(argparse.ArgumentParser):
         return f"; see {self.prog} --help"
 
     def _refuse(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {message}\n{self.format_usage()}")
+        self.exit(USAGE, f"{self.prog}: {printable_lines(message)}\n{self.format_usage()}")
 
     def _unknown_option(self, words: Sequence[str]) -> str:
         """Return the first option that this parser does not have; empty if there is none, or if help is wanted.

@@ -63,7 +63,7 @@ def test_everything_else_without_our_magic_is_repeated(status: int) -> None:
     outcome = judge(status, b"<html>\n\x1b[2J please  sign in</html>", 7)
     assert outcome.verdict is Verdict.REPEAT
     assert outcome.text.startswith(f"HTTP {status}, but not from a relay")
-    assert outcome.text.endswith(": <html> [2J please sign in</html>")
+    assert outcome.text.endswith(": <html> \\x1b[2J please sign in</html>")
     assert outcome.retry_after_us == 7
 
 
@@ -184,5 +184,5 @@ def test_redirects_and_html_are_pages(status: int, body: bytes, is_page: bool) -
 
 def test_the_title_of_a_page_is_quoted() -> None:
     text = judge(200, b"<html><head>" + bytes(200) + b"<TITLE class=x>\n Sign\x1b in </title>", 0).text
-    assert text.endswith(": the page 'Sign in'")
+    assert text.endswith(": the page 'Sign\\x1b in'")
     assert judge(200, b"<html><title> </title>", 0).text.endswith(": an empty body") is False

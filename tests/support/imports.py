@@ -28,16 +28,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel": ("face", *(f"tunnel.{name}" for name in INSIDE if name != "analysis")),
     "tunnel.wire": (),
     "tunnel.core": ("tunnel.wire", "tunnel.traces.record"),
-    "tunnel.exchange": ("tunnel.wire",),
+    "tunnel.exchange": ("tunnel.wire", "tunnel.printable"),
     "tunnel.clock": (),
     "tunnel.installing": (),
+    "tunnel.printable": (),
     "tunnel.private_files": (),
     "tunnel.linger": (),
     "tunnel.tasks": (),
     "tunnel.rates": (),
     "tunnel.carriers": (
         *("tunnel.wire", "tunnel.exchange"),
-        *(f"tunnel.{name}" for name in ("installing", "linger", "private_files", "tasks")),
+        *(f"tunnel.{name}" for name in ("installing", "linger", "printable", "private_files", "tasks")),
     ),
     "tunnel.driver": (
         "tunnel.wire",
@@ -52,7 +53,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.messages": ("face",),
     "tunnel.analysis": (
         "tunnel.traces",
-        *(f"tunnel.{name}" for name in ("command_line", "durable_files", "exit_codes", "installing")),
+        *(f"tunnel.{name}" for name in ("command_line", "durable_files", "exit_codes", "installing", "printable")),
     ),
     "tunnel_servlet.switch": _SANS_IO_RELAY,
     "tunnel_servlet.access": ("tunnel_servlet.switch.decisions", *_SANS_IO_RELAY),
@@ -88,7 +89,7 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
 # All libraries outside the standard library that a sans-I/O part may use.
 SANS_IO_LIBRARIES = frozenset({"crc32c", "msgspec", "xxhash"})
 SANS_IO_AREAS = (
-    *("tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.traces.record", "tunnel.rates"),
+    *("tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.traces.record", "tunnel.rates", "tunnel.printable"),
     *("tunnel_servlet.switch", "tunnel_servlet.access", "tunnel_servlet.config"),
 )
 

@@ -1,7 +1,6 @@
 """The command `tunnel-traces`, which turns trace files into tables, a report, or qlog."""
 
 import argparse
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,8 +9,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tunnel.analysis import result_cache
 from tunnel.analysis.failures import JobError, NoTracesError, SetupError, failure_of
 from tunnel.analysis.folders import Folder, LocalFolder, UnusableError, local_path
@@ -19,8 +16,19 @@ from tunnel.analysis.intake import compressed_bytes, intake_of_all
 from tunnel.analysis.launch import running_spark
 from tunnel.analysis.ledger import Ledger, LedgerError, open_ledger
 from tunnel.analysis.result import Analysis
-from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, configure_log, exit_code_of, may_escape
+from tunnel.command_line import (
+    LOG_LEVELS,
+    CommandAdder,
+    CommandParser,
+    configure_log,
+    exit_code_of,
+    show,
+    show_json,
+    show_step,
+    tell,
+)
 from tunnel.exit_codes import EXIT_CODES, INTERNAL, OK
+from tunnel.printable import printable
 
 __all__ = ["main"]
 
@@ -106,8 +114,8 @@ def _run(options: argparse.Namespace) -> int:
         return int(options.run(options))
     except JobError as error:
         if options.log == "debug":
-            traceback.print_exc()
-        print(f"tunnel-traces: {error}", file=sys.stderr)
+            tell(traceback.format_exc().rstrip())
+        tell(f"tunnel-traces: {error}")
         return INTERNAL
 
 
@@ -155,12 +163,12 @@ def _folder(session: Any, place: str) -> Folder:
 @contextmanager
 def _started(options: argparse.Namespace, *, brief: bool) -> Iterator[Any]:
     """Yield a SparkSession, and stop it in the end."""
-    _progress("starting Spark")
+    show_step("starting Spark")
     try:
         with running_spark(options.master, options.memory, brief=brief, show_log=options.log == "debug") as session:
             yield session
     finally:
-        _progress("")
+        show_step("")
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -170,13 +178,13 @@ def _report(options: argparse.Namespace) -> int:
     output = Path(options.output)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(render(result, f"Traces of {_name(options.directory)}"), encoding="utf-8")
-    _progress("")
+    show_step("")
     if options.json:
-        print(msgspec.json.format(msgspec.json.encode(result)).decode())
+        show_json(result, is_indented=True)
     else:
         from tunnel.analysis.verdict import verdict
 
-        print("\n".join([*verdict(result), f"The report is in {output}."]))
+        show("\n".join(map(printable, [*verdict(result), f"The report is in {output}."])))
     return OK
 
 
@@ -196,13 +204,13 @@ def _analysed(options: argparse.Namespace) -> Analysis:
         from tunnel.analysis.analyse import analyse
         from tunnel.analysis.ingest import compact, read_events
 
-        intake = compact(opened.session, opened.traces, opened.ledger, _progress)
+        intake = compact(opened.session, opened.traces, opened.ledger, show_step)
         opened.lock.close()  # no longer needed: no command changes the tables that the ledger names now
         found = result_cache.load(opened.ledger, intake)
         if found is not None:
             return found
         try:
-            result = analyse(opened.session, read_events(opened.session, opened.ledger), intake, _progress)
+            result = analyse(opened.session, read_events(opened.session, opened.ledger), intake, show_step)
             result = result_cache.as_loaded(result)
         except Exception as error:  # the classes differ between versions of Spark, and some are of Java
             raise failure_of(error, "no report was written") from error
@@ -214,14 +222,14 @@ def _compact(options: argparse.Namespace) -> int:
     with _opened(options) as opened:
         from tunnel.analysis.ingest import compact
 
-        intake = compact(opened.session, opened.traces, opened.ledger, _progress)
-    _progress("")
+        intake = compact(opened.session, opened.traces, opened.ledger, show_step)
+    show_step("")
     if options.json:
-        print(msgspec.json.encode({"files": intake.files}).decode())
+        show_json({"files": intake.files})
     else:
         for file in intake.problems:
-            print(f"{file.name}: {file.problem}{f' of {file.same_as}' if file.same_as else ''}")
-        print(f"{len(intake.files)} trace files were found, {len(intake.problems)} of them with problems.")
+            show(printable(f"{file.name}: {file.problem}{f' of {file.same_as}' if file.same_as else ''}"))
+        show(f"{len(intake.files)} trace files were found, {len(intake.problems)} of them with problems.")
     return OK
 
 
@@ -234,7 +242,7 @@ def _export(options: argparse.Namespace) -> int:
     written = export(directory, options.output)
     if not written:
         raise UsageError(f"no traces in {options.directory}: run a command with --trace {options.directory} first")
-    print("\n".join(str(path) for path in written))
+    show("\n".join(printable(str(path)) for path in written))
     return OK
 
 
@@ -242,9 +250,3 @@ def _name(place: str) -> str:
     """Return the name of a directory for the title of its report."""
     path = local_path(place)
     return place.rstrip("/") if path is None else path.resolve().name
-
-
-def _progress(text: str) -> None:
-    """Show the current step on standard error, if that is a terminal."""
-    if may_escape(sys.stderr):
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -19,6 +19,7 @@ import msgspec
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.failures import Failure, explain
 from tunnel.carriers.probe_link import ask_link
+from tunnel.printable import printable
 from tunnel.wire import (
     ENVELOPE_BYTES,
     EXCHANGE_BYTES,
@@ -435,5 +436,5 @@ def _quote(data: bytes) -> str:
     """Return the title of a page, else its beginning."""
     title = _TITLE.search(data)
     text = (title[1] if title else data[: 4 * _QUOTE_LETTERS]).decode("utf-8", "replace")
-    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return f"a page titled {text!r}" if title else text[:_QUOTE_LETTERS]
+    text = " ".join(text.split())
+    return f"a page titled {text!r}" if title else printable(text[:_QUOTE_LETTERS])

@@ -13,6 +13,7 @@ from aiohttp.client_reqrep import ConnectionKey
 
 from tunnel.carriers.challenges import Challenge, Conversation, Introduction, parse_challenges
 from tunnel.carriers.proxies import Proxy
+from tunnel.printable import printable
 
 __all__ = ["ConnectConnector", "ProxyConnection", "introduce"]
 
@@ -232,8 +233,11 @@ class ProxyConnection(asyncio.Protocol):
         headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in rest)]
         if code != "200":
             self.goes_on = version == "HTTP/1.1" and await self._skip_body(dict(headers))
-        reason = "".join(letter if letter.isprintable() else "?" for letter in reason)  # people read it on a terminal
-        return int(code), reason, parse_challenges(value for name, value in headers if name == "proxy-authenticate")
+        return (
+            int(code),
+            printable(reason),
+            parse_challenges(value for name, value in headers if name == "proxy-authenticate"),
+        )
 
     async def _skip_body(self, headers: dict[str, str]) -> bool:
         """Read the body of a refusal. Return whether another request may follow on this connection."""

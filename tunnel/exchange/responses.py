@@ -7,6 +7,7 @@ import msgspec
 
 from tunnel.exchange.config import SECOND_US
 from tunnel.exchange.events import AttachRefused
+from tunnel.printable import printable
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
 __all__ = ["Outcome", "Verdict", "judge"]
@@ -170,13 +171,12 @@ def _explained(status: int, quoted: str) -> str:
 
 
 def _quote(body: Buffer, size: int) -> str:
-    """Return the title of a foreign page, or the start of a foreign body, on one line and without control characters,
-    so that a terminal can show it."""
+    """Return the title of a foreign page, or the start of a foreign body, on one line and printable: errors quote it,
+    and programs print errors."""
     title = _TITLE.search(bytes(body[:_HEAD_BYTES]))
     named = _on_one_line(title[1]) if title else ""
-    return f"the page {named!r}" if named else _on_one_line(bytes(body[:size])) or "an empty body"
+    return f"the page {named!r}" if named else printable(_on_one_line(bytes(body[:size]))) or "an empty body"
 
 
 def _on_one_line(text: bytes) -> str:
-    shown = "".join(letter if letter.isprintable() else " " for letter in text.decode("utf-8", "replace"))
-    return " ".join(shown.split())
+    return " ".join(text.decode("utf-8", "replace").split())

@@ -14,6 +14,7 @@ from structlog.typing import EventDict, Processor
 from tunnel.clock import now_us
 from tunnel.logs.limits import INTERVAL_US, LineLimits, Source, SourceKind, Suppressed
 from tunnel.logs.writer import LineWriter, write_to
+from tunnel.printable import printable, printable_lines
 
 __all__ = ["Limiting", "LogCounts", "configure", "log_counts", "queued", "tell", "writes_events"]
 
@@ -107,10 +108,11 @@ class _Log:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _cut,
-            structlog.dev.ConsoleRenderer(colors=colors)
-            if stream.isatty() and not is_events
-            else structlog.processors.JSONRenderer(),
         ]
+        if stream.isatty() and not is_events:
+            self._finish += [_made_printable, structlog.dev.ConsoleRenderer(colors=colors)]
+        else:
+            self._finish.append(structlog.processors.JSONRenderer())  # in ASCII
         self.processors: list[Processor] = [self._limiting, *self._finish[:-1], self._rendered]
         self._writer = LineWriter(self._write, self._lost, self._limiting.say_suppressed) if is_queued else None
         self._lines = 0  # written without the thread
@@ -238,7 +240,10 @@ def queued(
 
 
 def tell(text: str) -> None:
-    """Write a line for people to standard error; while a thread writes the log, queue the line for that thread."""
+    """Write a line for people to standard error; while a thread writes the log, queue the line for that thread.
+
+    It is meant for `tunnel.command_line.tell`, which has made the text printable.
+    """
     if _current is not None and _current.is_queued:
         _current.tell(text)
     else:
@@ -261,4 +266,27 @@ def _cut(logger: Any, method: str, fields: EventDict) -> EventDict:
         limit = _TRACEBACK_LETTERS_MAX if name == "exception" else _FIELD_LETTERS_MAX
         if isinstance(value, str) and len(value) > limit:
             fields[name] = f"{value[:limit]}... ({len(value) - limit} more letters)"
+    return fields
+
+
+class _Escaped:
+    """Text that the renderer shows as it is, without quotes and escapes of its own."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _made_printable(logger: Any, method: str, fields: EventDict) -> EventDict:
+    """Keep the fields from controlling the terminal, and each on its line; only a traceback has several."""
+    for name, value in fields.items():
+        text = value if isinstance(value, str) else repr(value)
+        if text.isprintable():
+            continue
+        if name == "exception":
+            fields[name] = printable_lines(text)
+        else:
+            fields[name] = printable(text) if name == "event" else _Escaped(printable(repr(value)))
     return fields

@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import replace
 
+from tunnel.command_line import show
 from tunnel.encryption.keys import KeyFile, own_key
 from tunnel.exit_codes import OK
 from tunnel_client.errors import UsageError
@@ -33,7 +34,7 @@ def show_key(file: str) -> int:
     """Print the fingerprint of the public key; return the exit code. The key is made if it is missing."""
     key = _service_key(file, make=True)
     assert key is not None  # it exists now
-    print(key.fingerprint)
+    show(key.fingerprint)
     return OK
 
 

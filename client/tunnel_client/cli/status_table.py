@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tunnel.printable import printable
 from tunnel_client.status import ClientReport, ConnectionReport, EntryReport, RoadLine
 
 __all__ = ["Rates", "entry_lines", "render"]
@@ -46,12 +47,12 @@ def render(reports: Sequence[ClientReport], now_s: float, rates: Rates | None = 
 
 def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: int) -> Iterator[str]:
     state = "attached" if report.attached else "NOT ATTACHED"
-    yield f"{_clean(report.command)}  (process {report.pid}, for {_age(now_s - report.started_s)})"
-    yield f"  {state}: {_clean(report.carrier)}; batches on their way: {report.batches_unreceipted}"
+    yield f"{printable(report.command)}  (process {report.pid}, for {_age(now_s - report.started_s)})"
+    yield f"  {state}: {printable(report.carrier)}; batches on their way: {report.batches_unreceipted}"
     if report.roads:
         yield f"  roads: {', '.join(map(_road, report.roads))}"
     if report.trouble:
-        yield f"  trouble: {_clean(report.trouble)}"
+        yield f"  trouble: {printable(report.trouble)}"
     yield from entry_lines(report.entries)
     if not report.connections:
         yield "  no connections"
@@ -71,8 +72,8 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
 def _road(road: RoadLine) -> str:
     """Say what a road does, and why it does not carry."""
     tries = f"{road.tries} {'try' if road.tries == 1 else 'tries'}"
-    why = f"; {_clean(' '.join(road.why.split())[:_WHY_WIDTH])}" if road.why else ""
-    return f"{_clean(road.name)} {road.state}" + (f" ({tries}{why})" if road.tries else "")
+    why = f"; {printable(' '.join(road.why.split())[:_WHY_WIDTH])}" if road.why else ""
+    return f"{printable(road.name)} {road.state}" + (f" ({tries}{why})" if road.tries else "")
 
 
 def entry_lines(entries: Sequence[EntryReport], *, has_failures: bool = True) -> Iterator[str]:
@@ -81,24 +82,24 @@ def entry_lines(entries: Sequence[EntryReport], *, has_failures: bool = True) ->
     If `has_failures` is set, an entry that is served has a further line with the error of its latest connection that
     failed, if there is one.
     """
-    names = [_clean(entry.name) for entry in entries]
-    leads = [_clean(entry.leads) for entry in entries]
+    names = [printable(entry.name) for entry in entries]
+    leads = [printable(entry.leads) for entry in entries]
     name_width, lead_width = (max(map(len, column), default=0) for column in (names, leads))
     for entry, name, lead in zip(entries, names, leads, strict=True):
         yield f"  {name.ljust(name_width)}  {lead.ljust(lead_width)}  {_entry_state(entry)}"
         if has_failures and entry.state == "serving" and entry.error:
-            yield f"    latest failure: {_clean(entry.error)}"
+            yield f"    latest failure: {printable(entry.error)}"
 
 
 def _entry_state(entry: EntryReport) -> str:
     if entry.state != "serving":
-        return f"{entry.state.upper()}: {_clean(entry.error)}" if entry.error else entry.state
+        return f"{entry.state.upper()}: {printable(entry.error)}" if entry.error else entry.state
     counts = f"{entry.connections_open} open, {entry.connections} in all, {entry.connections_failed} failed"
     return f"{counts}; up {_bytes(entry.bytes_up)}, down {_bytes(entry.bytes_down)}"
 
 
 def _row(report: ClientReport, connection: ConnectionReport, rates: Rates | None) -> list[str]:
-    name = _clean(connection.target) or f"connection {connection.id}"
+    name = printable(connection.target) or f"connection {connection.id}"
     if len(name) > _NAME_WIDTH_MAX:
         name = f"{name[: _NAME_WIDTH_MAX - 1]}~"
     speeds = [] if rates is None else [_bytes(rate) for rate in rates.of(report, connection)]
@@ -114,7 +115,7 @@ def _row(report: ClientReport, connection: ConnectionReport, rates: Rates | None
         _bytes(connection.bytes_queued),
         str(connection.packets_in_flight),
         _bytes(connection.bytes_unread),
-        _clean(connection.encryption) or "no",
+        printable(connection.encryption) or "no",
     ]
 
 
@@ -138,8 +139,3 @@ def _age(seconds: float) -> str:
     if seconds < 120:
         return f"{max(0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _clean(text: str) -> str:
-    """Replace unprintable characters, so that text from elsewhere cannot control the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

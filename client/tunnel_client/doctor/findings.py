@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tunnel.exit_codes import OK, UNREACHABLE
+from tunnel.printable import printable
 
 __all__ = ["Finding", "Report", "Verdict", "counted", "render_finding", "render_summary"]
 
@@ -88,9 +89,9 @@ def render_finding(finding: Finding) -> str:
 
 def render_summary(report: Report) -> str:
     """Return the last lines of the output: the summary and the next command."""
-    lines = [f"verdict: {report.summary}"]
+    lines = [f"verdict: {printable(report.summary)}"]
     if report.next:
-        lines.append(f"next:    {report.next}")
+        lines.append(f"next:    {printable(report.next)}")
     return "\n" + "\n".join(lines) + "\n"
 
 

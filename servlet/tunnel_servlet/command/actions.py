@@ -4,15 +4,15 @@ import argparse
 import asyncio
 import http.client
 import shlex
-import sys
 from functools import partial
 
-import msgspec
 import structlog
 
 from tunnel import UnreachableError
+from tunnel.command_line import show, show_json, tell
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import DENIED, LOST, OK
+from tunnel.printable import printable
 from tunnel.rates import show_rate
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.grants import OPEN_USER, user_table
@@ -61,14 +61,14 @@ def check(arguments: argparse.Namespace) -> int:
     is_plain = {address: config.tls is None or address.tls is False for address in config.listen}
     without = [str(address) for address in config.listen if is_plain[address] and not address.is_loopback]
     for note in _notes(config, file):
-        print(f"note: {note}", file=sys.stderr)
+        tell(f"note: {note}")
     if arguments.json:
         found = {"ok": True, "tokens": len(config.tokens), "users": config.grants.users, "without_tls": without}
-        print(msgspec.json.encode(found).decode())
+        show_json(found)
         return OK
-    print(f"ok: {len(config.tokens)} token(s), rules for {len(config.grants.users)} user(s)")
+    show(f"ok: {len(config.tokens)} token(s), rules for {len(config.grants.users)} user(s)")
     for address in without:
-        print(f"note: no TLS on {address}: put a TLS proxy in front of it, or configure [tls]")
+        show(f"note: no TLS on {address}: put a TLS proxy in front of it, or configure [tls]")
     return OK
 
 
@@ -136,10 +136,10 @@ def try_rule(arguments: argparse.Namespace) -> int:
         allowed = any(verdict.allowed for _, verdict in verdicts)
     if arguments.json:
         found = [{"target": name, "allowed": good, "reason": why} for name, good, why in rows]
-        print(msgspec.json.encode(found).decode())
+        show_json(found)
     else:
         for name, good, why in rows:
-            print(f"{'allowed' if good else 'denied'}\t{name}\t{why}")
+            show(f"{'allowed' if good else 'denied'}\t{printable(name)}\t{printable(why)}")
     return OK if allowed else DENIED
 
 
@@ -155,7 +155,7 @@ def drain(arguments: argparse.Namespace) -> int:
     address = _admin_address(arguments)
     timeout = arguments.timeout
     _ask(address, "POST", f"/drain{f'?timeout={timeout}' if timeout is not None else ''}", 202)
-    print(f"draining the relay whose admin listener is {address}", file=sys.stderr)
+    tell(f"draining the relay whose admin listener is {address}")
     return asyncio.run(_until_stopped(address, timeout))
 
 
@@ -193,7 +193,7 @@ async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
                     return OK
                 await asyncio.sleep(0.2)
     except TimeoutError:
-        print("the relay is still running although its time to drain is over", file=sys.stderr)
+        tell("the relay is still running although its time to drain is over")
         return LOST
     except ConnectionError:
         return OK

@@ -11,7 +11,7 @@ import structlog
 
 from tunnel import Attachment, LostError, TraceWriter, attach
 from tunnel.attaching import import_all
-from tunnel.command_line import allows_insecure_http, tell, writes_events
+from tunnel.command_line import allows_insecure_http, show, tell, writes_events
 from tunnel.encryption.keys import KeyFile, own_key
 from tunnel.endpoint_names import OwnName
 from tunnel.event_loops import new_event_loop
@@ -36,7 +36,7 @@ def run_exit(arguments: argparse.Namespace) -> int:
     """Run an exit for a relay in another process, with the rules of the local configuration file."""
     key = _key(arguments)
     if arguments.show_key and key is not None:
-        print(key.fingerprint)
+        show(key.fingerprint)
         return OK
     if not arguments.relay:
         raise ConfigError("an exit needs a relay to attach to: name it with --relay URL")

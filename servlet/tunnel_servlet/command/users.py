@@ -5,14 +5,13 @@ import contextlib
 import difflib
 import json
 import shlex
-import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
 
-import msgspec
-
+from tunnel.command_line import show, show_json, tell
+from tunnel.printable import printable
 from tunnel.private_files import create_private
 from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import KEYS_MAX, Key, check_user_name, make_token
@@ -120,7 +119,7 @@ def init(arguments: argparse.Namespace) -> int:
             tokens.unlink(missing_ok=True)
             raise ConfigError(f"{path}: cannot be written: {error.strerror}: check the path and its folder") from None
     edit = "now" if arguments.allow else "now edit the rules, then"
-    _note(f"wrote {path} and {tokens}; {edit} run: tunnel-relay serve -c {shlex.quote(str(path))}")
+    tell(f"wrote {path} and {tokens}; {edit} run: tunnel-relay serve -c {shlex.quote(str(path))}")
     _show(arguments, user_name, token, key)
     return 0
 
@@ -137,7 +136,7 @@ def user(arguments: argparse.Namespace) -> int:
         _revoke(users, name, arguments.key, path, arguments.config)
         # A relay takes a file without any user for a damaged one, and goes on with the tokens that it has.
         write_users(path, users or {name: ()})
-        _note(f"revoked; {name} has {len(users.get(name, ()))} token(s) left; a running relay notices within 2 seconds")
+        tell(f"revoked; {name} has {len(users.get(name, ()))} token(s) left; a running relay notices within 2 seconds")
         return 0
     if arguments.action == "add" and name in users:
         raise ConfigError(
@@ -153,9 +152,9 @@ def user(arguments: argparse.Namespace) -> int:
     with _token_kept(arguments.token_file, token, beside=(Path(arguments.config), path)):
         write_users(path, users)
     for old in keys[:-KEYS_MAX]:
-        _note(f"the token with the key id {old.id} is not valid any more: a user has at most {KEYS_MAX} tokens")
+        tell(f"the token with the key id {old.id} is not valid any more: a user has at most {KEYS_MAX} tokens")
     if arguments.action == "rotate":
-        _note(
+        tell(
             "the previous token is still valid; once the new one is in use, run: "
             f"tunnel-relay user revoke {name} --key {users[name][0].id} -c {shlex.quote(arguments.config)}"
         )
@@ -190,10 +189,10 @@ def similar_name(name: str, known: Iterable[str]) -> str:
 def _list(arguments: argparse.Namespace, users: _Users) -> None:
     rows = [(name, key.id, key.created) for name, keys in users.items() for key in keys]
     if arguments.json:
-        _print_json([{"user": name, "key": key_id, "created": created} for name, key_id, created in rows])
+        show_json([{"user": name, "key": key_id, "created": created} for name, key_id, created in rows])
         return
     for name, key_id, created in rows:
-        print(f"{name}\t{key_id}\t{created}")
+        show(f"{printable(name)}\t{printable(key_id)}\t{printable(created)}")
 
 
 @contextlib.contextmanager
@@ -229,13 +228,13 @@ def _show(arguments: argparse.Namespace, name: str, token: str, key: Key) -> Non
     """Name the file that holds the token, or print the token alone on standard output, so that it can be piped."""
     file = arguments.token_file
     if file:
-        _note(f"the token of {name} (key id {key.id}) is in {file}, which only you can read; it is stored nowhere else")
+        tell(f"the token of {name} (key id {key.id}) is in {file}, which only you can read; it is stored nowhere else")
     else:
-        _note(f"the token of {name} (key id {key.id}); it is stored nowhere and is not shown again:")
+        tell(f"the token of {name} (key id {key.id}); it is stored nowhere and is not shown again:")
     if arguments.json:
-        _print_json({"user": name, "key": key.id} | ({"token_file": file} if file else {"token": token}))
+        show_json({"user": name, "key": key.id} | ({"token_file": file} if file else {"token": token}))
     elif not file:
-        print(token)
+        show(token)
 
 
 def _new_token() -> tuple[str, Key]:
@@ -247,11 +246,3 @@ def _name(name: str) -> str:
         return check_user_name(name)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.encode(value).decode())

@@ -44,7 +44,7 @@ def test_several_clients_are_shown_with_their_trouble() -> None:
     assert text == (
         "forward 5432:db.internal:5432  (process 77, for 5 min)\n"
         "  NOT ATTACHED: link; batches on their way: 1\n"
-        "  trouble: HTTP 503?[2J\n"
+        "  trouble: HTTP 503\\x1b[2J\n"
         "  no connections\n"
         "\n"
         "forward 5432:db.internal:5432  (process 77, for 2.9 h)\n"
@@ -63,7 +63,7 @@ def test_the_entries_of_a_file_are_shown_with_their_errors() -> None:
         "up t.toml  (process 77, for 90 s)\n"
         "  attached: link; batches on their way: 1\n"
         "  forward db  127.0.0.1:1 -> db:1      1 open, 14 in all, 2 failed; up 2.0 KiB, down 5 B\n"
-        "    latest failure: db:1: refused?\n"
+        "    latest failure: db:1: refused\\x1b\n"
         "  proxy a     proxy on 127.0.0.1:1080  FAILED: cannot listen\n"
         "  expose b    b -> 127.0.0.1:2         waiting\n"
         "  no connections\n"
@@ -101,4 +101,4 @@ def test_long_names_are_cut_and_a_missing_name_is_a_number() -> None:
 def test_roads_are_shown_with_the_reason_why_they_do_not_carry() -> None:
     roads = [RoadLine("link", "resting", 2, "HTTP 404\x1b[2J: " + "x" * 200), RoadLine("websocket", "used", 1)]
     line = render([client(roads=[*roads, RoadLine("third", "unknown")])], 1090.0).splitlines()[2]
-    assert line == (f"  roads: link resting (2 tries; HTTP 404?[2J: {'x' * 86}), websocket used (1 try), third unknown")
+    assert line == (f"  roads: link resting (2 tries; HTTP 404\\x1b[2J: {'x' * 86}), websocket used (1 try), third unknown")

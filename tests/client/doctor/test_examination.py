@@ -195,7 +195,7 @@ def test_a_page_without_a_title_is_quoted_and_no_clock_is_judged_without_a_date(
     with Rig() as rig:
         code, found, _ = doctor(f"http://127.0.0.1:{rig.serve(answer)}")
     assert code == 3
-    assert "(HTTP 200, no thing x)" in found["relay"][1]
+    assert "(HTTP 200, no\\x1bthing x)" in found["relay"][1]
     assert found["clock"][0] == "not tried"
 
 

@@ -39,7 +39,8 @@ def borrow(path: str, patterns: str) -> None:
     try:
         borrowed.hello()
     except OSError as error:
-        print("tunnel:", error, file=sys.stderr)  # connects will fail rather than bypass the tunnel
+        text = str(error).encode("unicode_escape").decode()  # a terminal does not obey it
+        print("tunnel:", text, file=sys.stderr)  # connects will fail rather than bypass the tunnel
 
 
 def continue_with_next() -> None:

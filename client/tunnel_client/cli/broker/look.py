@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -13,6 +12,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from tunnel import TunnelError, UnreachableError
+from tunnel.command_line import show, show_json, show_payload
 from tunnel.exit_codes import LOST, OK
 from tunnel.messages import (
     BrokerClient,
@@ -22,6 +22,7 @@ from tunnel.messages import (
     RemoteCallError,
     split_address,
 )
+from tunnel.printable import printable
 from tunnel_client.cli.attaching import QUIET_S, attached, told_of_waiting
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import relay_settings
@@ -75,7 +76,7 @@ async def _client(arguments: argparse.Namespace) -> AsyncIterator[BrokerClient]:
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print columns: text to the left, numbers to the right."""
-    texts = [[f"{each:,}" if isinstance(each, int) else str(each) for each in row] for row in rows]
+    texts = [[f"{each:,}" if isinstance(each, int) else printable(str(each)) for each in row] for row in rows]
     widths = [max(len(row[index]) for row in [list(heads), *texts]) for index in range(len(heads))]
     is_number = [bool(rows) and isinstance(rows[0][index], int) for index in range(len(heads))]
     for row in [list(heads), *texts]:
@@ -83,7 +84,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, is_number, strict=True)
         ]
-        print("  ".join(cells).rstrip())
+        show("  ".join(cells).rstrip())
 
 
 def topics(arguments: argparse.Namespace) -> int:
@@ -92,7 +93,7 @@ def topics(arguments: argparse.Namespace) -> int:
     async def ask(client: BrokerClient) -> int:
         found = await client.topics()
         if arguments.json:
-            print(json.dumps(msgspec.to_builtins(found)))
+            show_json(found)
             return OK
         rows = [
             (report.topic, report.storage, each.partition, each.first, each.end, each.size_bytes, each.problem)
@@ -102,7 +103,7 @@ def topics(arguments: argparse.Namespace) -> int:
         if rows:
             _table(("TOPIC", "STORAGE", "PARTITION", "FIRST", "END", "BYTES", ""), rows)
         else:
-            print("no topics yet: a message to a topic creates it, or `tunnel-broker serve --dir DIR --topic NAME`")
+            show("no topics yet: a message to a topic creates it, or `tunnel-broker serve --dir DIR --topic NAME`")
         return OK
 
     return _run(arguments, ask)
@@ -119,7 +120,7 @@ def lag(arguments: argparse.Namespace) -> int:
         most = arguments.over
         is_behind = most is not None and any(each.lag is None or each.lag > most for each in found)
         if arguments.json:
-            print(json.dumps([{**msgspec.to_builtins(each), "lag": each.lag} for each in found]))
+            show_json([{**msgspec.to_builtins(each), "lag": each.lag} for each in found])
         elif found:
             rows = [
                 (each.group, each.topic, each.partition, each.offset, _known(each.end), _known(each.lag))
@@ -127,7 +128,7 @@ def lag(arguments: argparse.Namespace) -> int:
             ]
             _table(("GROUP", "TOPIC", "PARTITION", "POSITION", "END", "LAG"), rows)
         else:
-            print(f"no positions{f' of a group {arguments.group}' if arguments.group else ''} yet")
+            show(f"no positions{f' of a group {arguments.group}' if arguments.group else ''} yet")
         return LOST if is_behind else OK
 
     return _run(arguments, ask)
@@ -202,20 +203,20 @@ class _Printer:
 
     def print(self, partition: int, messages: Sequence[ConsumedMessage]) -> None:
         for message in messages[: self.left]:
-            sys.stdout.buffer.write(self._line(partition, message) + b"\n")
+            if self._as_json:
+                show_json(self._json(partition, message))
+            else:
+                show_payload(message.payload)
         sys.stdout.flush()
         if self.left is not None:
             self.left = max(0, self.left - len(messages))
 
-    def _line(self, partition: int, message: ConsumedMessage) -> bytes:
-        if not self._as_json:
-            return message.payload
-        place = {"partition": partition, "offset": message.offset}
+    def _json(self, partition: int, message: ConsumedMessage) -> dict[str, int | str]:
+        place: dict[str, int | str] = {"partition": partition, "offset": message.offset}
         try:
-            found = place | {"payload": message.payload.decode()}
+            return place | {"payload": message.payload.decode()}
         except UnicodeDecodeError:
-            found = place | {"payload_base64": b64encode(message.payload).decode()}
-        return json.dumps(found).encode()
+            return place | {"payload_base64": b64encode(message.payload).decode()}
 
 
 def metrics(arguments: argparse.Namespace) -> int:
@@ -224,10 +225,10 @@ def metrics(arguments: argparse.Namespace) -> int:
     async def ask(client: BrokerClient) -> int:
         found = await client.metrics()
         if arguments.json:
-            print(json.dumps(found))
+            show_json(found)
         else:
             for name, value in found.items():
-                print(f"tunnel_broker_{name} {value:g}")
+                show(f"tunnel_broker_{printable(name)} {value:g}")
         return OK
 
     return _run(arguments, ask)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from tunnel.command_line import CommandAdder
+import msgspec
+
+from tunnel.command_line import CommandAdder, show, show_json, tell
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.places import parse_target
 from tunnel_client.proposals import given_options
@@ -54,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = relay_settings(arguments)
     report = Report(settings.url)
 
-    def tell(finding: Finding) -> None:
-        print(render_finding(finding), end="", flush=True)
+    def show_finding(finding: Finding) -> None:
+        show(render_finding(finding), end="", flush=True)
 
     async def main() -> int:
         async with told_of_progress(report):
@@ -64,14 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.forget and settings.road_memory is not None:
         count = forget_roads(settings.road_memory)
-        tell_forgotten = f"forgot what was learned of {counted(count, 'path')} ({settings.road_memory})"
-        print(tell_forgotten, file=sys.stderr if arguments.json else sys.stdout)
+        told_forgotten = f"forgot what was learned of {counted(count, 'path')} ({settings.road_memory})"
+        (tell if arguments.json else show)(told_forgotten)
     if not arguments.json:
-        print(f"relay {settings.url} (from {settings.source})", flush=True)
-        report.told = tell
+        show(f"relay {settings.url} (from {settings.source})", flush=True)
+        report.told = show_finding
     code = one_task.run(main())
     if arguments.json:
-        sys.stdout.write(report.encode().decode() + "\n")
+        show_json(msgspec.Raw(report.encode()))
     else:
-        print(render_summary(report), end="")
+        show(render_summary(report), end="")
     return code

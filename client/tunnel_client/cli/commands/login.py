@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from tunnel.command_line import CommandAdder, allows_insecure_http
+from tunnel.command_line import CommandAdder, allows_insecure_http, tell
 from tunnel.exit_codes import OK
 from tunnel.gateway_options import add_gateway_options
 from tunnel_client.cli.attaching import add_wait_option, attached
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         one_task.run(tried())
     path = write_login(login)
     verdict = "not tried" if arguments.no_check else "which accepts the token"
-    print(f"stored in {path}: {login.relay}, {verdict}", file=sys.stderr)
+    tell(f"stored in {path}: {login.relay}, {verdict}")
     return OK
 
 

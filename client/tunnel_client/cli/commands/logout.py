@@ -1,9 +1,8 @@
 """`tunnel logout`: remove the relay and the token that `tunnel login` stored."""
 
 import argparse
-import sys
 
-from tunnel.command_line import CommandAdder
+from tunnel.command_line import CommandAdder, tell
 from tunnel.exit_codes import OK
 
 __all__ = ["add"]
@@ -20,5 +19,5 @@ def run(arguments: argparse.Namespace) -> int:
     from tunnel_client.login_file import login_path, remove_login
 
     text = "removed" if remove_login() else "nothing was stored at"
-    print(f"{text} {login_path()}", file=sys.stderr)
+    tell(f"{text} {login_path()}")
     return OK

@@ -2,10 +2,10 @@
 
 import argparse
 import os
-import sys
 
-from tunnel.command_line import CommandAdder
+from tunnel.command_line import CommandAdder, show, tell
 from tunnel.exit_codes import OK
+from tunnel.printable import printable
 from tunnel_client.errors import UsageError
 
 __all__ = ["add"]
@@ -60,9 +60,9 @@ def _list(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     for entry in entries:
         for key in entry.keys:
-            print(f"{entry.relay} {entry.peer} {key}")
+            show(printable(f"{entry.relay} {entry.peer} {key}"))
     if not entries:
-        print(f"no keys are known: {file.path} is empty", file=sys.stderr)
+        tell(f"no keys are known: {file.path} is empty")
     return OK
 
 
@@ -81,7 +81,7 @@ def _trust(arguments: argparse.Namespace) -> int:
             file.trust(relay, peer, key)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    print(f"trusted for {peer} at {relay}, in {file.path}", file=sys.stderr)
+    tell(f"trusted for {peer} at {relay}, in {file.path}")
     return OK
 
 
@@ -97,7 +97,7 @@ def _forget(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     if not all(found):
         raise UsageError(f"{peer} at {relay} does not have such a key in {file.path}: `tunnel peers list` shows them")
-    print(f"forgotten for {peer} at {relay}, in {file.path}", file=sys.stderr)
+    tell(f"forgotten for {peer} at {relay}, in {file.path}")
     return OK
 
 

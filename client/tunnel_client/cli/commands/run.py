@@ -4,7 +4,6 @@ import argparse
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -127,7 +126,7 @@ def _start(command: list[str], variables: dict[str, str]) -> subprocess.Popen[by
     try:
         return subprocess.Popen(command, env=variables)
     except OSError as error:
-        print(f"tunnel: {command[0]}: {error.strerror}: check the command", file=sys.stderr)
+        tell(f"tunnel: {command[0]}: {error.strerror}: check the command")
         return None
 
 

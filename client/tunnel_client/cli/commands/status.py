@@ -5,9 +5,7 @@ import shutil
 import sys
 import time
 
-import msgspec
-
-from tunnel.command_line import CommandAdder, may_escape
+from tunnel.command_line import CommandAdder, may_escape, show, show_json
 from tunnel.exit_codes import OK
 from tunnel_client.cli.status_table import Rates, render
 from tunnel_client.status import running_clients
@@ -32,9 +30,9 @@ def add(commands: CommandAdder) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the reports once, or on a terminal every second until interrupted."""
     if arguments.json:
-        print(msgspec.json.encode(running_clients()).decode())
+        show_json(running_clients())
     elif arguments.once or not may_escape(sys.stdout):  # a live table is redrawn with escape codes
-        print(render(running_clients(), time.time()), end="")
+        show(render(running_clients(), time.time()), end="")
     else:
         _watch()
     return OK
@@ -49,5 +47,5 @@ def _watch() -> None:
         rates.note(reports, now_s - looked_s)
         looked_s = now_s
         rows_max = max(1, shutil.get_terminal_size().lines - _LINES_AROUND)
-        print(_CLEAR + render(reports, time.time(), rates, rows_max=rows_max), end="", flush=True)
+        show(render(reports, time.time(), rates, rows_max=rows_max), end="", codes=_CLEAR, flush=True)
         time.sleep(_INTERVAL_S)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from tunnel.command_line import CommandAdder, add_events_option, shows_people, tell
+from tunnel.command_line import CommandAdder, add_events_option, show, show_json, shows_people, tell
 from tunnel.exit_codes import OK, USAGE
+from tunnel.printable import printable
 from tunnel.private_files import create_private, make_private_directory
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import add_relay_options, trace_of
@@ -73,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal stops the process, or do what one of the options asks for."""
     path = arguments.config or default_path()
     if arguments.schema:
-        print(json.dumps(json_schema(), indent=2))
+        show_json(json_schema(), is_indented=True)
     elif arguments.install_unit:
-        print(unit_text(path), end="")
+        show(unit_text(path), end="")
     elif arguments.example:
         _write_example(path)
     elif arguments.check:
@@ -96,7 +95,7 @@ def _write_example(path: Path) -> None:
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(EXAMPLE)
     option = option_of(path)
-    print(f"{path} is written: edit it, then run `tunnel up --check{option}` and `tunnel up{option}`")
+    show(f"{path} is written: edit it, then run `tunnel up --check{option}` and `tunnel up{option}`")
 
 
 def _check(path: Path, arguments: argparse.Namespace) -> int:
@@ -104,12 +103,12 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     try:
         read, settings = _loaded(path, arguments)
     except BrokenFileError as error:
-        print("\n".join(error.problems), file=sys.stderr)
+        tell("\n".join(map(printable, error.problems)))
         return USAGE
-    print(f"{path}: {len(read.entries)} {'entry' if len(read.entries) == 1 else 'entries'} for {settings.url}")
+    show(f"{path}: {len(read.entries)} {'entry' if len(read.entries) == 1 else 'entries'} for {settings.url}")
     for entry in read.entries.values():
         rate = f" at {entry.part.rate}" if entry.part.rate else ""
-        print(f"  {entry.id}: {KINDS[entry.kind].leads(entry.part)}{rate}")
+        show(printable(f"  {entry.id}: {KINDS[entry.kind].leads(entry.part)}{rate}"))
     return OK
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TextIO
 
 from tunnel.command_line import LOG_LEVELS, may_escape, shows_people
 from tunnel.logs.setup import queued
+from tunnel.printable import printable
 from tunnel_client.cli.status_table import entry_lines
 from tunnel_client.status import ClientReport
 
@@ -125,7 +126,7 @@ def _drawing(report: ClientReport, width: int) -> Any:
     from rich.text import Text
 
     state = report.trouble or (f"attached: {report.carrier}" if report.attached else "not attached")
-    lines = [f"tunnel {report.command}, for {time.time() - report.started_s:.0f} s", f"  {state}"]
+    lines = [f"tunnel {printable(report.command)}, for {time.time() - report.started_s:.0f} s", f"  {printable(state)}"]
     lines += entry_lines(report.entries, has_failures=False)
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, line in enumerate(lines):
