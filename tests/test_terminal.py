@@ -1,4 +1,4 @@
-"""What other people and machines have written cannot control the terminal of a person who reads it.
+"""Text of other people and machines does not control the terminal of the person who reads it.
 
 One test walks the syntax trees of the whole product: text leaves only through `tunnel.command_line`, and through a few
 other places, each with its reason. The others let an attacker write escape codes wherever text goes in.

@@ -101,4 +101,5 @@ def test_long_names_are_cut_and_a_missing_name_is_a_number() -> None:
 def test_roads_are_shown_with_the_reason_why_they_do_not_carry() -> None:
     roads = [RoadLine("link", "resting", 2, "HTTP 404\x1b[2J: " + "x" * 200), RoadLine("websocket", "used", 1)]
     line = render([client(roads=[*roads, RoadLine("third", "unknown")])], 1090.0).splitlines()[2]
-    assert line == (f"  roads: link resting (2 tries; HTTP 404\\x1b[2J: {'x' * 86}), websocket used (1 try), third unknown")
+    why = f"HTTP 404\\x1b[2J: {'x' * 86}"
+    assert line == f"  roads: link resting (2 tries; {why}), websocket used (1 try), third unknown"
