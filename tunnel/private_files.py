@@ -17,6 +17,7 @@ __all__ = [
     "cache_directory",
     "config_directory",
     "create_private",
+    "is_open_to_others",
     "make_private_directory",
     "read_private",
     "read_token",
@@ -122,15 +123,19 @@ def _opened_secret(path: Path, if_seen: str) -> Iterator[BinaryIO]:
         raise ValueError(f"{path} cannot be read: {error.strerror}: check the path and its permissions") from None
 
 
-def _check_secret(path: Path, found: os.stat_result, if_seen: str) -> None:
-    mode = stat.S_IMODE(found.st_mode)
+def is_open_to_others(found: os.stat_result) -> bool:
+    """Whether the mode of this file lets other users read or change it."""
     # A system's own secret may be readable for a group that the system gave to this process, as PostgreSQL allows it
     # for TLS keys: Debian's group ssl-cert, or the group of a volume with secrets.
     forbidden = 0o037 if found.st_uid == 0 and os.geteuid() != 0 else 0o077
-    if stat.S_ISREG(found.st_mode) and mode & forbidden:
-        raise ValueError(
-            f"{path} is open to other users (mode {mode:04o}): run `chmod 600 {shlex.quote(str(path))}`, and {if_seen}"
-        )
+    return stat.S_ISREG(found.st_mode) and bool(stat.S_IMODE(found.st_mode) & forbidden)
+
+
+def _check_secret(path: Path, found: os.stat_result, if_seen: str) -> None:
+    if is_open_to_others(found):
+        mode = stat.S_IMODE(found.st_mode)
+        advice = f"run `chmod 600 {shlex.quote(str(path))}`, and {if_seen}"
+        raise ValueError(f"{path} is open to other users (mode {mode:04o}): {advice}")
     if found.st_uid not in (os.geteuid(), 0):
         raise ValueError(f"{path} belongs to another user: use a file of your own")
     _check_parents(path)

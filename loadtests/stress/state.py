@@ -9,12 +9,15 @@ __all__ = ["relay_state"]
 _ANSWER_S = 5.0
 
 
-async def relay_state(port: int) -> dict[str, Any]:
-    """Return the relay's /state. Raise OSError if it does not answer, and ValueError if the answer is not JSON."""
+async def relay_state(port: int, secret: str) -> dict[str, Any]:
+    """Return the relay's /state, which it shows to the holder of the admin secret.
+
+    Raise OSError if it does not answer, and ValueError if the answer is not JSON."""
     async with asyncio.timeout(_ANSWER_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            writer.write(b"GET /state HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n")
+            head = f"GET /state HTTP/1.1\r\nHost: localhost\r\nTunnel-Admin: {secret}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode())
             _, _, body = (await reader.read()).partition(b"\r\n\r\n")
         finally:
             writer.close()

@@ -38,7 +38,7 @@ from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.stress.processinfo import look_at
 from loadtests.stress.state import relay_state
 from tunnel.command_line import configure_log
-from tunnel_servlet.access.tokens import make_token
+from tunnel_servlet.access.tokens import make_admin_secret, make_token
 from tunnel_servlet.command.files import write_users
 
 __all__ = ["COUNTED", "READY_S", "SERVERS", "World", "main"]
@@ -77,6 +77,7 @@ class World:
         self._counted: dict[str, Counted] = {}
         self._processes: dict[str, Process] = {}
         self._loss = "0"
+        self._admin_secret = make_admin_secret(SystemRandom())
         self._ports: dict[str, int] = {}
 
     async def __aenter__(self) -> "World":
@@ -112,7 +113,8 @@ class World:
     def _write_config(self) -> dict[str, str]:
         """Write the configuration of relay and exit; return the token of each user."""
         made = {user: make_token(SystemRandom()) for user in ("client", "exit")}
-        write_users(self._directory / "relay.tokens.toml", {user: (key,) for user, (_, key) in made.items()})
+        users = {user: (key,) for user, (_, key) in made.items()}
+        write_users(self._directory / "relay.tokens.toml", users, self._admin_secret)
         more = Path(self._relay_config).read_text(encoding="utf-8") if self._relay_config else ""
         text = _CONFIG.format(relay=self._ports["relay"], target=self._ports["target"], more=more)
         (self._directory / "relay.toml").write_text(text, encoding="utf-8")
@@ -198,7 +200,7 @@ class World:
             if info is not None:
                 found["processes"][name] = {**asdict(info), "pid": process.pid}
         with contextlib.suppress(OSError, ValueError):
-            found["relay"] = await relay_state(self._ports["admin"])
+            found["relay"] = await relay_state(self._ports["admin"], self._admin_secret)
             found["loss_counts"] = await ask_loss(self._ports["loss"])
         return found
 

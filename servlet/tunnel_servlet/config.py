@@ -26,9 +26,10 @@ __all__ = [
     "RelayConfig",
     "ServiceLimits",
     "TlsFiles",
+    "TokensFile",
     "parse_address",
     "parse_config",
-    "parse_users",
+    "parse_tokens",
     "render_users",
     "require_safe",
     "require_users",
@@ -42,6 +43,8 @@ _ExitChoice: TypeAlias = Literal["inline", "none"]
 _T = TypeVar("_T")
 _PORT_MAX = 65535
 _LIMIT_MAX = 1 << 40
+_SECRET = re.compile(r"[A-Za-z0-9_-]{32,256}")
+_ADMIN_SECRET = "_admin_secret"  # a key of the tokens file, between the users: no user's name begins with _
 _USERS_END = "# end"
 _USERS_HEAD = f"# Written by `tunnel-relay user`, up to the line {_USERS_END!r}."  # so that a cut-off file is noticed
 
@@ -170,6 +173,9 @@ class RelayConfig:
     exit: _ExitChoice = "inline"
     tokens: TokenTable = field(default_factory=lambda: TokenTable({}))
     tokens_file: str = "tokens.toml"
+    admin_secret: str = field(default="", repr=False)
+    """The secret of the tokens file with which the operator may drain the relay and read its state. Empty: no one may,
+    except that everybody on this machine may read the state of an open relay."""
     grants: GrantTable = field(default_factory=GrantTable)
     is_open: bool = False
     """The relay accepts requests without a token."""
@@ -302,12 +308,26 @@ def require_users(config: RelayConfig) -> None:
 # --- tokens
 
 
-def parse_users(text: str, file: str) -> dict[str, tuple[Key, ...]]:
-    """Return the users in the tokens file, with the hashes of their tokens. Raise ConfigError if it is invalid."""
+class TokensFile(msgspec.Struct, frozen=True):
+    """The content of a tokens file: the hashes of each user's tokens, and the admin secret, which may be missing."""
+
+    users: Mapping[str, tuple[Key, ...]]
+    admin_secret: str = ""
+
+
+def parse_tokens(text: str, file: str) -> TokensFile:
+    """Return the content of a tokens file. Raise ConfigError if it is invalid."""
     if text.startswith(_USERS_HEAD) and _USERS_END not in text.splitlines():
         raise ConfigError(f"{file}: the file is not whole, because its line {_USERS_END!r} is missing: copy it again")
+    tables = _load(text, file)
+    secret = tables.pop(_ADMIN_SECRET, "")
+    if secret != "" and not (isinstance(secret, str) and _SECRET.fullmatch(secret)):
+        raise ConfigError(
+            f"{file}: {_ADMIN_SECRET} is not a text of 32 to 256 letters, digits, _ and -: remove the line: the next "
+            "`tunnel-relay user add` or `rotate` writes a new one"
+        )
     users: dict[str, tuple[Key, ...]] = {}
-    for name, value in _load(text, file).items():
+    for name, value in tables.items():
         _checked(check_user_name, name, file, "")
         if not isinstance(value, dict) or set(value) - {"tokens"}:
             raise ConfigError(f"{file}: {name}: a user may have only the key `tokens`: remove the others")
@@ -315,12 +335,15 @@ def parse_users(text: str, file: str) -> dict[str, tuple[Key, ...]]:
             raise ConfigError(f"{file}: {name}: the key `tokens` is missing: if the user has none, write tokens = []")
         users[name] = tuple(_convert(value["tokens"], list[Key], file, f"{name}.tokens"))
     _checked(TokenTable, users, file, "")
-    return users
+    return TokensFile(users, secret)
 
 
-def render_users(users: Mapping[str, Iterable[Key]]) -> str:
-    """Return the text of a tokens file, which `parse_users` reads."""
+def render_users(users: Mapping[str, Iterable[Key]], admin_secret: str = "") -> str:
+    """Return the text of a tokens file, which `parse_tokens` reads."""
     lines = [f"{_USERS_HEAD} It holds no token, only the SHA-256 hash of each.\n"]
+    if admin_secret:
+        lines.append("\n# `tunnel-relay drain` and `tunnel-relay state` show it to the relay. Keep it secret.\n")
+        lines.append(f'{_ADMIN_SECRET} = "{admin_secret}"\n')
     for name, keys in users.items():
         lines.append(f'\n["{name}"]\ntokens = [\n')
         for key in keys:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tests.fuzz.checksums import repair_envelope
 from tests.fuzz.draw import Draw
-from tests.fuzz.http_world import ATTACH, TOKEN, HttpWorld
+from tests.fuzz.http_world import ADMIN_SECRET, ATTACH, TOKEN, HttpWorld
 from tests.fuzz.target import Target
 from tests.fuzz.wire_end import run_in_loop
 from tunnel.carriers.dialed_link import hello
@@ -65,6 +65,7 @@ def _admin(data: bytes) -> None:
             drains = [status for status, _, _ in answers if status == 202]
             assert len(drains) == len(world.drained)
             assert not world.drained or choice & _BIT, "a drain request from another machine"
+            assert not world.drained or ADMIN_SECRET.encode() in sent, "a drain request without the secret"
         world.check_end()
 
     run_in_loop(serve)
@@ -174,9 +175,12 @@ def _admin_seeds() -> Iterator[tuple[str, bytes]]:
     for name in ("livez", "readyz", "state", "metrics"):
         yield name, bytes([_BIT]) + _request(f"GET /{name} HTTP/1.1") * 2
     for name, query in (("drain", ""), ("drain_soon", "?timeout=5"), ("drain_odd", "?timeout=\xb2")):
-        request = _request(f"POST /drain{query} HTTP/1.1", "Tunnel-Admin: 1", "Content-Length: 0")
+        request = _request(f"POST /drain{query} HTTP/1.1", f"Tunnel-Admin: {ADMIN_SECRET}", "Content-Length: 0")
         yield name, bytes([_BIT]) + request
         yield f"{name}_elsewhere", b"\0" + request
+        yield f"{name}_of_a_page", bytes([_BIT]) + request.replace(b"\r\n", b"\r\nOrigin: http://evil.example\r\n", 1)
+        yield f"{name}_by_another_name", bytes([_BIT]) + request.replace(b"Host: localhost", b"Host: evil.example")
+        yield f"{name}_without_the_secret", bytes([_BIT]) + request.replace(ADMIN_SECRET.encode(), b"1")
 
 
 def _link_seeds() -> Iterator[tuple[str, bytes]]:

@@ -12,7 +12,7 @@ from tunnel.wire import Attach, Attached, Status, StatusCode, decode_envelope, e
 from tunnel_servlet.access.connections import Connections
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
-from tunnel_servlet.access.tokens import TokenTable, make_token
+from tunnel_servlet.access.tokens import TokenTable, make_admin_secret, make_token
 from tunnel_servlet.config import RelayConfig, ServiceLimits
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.web.admin import create_admin
@@ -21,9 +21,10 @@ from tunnel_servlet.web.handler import RelayHandler
 from tunnel_servlet.web.relay import Relay
 from tunnel_servlet.web.server import RelayRunner, admin_connections
 
-__all__ = ["ATTACH", "HELD_BYTES_MAX", "TOKEN", "HttpWorld", "answers_in"]
+__all__ = ["ADMIN_SECRET", "ATTACH", "HELD_BYTES_MAX", "TOKEN", "HttpWorld", "answers_in"]
 
 TOKEN, _KEY = make_token(Random(1))
+ADMIN_SECRET = make_admin_secret(Random(2))
 ATTACH = b"".join(encode_envelope(Attach(bytes(range(32)), 1, 0, 8192)))  # the body of a request that attaches
 BODY_BYTES_MAX = 8192
 HELD_BYTES_MAX = 1 << 20  # of all connections
@@ -37,6 +38,7 @@ def _config(*, is_open: bool) -> RelayConfig:
         tokens=TokenTable({"ann": [_KEY]}),
         grants=GrantTable({"ann": grant}),
         is_open=is_open,
+        admin_secret=ADMIN_SECRET,
         switch=SwitchConfig(body_bytes_max=BODY_BYTES_MAX),
         limits=ServiceLimits(auth_failures_per_minute=3, link_batch_bytes_max=1 << 17),
     )

@@ -14,7 +14,7 @@ from tunnel_servlet.config import (
     ServiceLimits,
     parse_address,
     parse_config,
-    parse_users,
+    parse_tokens,
     render_users,
     require_safe,
 )
@@ -311,7 +311,7 @@ def test_users_are_written_and_read() -> None:
     keys = [make_token(Random(number), "2026-01-02")[1] for number in range(3)]
     users = {"ann": (keys[0], keys[1]), "b@c": (keys[2],)}
     text = render_users(users)
-    assert parse_users(text, "t.toml") == users
+    assert parse_tokens(text, "t.toml").users == users
     assert "tnl_" not in text
 
 
@@ -329,11 +329,11 @@ def test_users_are_written_and_read() -> None:
 )
 def test_a_damaged_token_file_is_explained(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_users(text, "t.toml")
+        parse_tokens(text, "t.toml")
     assert message in str(caught.value)
 
 
 def test_two_users_with_one_key_are_refused() -> None:
     key = make_token(Random(1))[1]
     with pytest.raises(ConfigError, match="two tokens have the key id"):
-        parse_users(render_users({"ann": [key], "bob": [key]}), "t.toml")
+        parse_tokens(render_users({"ann": [key], "bob": [key]}), "t.toml")

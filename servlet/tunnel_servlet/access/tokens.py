@@ -21,6 +21,7 @@ __all__ = [
     "Key",
     "TokenTable",
     "check_user_name",
+    "make_admin_secret",
     "make_token",
     "read_bearer",
     "token_digest",
@@ -69,9 +70,17 @@ def check_user_name(name: str) -> str:
 def make_token(random: Random, created: str = "") -> tuple[str, Key]:
     """Return a new token and the record to store. `random` must be the system's: the token's security rests on it."""
     key_id = f"{random.getrandbits(32):08x}"
-    secret = base64.urlsafe_b64encode(random.getrandbits(256).to_bytes(32, "big")).decode().rstrip("=")
-    token = f"tnl_{key_id}_{secret}"
+    token = f"tnl_{key_id}_{_secret(random)}"
     return token, Key(key_id, token_digest(token), created)
+
+
+def make_admin_secret(random: Random) -> str:
+    """Return a new secret for the admin listener. `random` must be the system's."""
+    return f"adm_{_secret(random)}"
+
+
+def _secret(random: Random) -> str:
+    return base64.urlsafe_b64encode(random.getrandbits(256).to_bytes(32, "big")).decode().rstrip("=")
 
 
 def token_digest(token: str) -> str:

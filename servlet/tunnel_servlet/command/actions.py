@@ -1,4 +1,4 @@
-"""The commands `tunnel-relay serve`, `check`, `rule` and `drain`."""
+"""The commands `tunnel-relay serve`, `check`, `rule`, `drain` and `state`."""
 
 import argparse
 import asyncio
@@ -6,7 +6,9 @@ import http.client
 import shlex
 from functools import partial
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 
 from tunnel import UnreachableError
 from tunnel.command_line import show, show_json, tell
@@ -33,11 +35,13 @@ from tunnel_servlet.web.admin import ADMIN_HEADER
 from tunnel_servlet.web.running import serve
 from tunnel_servlet.web.tls import contexts
 
-__all__ = ["check", "drain", "run_relay", "try_rule"]
+__all__ = ["check", "drain", "run_relay", "state", "try_rule"]
 
 _log = structlog.get_logger("relay")
 _STOP_S = 3.0  # time for a relay to stop after it has drained
 _ANSWER_S = 5.0  # time for the admin listener to answer
+_ANSWER_BYTES_MAX = 1 << 24
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def run_relay(arguments: argparse.Namespace) -> int:
@@ -152,11 +156,23 @@ def _allowed(config: RelayConfig, user: str, target: Target) -> str:
 
 def drain(arguments: argparse.Namespace) -> int:
     """Tell a running relay to drain, and wait until it has stopped."""
-    address = _admin_address(arguments)
+    address, secret = _admin(arguments)
     timeout = arguments.timeout
-    _ask(address, "POST", f"/drain{f'?timeout={timeout}' if timeout is not None else ''}", 202)
+    _ask(address, secret, "POST", f"/drain{f'?timeout={timeout}' if timeout is not None else ''}", 202)
     tell(f"draining the relay whose admin listener is {address}")
     return asyncio.run(_until_stopped(address, timeout))
+
+
+def state(arguments: argparse.Namespace) -> int:
+    """Print the state of a running relay as JSON."""
+    address, secret = _admin(arguments)
+    body = _ask(address, secret, "GET", "/state", 200)
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        raise ConfigError(f"{address} answered something other than JSON: is this the admin listener?") from None
+    show_json(found, is_indented=True)
+    return OK
 
 
 def _read_target(text: str) -> Target:
@@ -201,35 +217,46 @@ async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
         writer.close()
 
 
-def _ask(address: ListenAddress, method: str, path: str, expected: int) -> None:
+def _ask(address: ListenAddress, secret: str, method: str, path: str, expected: int) -> bytes:
+    """Return the body of the answer. Raise an error with advice if its status is not the expected one."""
     connection = http.client.HTTPConnection(address.host, address.port, timeout=_ANSWER_S)
     try:
-        connection.request(method, path, headers={ADMIN_HEADER: "1"})
+        connection.request(method, path, headers={"Host": "localhost", ADMIN_HEADER: secret})
         answer = connection.getresponse()
-        text = answer.read(1000).decode(errors="replace").strip()
+        body = answer.read(_ANSWER_BYTES_MAX)
     except (OSError, http.client.HTTPException) as error:
         text = f"no relay answers at {address}: {error}: is it running, and is this its admin listener?"
         raise UnreachableError(text) from None
     finally:
         connection.close()
     if answer.status != expected:
-        raise ConfigError(f"{address} answered {answer.status}: {text}")
+        raise ConfigError(f"{address} answered {answer.status}: {body[:1000].decode(errors='replace').strip()}")
+    return body
 
 
-def _admin_address(arguments: argparse.Namespace) -> ListenAddress:
+def _admin(arguments: argparse.Namespace) -> tuple[ListenAddress, str]:
+    """Return the address at which this machine reaches the admin listener, and the secret to show there."""
+    file = config_file(arguments)
+    config = load_config(file)
+    address = config.admin
     if arguments.admin:
         try:
-            return parse_address(arguments.admin)
+            address = parse_address(arguments.admin)
         except ValueError as error:
             raise ConfigError(f"--admin: {error}") from None
-    file = config_file(arguments)
-    address = load_config(file).admin
     if address is None:
         raise ConfigError(
             f"{file or f'there is no {DEFAULT_FILE} here'}: no admin listener is known: "
             "set admin in the configuration, name the listener with --admin, or send SIGTERM to the relay"
         )
-    return address
+    if address.host in _ANY:
+        address = replace(address, host=_ANY[address.host])
+    if not address.is_loopback:  # the secret would cross a network unencrypted, and the relay would not accept it
+        raise ConfigError(
+            f"{address} is not an address of loopback, and the admin secret is sent nowhere else: let admin listen on "
+            "127.0.0.1 or 0.0.0.0, and run this command on the relay's machine; or send SIGTERM to the relay"
+        )
+    return address, config.admin_secret
 
 
 # --- inside

@@ -10,16 +10,17 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from tunnel.private_files import require_trusted, write_private
+from tunnel.private_files import is_open_to_others, require_trusted, write_private
 from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import Rule, parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
 from tunnel_servlet.config import (
     ConfigError,
     RelayConfig,
+    TokensFile,
     parse_address,
     parse_config,
-    parse_users,
+    parse_tokens,
     render_users,
     require_safe,
     require_users,
@@ -31,7 +32,7 @@ __all__ = [
     "config_file",
     "load_config",
     "parse_allow",
-    "read_users",
+    "read_tokens",
     "reload_config",
     "tokens_path",
     "watched_files",
@@ -112,13 +113,15 @@ def _load_file(file: str) -> RelayConfig:
     text = _read(path)
     config = parse_config(text, file)
     tokens = path.parent / config.tokens_file
+    found = read_tokens(tokens)
     tls = config.tls
     if tls is not None:
         names = {name: str(path.parent / getattr(tls, name)) for name in tls.__struct_fields__ if getattr(tls, name)}
         tls = msgspec.structs.replace(tls, **names)
     return replace(
         config,
-        tokens=TokenTable(read_users(tokens)),
+        tokens=TokenTable(found.users),
+        admin_secret=found.admin_secret,
         tokens_file=str(tokens),
         tls=tls,
         trace=str(path.parent / config.trace) if config.trace else "",
@@ -131,21 +134,30 @@ def tokens_path(file: str) -> Path:
     return path.parent / parse_config(_read(path), file).tokens_file
 
 
-def read_users(path: Path) -> dict[str, tuple[Key, ...]]:
-    """Return the users with the hashes of their tokens; none if the file does not exist."""
+def read_tokens(path: Path) -> TokensFile:
+    """Return the content of the tokens file; no users and no admin secret if the file does not exist.
+
+    Raise ConfigError if it is invalid, or if other users can read the admin secret in it. Hashes may be readable.
+    """
     with contextlib.suppress(PermissionError, NotADirectoryError):  # `_read` explains these
         if not path.exists():
-            return {}
-    return parse_users(_read(path), str(path))
+            return TokensFile({})
+    found = parse_tokens(_read(path), str(path))
+    if found.admin_secret and is_open_to_others(path.stat()):
+        raise ConfigError(
+            f"{path} holds the admin secret and is open to other users: run `chmod 600 {shlex.quote(str(path))}`; if "
+            "one may have seen the secret, remove its line: the next `tunnel-relay user add` or `rotate` writes another"
+        )
+    return found
 
 
-def write_users(path: Path, users: Mapping[str, Iterable[Key]]) -> None:
+def write_users(path: Path, users: Mapping[str, Iterable[Key]], admin_secret: str = "") -> None:
     """Replace the tokens file atomically; only its owner can read the new one.
 
     Raise ConfigError if that fails, for example because the disk is full. The old file is then unchanged.
     """
     try:
-        write_private(path, render_users(users).encode())
+        write_private(path, render_users(users, admin_secret).encode())
     except OSError as error:
         text = f"{path} cannot be written: {error.strerror}: nothing was changed; check the disk and its permissions"
         raise ConfigError(text) from None

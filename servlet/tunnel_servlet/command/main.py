@@ -49,7 +49,7 @@ def make_parser() -> CommandParser:
         "--log", choices=LOG_LEVELS, default="info", help="log events of this level and above (default: info)"
     )
     commands = CommandAdder(parser)
-    for add in (_add_init, _add_serve, _add_exit, _add_user, _add_rule, _add_check, _add_drain):
+    for add in (_add_init, _add_serve, _add_exit, _add_user, _add_rule, _add_check, _add_drain, _add_state):
         add(commands)
     return parser
 
@@ -112,7 +112,7 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         "--admin",
         default="",
         metavar="HOST:PORT",
-        help="address for health checks and `tunnel-relay drain`; never make it public",
+        help="address for health checks, `tunnel-relay drain` and `tunnel-relay state`; never make it public",
     )
     _add_trace(parser)
 
@@ -313,11 +313,35 @@ def _add_drain(commands: CommandAdder) -> None:
         help="cut the connections that are still open after S seconds (default: drain_seconds of the relay's "
         "configuration, which is 60 unless set)",
     )
-    parser.add_argument(
-        "--admin", default="", metavar="HOST:PORT", help="admin listener of the relay (default: from the configuration)"
-    )
-    _add_config(parser)
+    _add_admin(parser)
     parser.set_defaults(run=actions.drain)
+
+
+def _add_state(commands: CommandAdder) -> None:
+    parser = commands.add(
+        "state",
+        "print the state of a running relay as JSON: counters, errors of reloads, waiting times of users",
+        "tunnel-relay state -c relay.toml",
+    )
+    _add_admin(parser)
+    parser.set_defaults(run=actions.state)
+
+
+def _add_admin(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the admin listener, and the file with the secret for it."""
+    parser.add_argument(
+        "--admin",
+        default="",
+        metavar="HOST:PORT",
+        help="admin listener of the relay, on this machine (default: from the configuration)",
+    )
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="the relay's configuration file, whose tokens file holds the admin secret (default: relay.toml, if it "
+        "exists)",
+    )
 
 
 def _seconds(text: str) -> int:

@@ -14,8 +14,8 @@ from tunnel.command_line import show, show_json, tell
 from tunnel.printable import printable
 from tunnel.private_files import create_private
 from tunnel_servlet.access.grants import user_table
-from tunnel_servlet.access.tokens import KEYS_MAX, Key, check_user_name, make_token
-from tunnel_servlet.command.files import parse_allow, read_users, tokens_path, write_users
+from tunnel_servlet.access.tokens import KEYS_MAX, Key, check_user_name, make_admin_secret, make_token
+from tunnel_servlet.command.files import parse_allow, read_tokens, tokens_path, write_users
 from tunnel_servlet.config import ConfigError, parse_config
 
 __all__ = ["init", "similar_name", "user"]
@@ -34,7 +34,8 @@ listen = ["127.0.0.1:8080"]
 # A prefix for the paths of all URLs, such as "/tunnel".
 base = ""
 
-# The address that serves /livez, /readyz, /state and /metrics, and that `tunnel-relay drain` uses. Keep it private.
+# The address that serves /livez, /readyz and /metrics, and that `tunnel-relay drain` and `tunnel-relay state` use. Keep
+# it private.
 admin = "127.0.0.1:9080"
 
 # The exit, which dials targets. "inline": this process dials them, while no exit in a process of its own is attached
@@ -42,8 +43,9 @@ admin = "127.0.0.1:9080"
 # restart of the relay, and they can encrypt from end to end; streams through the inline exit do neither.
 exit = "inline"
 
-# The file with the SHA-256 hashes of the tokens. `tunnel-relay user` writes it. While a file is missing, empty or
-# broken, a running relay goes on with the tokens and rules that it has, and says so in its log and in /state.
+# The file with the SHA-256 hashes of the tokens, and with the secret that `tunnel-relay drain` and `state` show to the
+# relay. `tunnel-relay user` writes it. While a file is missing, empty or broken, a running relay goes on with the
+# tokens and rules that it has, and says so in its log and in its state.
 tokens = "{tokens}"
 
 # Private networks to which the names in the rules below may resolve. By default only public addresses are allowed.
@@ -112,7 +114,7 @@ def init(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"{existing} exists: nothing was changed; choose another name, or remove the file")
     with _token_kept(arguments.token_file, token, beside=(path, tokens)):
         try:
-            write_users(tokens, {user_name: (key,)})
+            write_users(tokens, {user_name: (key,)}, make_admin_secret(SystemRandom()))
             with open(create_private(path), "w", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
@@ -127,15 +129,17 @@ def init(arguments: argparse.Namespace) -> int:
 def user(arguments: argparse.Namespace) -> int:
     """Run `user add`, `rotate`, `revoke` or `list`."""
     path = tokens_path(arguments.config)
-    users: _Users = {name: keys for name, keys in read_users(path).items() if keys}
+    found = read_tokens(path)
+    users: _Users = {name: keys for name, keys in found.users.items() if keys}
     if arguments.action == "list":
         _list(arguments, users)
         return 0
     name = _name(arguments.name)
+    admin_secret = found.admin_secret or make_admin_secret(SystemRandom())
     if arguments.action == "revoke":
         _revoke(users, name, arguments.key, path, arguments.config)
         # A relay takes a file without any user for a damaged one, and goes on with the tokens that it has.
-        write_users(path, users or {name: ()})
+        write_users(path, users or {name: ()}, admin_secret)
         tell(f"revoked; {name} has {len(users.get(name, ()))} token(s) left; a running relay notices within 2 seconds")
         return 0
     if arguments.action == "add" and name in users:
@@ -150,7 +154,7 @@ def user(arguments: argparse.Namespace) -> int:
     keys = (*users.get(name, ()), key)
     users[name] = keys[-KEYS_MAX:]
     with _token_kept(arguments.token_file, token, beside=(Path(arguments.config), path)):
-        write_users(path, users)
+        write_users(path, users, admin_secret)
     for old in keys[:-KEYS_MAX]:
         tell(f"the token with the key id {old.id} is not valid any more: a user has at most {KEYS_MAX} tokens")
     if arguments.action == "rotate":

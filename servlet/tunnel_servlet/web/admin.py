@@ -1,8 +1,13 @@
-"""The admin listener: liveness, readiness, the relay's state, metrics, draining. It must not be public."""
+"""The admin listener: liveness, readiness, the relay's state, metrics, draining. It must not be public.
 
+Other users of this machine can connect to it, and so can web pages in their browsers. So what changes something or
+tells about users needs the admin secret, and no path answers a web page.
+"""
+
+import re
 import time
-from collections.abc import Callable
-from ipaddress import ip_address
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address, ip_address
 
 import msgspec
 from aiohttp import web
@@ -15,8 +20,11 @@ from tunnel_servlet.web.reloading import Reloads
 
 __all__ = ["ADMIN_HEADER", "RelayState", "create_admin", "state_of"]
 
-ADMIN_HEADER = "Tunnel-Admin"  # a browser sends it to another origin only after a preflight request, which fails
+ADMIN_HEADER = "Tunnel-Admin"  # its value is the admin secret
 _HEADERS = {"Cache-Control": "no-store"}
+_HOST = re.compile(r"(localhost|[0-9.]+|\[[0-9a-f:.]+\])(?::[0-9]*)?", re.IGNORECASE)
+_TERM = "send SIGTERM to the relay to drain it"
+_COMMANDS = "run `tunnel-relay drain` or `tunnel-relay state`, with -c FILE, as the user who may read the tokens file"
 
 
 class RelayState(msgspec.Struct, frozen=True):
@@ -63,7 +71,10 @@ def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.App
         text = "ready\n" if is_ready else "draining\n" if relay.is_draining else "not ready\n"
         return web.Response(status=200 if is_ready else 503, text=text, headers=_HEADERS)
 
-    async def state(_: web.Request) -> web.Response:
+    async def state(request: web.Request) -> web.Response:
+        why = _why_not_operator(relay, request, is_for_all=relay.config.is_open)
+        if why:
+            return _refused(why)
         body = msgspec.json.encode(state_of(relay, began_s))
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
@@ -73,17 +84,16 @@ def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.App
         return web.Response(body=page.encode(), headers={**_HEADERS, "Content-Type": METRICS_TYPE})
 
     async def order_drain(request: web.Request) -> web.Response:
-        if ADMIN_HEADER not in request.headers or not _is_loopback(request.remote):
-            return web.Response(
-                status=403, text=f"a drain request must come from this machine and have the header {ADMIN_HEADER}\n"
-            )
+        why = _why_not_operator(relay, request)
+        if why:
+            return _refused(why)
         seconds = request.query.get("timeout", "")
         if seconds and not (seconds.isascii() and seconds.isdigit()):
             return web.Response(status=400, text="timeout must be a whole number of seconds\n")
         drain(float(seconds) if seconds else None)
         return web.Response(status=202, text="draining\n", headers=_HEADERS)
 
-    app = web.Application()
+    app = web.Application(middlewares=[_without_pages])
     app.router.add_get("/livez", live)
     app.router.add_get("/readyz", ready)
     app.router.add_get("/state", state)
@@ -92,8 +102,56 @@ def create_admin(relay: Relay, drain: Callable[[float | None], None]) -> web.App
     return app
 
 
+@web.middleware
+async def _without_pages(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse what a browser sends for a web page: an Origin, or the name of the page's server as Host.
+
+    Such a name may lead to this machine (DNS rebinding). Requests from other machines may name any Host: probes of
+    Kubernetes name the address of the pod.
+    """
+    if "Origin" in request.headers:
+        return _refused("the admin listener does not answer web pages")
+    if _is_loopback(request.remote) and not all(map(_is_local_host, request.headers.getall("Host", []))):
+        return _refused("a request from this machine must name localhost, 127.0.0.1 or [::1] as its Host")
+    return await handler(request)
+
+
+def _why_not_operator(relay: Relay, request: web.Request, *, is_for_all: bool = False) -> str:
+    """Say why the request is refused, and what to do; return an empty text if it comes from the operator.
+
+    `is_for_all`: everybody on this machine may make it.
+    """
+    if not _is_loopback(request.remote):
+        return "a request for the state or to drain must come from this machine, by way of loopback"
+    secret = request.headers.get(ADMIN_HEADER, "")
+    if is_for_all or relay.is_operator(secret):
+        return ""
+    if relay.admin_secret:
+        return f"the header {ADMIN_HEADER} must hold the secret in the relay's tokens file: {_COMMANDS}, or {_TERM}"
+    if relay.config.is_open:
+        return f"an open relay without an admin secret in a tokens file does not drain on request: {_TERM}"
+    return (
+        "the relay's tokens file has no admin secret yet: the next `tunnel-relay user add` or `rotate` writes one; "
+        f"or {_TERM}"
+    )
+
+
+def _refused(why: str) -> web.Response:
+    return web.Response(status=403, text=f"{why}\n", headers=_HEADERS)
+
+
+def _is_local_host(host: str) -> bool:
+    found = _HOST.fullmatch(host)
+    return found is not None and (found[1].lower() == "localhost" or _is_loopback(found[1].strip("[]")))
+
+
 def _is_loopback(address: str | None) -> bool:
     try:
-        return ip_address(address or "").is_loopback
+        found = ip_address(address or "")
     except ValueError:
         return False
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped.is_loopback
+    return found.is_loopback

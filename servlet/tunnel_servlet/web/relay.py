@@ -1,5 +1,6 @@
 """The relay's central object: its switch, tokens and rules, which the HTTP handlers use."""
 
+import hmac
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -64,7 +65,7 @@ class _LoggedExits(SeparateExits):
 
 
 class Relay:
-    """One relay. `reload` replaces its tokens and rules while it runs; the other settings are fixed at creation."""
+    """One relay. `reload` replaces its tokens, rules and admin secret while it runs; all else is fixed at creation."""
 
     def __init__(
         self, config: RelayConfig, packet_filter: PacketFilter | None = None, trace: TraceSink | None = None
@@ -72,6 +73,7 @@ class Relay:
         self.config = config
         self.trace = trace
         self.tokens = config.tokens
+        self.admin_secret = config.admin_secret
         self.grants = config.grants
         self.limiter = FailureLimiter(config.limits.auth_failures_per_minute)
         self.reloads = Reloads()
@@ -117,6 +119,11 @@ class Relay:
             _log.warning("wrong_token", address=address)
         return wait_s
 
+    def is_operator(self, secret: str) -> bool:
+        """Whether this is the admin secret of the tokens file. If the file has none, no secret is right."""
+        own = self.admin_secret.encode()
+        return bool(own) and hmac.compare_digest(own, secret.encode(errors="surrogateescape"))
+
     def watch(self, watched: TokenBound) -> None:
         """From now on until `unwatch` is called, end `watched` as soon as its token is revoked."""
         self._watched[watched] = None
@@ -135,6 +142,7 @@ class Relay:
         If there is much to end, that goes on after this method has returned.
         """
         self.tokens = config.tokens
+        self.admin_secret = config.admin_secret
         self.grants = config.grants
         for watched in list(self._watched):
             if not self.is_live(watched.identity):

@@ -12,7 +12,7 @@ from tunnel_servlet.access.tokens import make_token
 from tunnel_servlet.command.files import (
     Overrides,
     load_config,
-    read_users,
+    read_tokens,
     tokens_path,
     watched_files,
     write_users,
@@ -115,9 +115,9 @@ def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path) -> None:
 
 def test_a_token_file_is_private_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
-    assert read_users(path) == {}
+    assert read_tokens(path).users == {}
     write_users(path, {"ann": [KEY]})
-    assert read_users(path) == {"ann": (KEY,)}
+    assert read_tokens(path).users == {"ann": (KEY,)}
     assert path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["tokens.toml"]
 
@@ -129,7 +129,7 @@ def test_two_users_a_prepared_temporary_file_is_not_followed(tmp_path: Path) -> 
     (tmp_path / f".tokens.toml.{os.getpid()}").symlink_to(victim)
     write_users(tmp_path / "tokens.toml", {"ann": [KEY]})
     assert victim.read_text() == "precious"
-    assert read_users(tmp_path / "tokens.toml") == {"ann": (KEY,)}
+    assert read_tokens(tmp_path / "tokens.toml").users == {"ann": (KEY,)}
 
 
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import msgspec
 
-from tests.servlet.rig import TOKENS, relay, settings, until
-from tests.servlet.web.test_running import ask
+from tests.servlet.rig import TOKENS, relay, until
+from tests.servlet.web.test_running import admin, ask
 from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
-from tunnel_servlet.config import ListenAddress
 
 KIB = 1 << 10
 ANY = Grant(connect=(parse_rule("127.0.0.0/8:*"),))
@@ -27,7 +26,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 @in_loop
 async def test_a_rate_limits_one_user_and_a_reload_changes_it_while_bytes_wait() -> None:
     slow = msgspec.structs.replace(ANY, rate=64 * KIB, rates=(("127.0.0.0/8:*", 32 * KIB),))
-    config = settings(exit="inline", grants=GrantTable({"ann": slow, "bob": ANY}), admin=ListenAddress("127.0.0.1", 0))
+    config = admin(exit="inline", grants=GrantTable({"ann": slow, "bob": ANY}))
     target = await asyncio.start_server(echo, "127.0.0.1", 0)
     port = target.sockets[0].getsockname()[1]
     async with target, relay(config) as running:

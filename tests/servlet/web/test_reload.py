@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, LOOPBACK, Client, relay, settings
-from tests.servlet.web.test_running import ask
+from tests.servlet.web.test_running import SECRET, ask
 from tests.support.loops import in_loop
 from tunnel.wire import Attached
 from tunnel_servlet.command.files import Overrides, load_config, reload_config, write_users
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
     """Write the configuration of a relay, and its tokens into a file beside it."""
     path = tmp_path / "relay.toml"
     path.write_text(RULES)
-    write_users(tmp_path / "keys.toml", {user: KEYS[user] for user in ("ann", "bob")})
+    write_users(tmp_path / "keys.toml", {user: KEYS[user] for user in ("ann", "bob")}, SECRET)
     return path
 
 
@@ -109,7 +109,7 @@ async def test_a_file_that_was_mended_is_applied_and_its_error_forgotten(file: P
         tokens = file.with_name("keys.toml")
         tokens.write_text("")
         assert not running.reload()
-        write_users(tokens, {"ann": KEYS["ann"]})
+        write_users(tokens, {"ann": KEYS["ann"]}, SECRET)
         assert running.reload()
         assert (await bob.attach()).code == 6  # not authorised: this revocation was meant
         state = msgspec.json.decode((await ask(running, "/state"))[1])
