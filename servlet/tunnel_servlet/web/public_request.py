@@ -13,8 +13,18 @@ _HEAD_BYTES_MAX = 16 * 1024  # nginx has 8 KiB for each line and 32 KiB for all
 _TEXT_LETTERS_MAX = 200
 _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"})
-_TRUSTED = frozenset({b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"})
-_FORWARDED = b"x-forwarded-"
+# Claims about the client that services believe because only a proxy makes them (PROTOCOL 2.11): any name with one of
+# these words, and the names that have none of them.
+_CLAIM_WORDS = frozenset(
+    b"forwarded forward forwarder ip ips ipv4 ipv6 clientip realip remoteip socketip userip addr ipaddress".split()
+)
+_CLAIMS = frozenset(
+    b"x-envoy-external-address cloudfront-viewer-address x-coming-from x-host x-original-host x-http-host-override "
+    b"x-scheme x-url-scheme front-end-https x-arr-ssl x-original-url x-rewrite-url remote-user x-remote-user "
+    b"x-auth-request-user x-authenticated-user x-webauth-user client-cert x-client-cert x-arr-clientcert proxy".split()
+)
+_TLS_CLAIMS = (b"ssl-client-", b"x-ssl-client-", b"x-amzn-mtls-")  # of a certificate that a proxy has checked
+_FOLD = bytes(byte if bytes([byte]).isalnum() else ord("-") for byte in range(256))
 _CONNECT = b"CONNECT"
 _WEBSOCKET = b"websocket"  # other protocols, such as h2c, would let the client send requests that are not parsed here
 
@@ -85,7 +95,7 @@ class PublicRequest:
         self.host = _name(host)
         self.is_chunked = b"transfer-encoding" in headers
         named = {
-            word.strip().lower()
+            _folded(word.strip())
             for name, value in request.headers
             if name == b"connection"
             for word in value.split(b",")
@@ -118,9 +128,20 @@ def _name(host: bytes) -> str:
 
 
 def _is_dropped(name: bytes, hop_by_hop: frozenset[bytes]) -> bool:
-    """Return whether the service must not get this header, which concerns one hop or could be forged.
+    """Return whether the service must not get this header, which concerns one hop or could be forged."""
+    plain = _folded(name)
+    return (
+        plain in hop_by_hop
+        or plain in _CLAIMS
+        or not _CLAIM_WORDS.isdisjoint(plain.split(b"-"))
+        or plain.startswith(_TLS_CLAIMS)
+        or (plain.rstrip(b"-") in _FRAMING and plain != name.lower())  # of the request that the service would see
+    )
 
-    An application that runs under CGI or WSGI cannot tell an underscore from a hyphen.
+
+def _folded(name: bytes) -> bytes:
+    """Return a header's name as an application sees it that runs under CGI, WSGI or the like.
+
+    Such an application cannot tell capital letters from small ones, nor an underscore, a dot or the like from a hyphen.
     """
-    plain = name.lower().replace(b"_", b"-")
-    return plain in hop_by_hop or plain in _TRUSTED or plain.startswith(_FORWARDED)
+    return name.lower().translate(_FOLD)

@@ -15,6 +15,8 @@ WORDS = (
     *(b"Host: a.example\r\n", b"host:b.example:80\r\n", b"Host : x\r\n", b"X-Forwarded-For: 6.6.6.6\r\n"),
     *(
         b"X_Forwarded_For: 6.6.6.6\r\n",
+        b"X.Forwarded.For: 6.6.6.6\r\n",
+        b"CF-Connecting-IP: 6.6.6.6\r\n",
         b"Forwarded: for=6.6.6.6\r\n",
         b"Content-Length: 3\r\n",
         b"Content-Length: 0\r\n",
@@ -90,6 +92,64 @@ def test_any_bytes_are_one_request_or_none(words: list[bytes], parts: list[int])
     assert names.count(b"x-forwarded-for") == names.count(b"connection") == names.count(b"host") == 1
     assert names.count(b"content-length") + names.count(b"transfer-encoding") <= 1
     assert b"HTTP/1.1" not in body
+
+
+# Headers that servers, frameworks and delivery networks read as the client's address, host, scheme, user or key.
+CLAIMS = (
+    "Forwarded, X-Forwarded, Forwarded-For, X-Forwarded-For, X-Forwarded-For-Original, X-Original-Forwarded-For, "
+    "X-Vercel-Forwarded-For, X-Forward-For, X-Forwarder-For, Forwarded-For-IP, HTTP-X-Forwarded-For, X-Real-IP, "
+    "Real-IP, X-Client-IP, Client-IP, X-Cluster-Client-IP, Cluster-Client-IP, True-Client-IP, X-True-Client-IP, "
+    "CF-Connecting-IP, CF-Connecting-IPv6, CF-Pseudo-IPv4, Fastly-Client-IP, Fly-Client-IP, DO-Connecting-IP, "
+    "X-Remote-IP, X-Remote-Addr, Remote-Addr, X-Originating-IP, Proxy-Client-IP, WL-Proxy-Client-IP, "
+    "X-Azure-ClientIP, X-Azure-SocketIP, X-AppEngine-User-IP, X-NF-Client-Connection-IP, X-Sucuri-ClientIP, "
+    "Incap-Client-IP, Ali-CDN-Real-IP, CDN-Src-IP, X-ProxyUser-Ip, X-Envoy-External-Address, "
+    "CloudFront-Viewer-Address, X-Original-Remote-Addr, X-Custom-IP-Authorization, X-Coming-From, X-Host, "
+    "X-Original-Host, X-HTTP-Host-Override, X-Scheme, X-URL-Scheme, Front-End-Https, X-ARR-SSL, X-Original-URL, "
+    "X-Rewrite-URL, Remote-User, X-Remote-User, X-Auth-Request-User, X-WebAuth-User, X-Client-Cert, X-ARR-ClientCert, "
+    "SSL-Client-Verify, X-SSL-Client-S-DN, Client-Cert, Proxy"
+).split(", ")
+SPELLINGS = {
+    "as it is": lambda name: name,
+    "in lower case with underscores": lambda name: name.lower().replace("-", "_"),
+    "with dots": lambda name: name.replace("-", "."),
+    "with several other letters": lambda name: name.replace("-", "!", 1).replace("-", "~").upper(),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_two_users_no_spelling_of_a_client_s_claim_reaches_a_service(claim: str, spelling: str) -> None:
+    name = SPELLINGS[spelling](claim)
+    _, out = written(f"GET / HTTP/1.1\r\nHost: a.example\r\n{name}: 6.6.6.6\r\nX-Kept: yes\r\n\r\n".encode(), [])
+    assert b"6.6.6.6" not in out
+    assert b"X-Kept: yes\r\n" in out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Transfer_Encoding: 6.6.6.6",  # it frames the request for a service that takes it for Transfer-Encoding
+        "Content.Length: 6.6.6.6",
+        "Host_: 6.6.6.6",
+        "Proxy_Connection: 6.6.6.6",
+        "Connection: x_named\r\nX-Named: 6.6.6.6",
+        "Connection: X-Named\r\nx.named: 6.6.6.6",
+    ],
+)
+def test_two_users_no_other_spelling_of_a_header_for_one_hop_reaches_a_service(line: str) -> None:
+    _, out = written(f"GET / HTTP/1.1\r\nHost: a.example\r\n{line}\r\n\r\n".encode(), [])
+    assert b"6.6.6.6" not in out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Accept", "Cookie", "User-Agent", "Authorization", "Origin", "Referer", "X-Requested-With", "X-CSRF-Token",
+     "X-HTTP-Method-Override", "Idempotency-Key", "X-Api-Key", "Sec-WebSocket-Key", "Sec-Fetch-Site", "Max-Forwards",
+     "X-Shipping-Zip", "Tip", "Stripe-Signature", "X-Hub-Signature-256", "traceparent", "From", "Content_Type"],
+)  # fmt: skip
+def test_the_headers_of_honest_clients_reach_the_service(name: str) -> None:
+    _, out = written(f"GET / HTTP/1.1\r\nHost: a.example\r\n{name}: a value\r\n\r\n".encode(), [])
+    assert f"\r\n{name}: a value\r\n".encode() in out
 
 
 @given(st.binary(max_size=300))
