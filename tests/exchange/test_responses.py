@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunnel.exchange.responses import Verdict, judge
+from tunnel.exchange.responses import Verdict, judge, title_of
 from tunnel.wire import HTTP_STATUS, Answer, Attach, Attached, Message, Status, StatusCode, checksum, encode_envelope
 
 
@@ -186,3 +186,21 @@ def test_the_title_of_a_page_is_quoted() -> None:
     text = judge(200, b"<html><head>" + bytes(200) + b"<TITLE class=x>\n Sign\x1b in </title>", 0).text
     assert text.endswith(": the page 'Sign\\x1b in'")
     assert judge(200, b"<html><title> </title>", 0).text.endswith(": an empty body") is False
+
+
+@pytest.mark.parametrize("unit", [b"<title", b"<title a", b"<title>", b"<title>" + b"a" * 201, b"<", b" "])
+def test_two_users_a_page_without_a_title_costs_no_more_than_its_size(unit: bytes) -> None:
+    """A search that began again at each `<title`, and read on to the end, would take minutes on these 2 MiB."""
+    page = (unit * (1 << 21))[: 1 << 21]
+    assert title_of(page) == b""
+    assert "page" not in judge(502, page, 0).text
+
+
+def test_a_title_s_tag_ends_where_the_next_tag_begins() -> None:
+    assert title_of(b"<title a<b c>d<") == b""
+    assert title_of(b"<title a<title c>d<") == b"d"
+
+
+def test_a_title_is_searched_only_near_the_beginning_of_a_page() -> None:
+    assert title_of(b" " * 60_000 + b"<title>near</title>") == b"near"
+    assert title_of(b" " * 70_000 + b"<title>far</title>") == b""

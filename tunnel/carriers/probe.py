@@ -6,7 +6,6 @@ answers without effect.
 
 import asyncio
 import os
-import re
 import secrets
 import time
 import zlib
@@ -19,6 +18,7 @@ import msgspec
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.failures import Failure, explain
 from tunnel.carriers.probe_link import ask_link
+from tunnel.exchange import title_of
 from tunnel.printable import printable
 from tunnel.wire import (
     ENVELOPE_BYTES,
@@ -54,7 +54,6 @@ _READ_BYTES_MAX = 2 << 20
 _QUOTE_LETTERS = 100
 _PAGE_BYTES = 4096  # bytes kept of a foreign answer: enough of every error page that identifies a product
 _ANY_HEADER = 47  # tells zlib to accept what gzip and deflate send
-_TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
 _ONE_ANSWER_BYTES = 512  # room for the answer to one question in one piece: pieces would need further requests
 _NAME_BYTES = 200  # length of the service names in questions
 _QUESTION_BYTES = HEADER_SIZE + 8 + _NAME_BYTES  # type, version, state and backlog of LISTEN_STATE, and the name
@@ -434,7 +433,6 @@ def _is_whole(data: bytes) -> bool:
 
 def _quote(data: bytes) -> str:
     """Return the title of a page, else its beginning."""
-    title = _TITLE.search(data)
-    text = (title[1] if title else data[: 4 * _QUOTE_LETTERS]).decode("utf-8", "replace")
-    text = " ".join(text.split())
+    title = title_of(data)
+    text = " ".join((title or data[: 4 * _QUOTE_LETTERS]).decode("utf-8", "replace").split())
     return f"a page titled {text!r}" if title else printable(text[:_QUOTE_LETTERS])

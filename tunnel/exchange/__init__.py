@@ -23,6 +23,7 @@ from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.link_state import LinkInput, LinkState
 from tunnel.exchange.outbox import Outbox
+from tunnel.exchange.responses import title_of
 from tunnel.exchange.roads import Road, RoadReport
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits, ServedRequest
 from tunnel.exchange.spare_times import SpareTimes
@@ -61,4 +62,5 @@ __all__ = [
     "Step",
     "StreamingLanes",
     "Troubled",
+    "title_of",
 ]

@@ -10,7 +10,7 @@ from tunnel.exchange.events import AttachRefused
 from tunnel.printable import printable
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
-__all__ = ["Outcome", "Verdict", "judge"]
+__all__ = ["Outcome", "Verdict", "judge", "title_of"]
 
 _TOO_MANY_REQUESTS = 429
 _UNAVAILABLE = 503  # nginx also answers this, by default, to too many requests
@@ -67,9 +67,10 @@ _PASSING = frozenset({407, 408, 413, 425, 429})
 _DEFINITE_FAILURES = frozenset({501, 505, 511})  # of the 5xx
 _NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these say nothing about the format of the body (7.19)
 _REDIRECTS = (301, 302, 303, 307, 308)
-_TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})<", re.IGNORECASE)
+# No part of it takes a "<", so a search takes linear time on any page: it reads no byte twice from different starts.
+_TITLE = re.compile(rb"<title[^<>]*>([^<]{1,200})<", re.IGNORECASE)
 _HTML = re.compile(rb"\s*(?:<!doctype html|<html|<head|<body)", re.IGNORECASE)
-_HEAD_BYTES = 4096  # bytes of a page that are searched for its title, which is near its beginning
+_HEAD_BYTES = 64 * 1024  # bytes of a page that are searched for its title, which is near its beginning
 _LOGIN = "it may be a login or block page: open the relay's URL in a browser"
 _BEHIND = "a proxy cannot reach the relay"
 _REASONS = {
@@ -159,6 +160,12 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
     )
 
 
+def title_of(page: Buffer) -> bytes:
+    """Return the title of a page of HTML, as it stands there; empty if there is none near its beginning."""
+    title = _TITLE.search(bytes(page[:_HEAD_BYTES]))
+    return title[1] if title else b""
+
+
 def _is_definite(status: int) -> bool:
     return status in _DEFINITE_FAILURES if status >= 500 else status not in _PASSING
 
@@ -173,8 +180,7 @@ def _explained(status: int, quoted: str) -> str:
 def _quote(body: Buffer, size: int) -> str:
     """Return the title of a foreign page, or the start of a foreign body, on one line and printable: errors quote it,
     and programs print errors."""
-    title = _TITLE.search(bytes(body[:_HEAD_BYTES]))
-    named = _on_one_line(title[1]) if title else ""
+    named = _on_one_line(title_of(body))
     return f"the page {named!r}" if named else printable(_on_one_line(bytes(body[:size]))) or "an empty body"
 
 
