@@ -10,6 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunnel.traces import salvage
 from tunnel.traces.salvage import PLAIN_SUFFIX, SUFFIX, Findings, examine, frames_of, salvage_directory
 
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -276,3 +277,50 @@ def test_a_salvaged_copy_is_on_disk_before_its_original_is_removed(
         ("unlink", str(cut)),
     ]
     assert [step[2] for step in steps[:2]] == [size, size]  # the whole copy had been written
+
+
+def rle_frame(blocks: int, *, is_ended: bool = True) -> bytes:
+    """Return a frame of blocks that repeat one byte: 4 bytes for each 128 KiB of content, which is only newlines."""
+    size = 128 * 1024
+    block = (size << 3 | 1 << 1).to_bytes(3, "little") + b"\n"
+    last = (size << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"\n"
+    return MAGIC + bytes((0, 0x58)) + block * (blocks - 1) + (last if is_ended else block)  # a window of 2 MiB
+
+
+def unpacked_bytes(data: bytes, monkeypatch: pytest.MonkeyPatch, least: int = 1 << 20) -> tuple[Findings, int]:
+    """Return the findings in a file, and the number of bytes that are unpacked when the least limit is this one."""
+    monkeypatch.setattr(salvage, "_UNPACKED_BYTES_LEAST", least)
+    findings = Findings(len(data))
+    return findings, sum(map(len, frames_of(data, findings)))
+
+
+def test_two_users_a_frame_that_repeats_one_byte_is_not_unpacked_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """65 KB would be 2 GiB here; in the form that zstd makes of 16 GiB they would be that."""
+    bomb = rle_frame(16_000)
+    findings, unpacked = unpacked_bytes(FRAMES[0] + bomb + FRAMES[1], monkeypatch)
+    assert unpacked == len(CONTENTS[0])
+    assert (findings.frames, findings.corrupt_frames) == (1, 1)
+
+
+def test_two_users_many_small_frames_have_the_limit_of_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = [rle_frame(4) for _ in range(1000)]
+    findings, unpacked = unpacked_bytes(b"".join(frames), monkeypatch)
+    assert unpacked == findings.frames * 512 * 1024
+    assert findings.frames == sum(map(len, frames)) * 100 // (512 * 1024 + 4 * 64) == 4
+    assert findings.corrupt_frames == 1
+
+
+def test_two_users_the_search_after_damage_has_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these beginnings of a frame leads to all blocks that follow, and to damage at the end."""
+    begin = MAGIC + bytes((0, 0x58))
+    nested = begin + (len(begin) << 3).to_bytes(3, "little")  # a raw block, which holds the next beginning
+    data = nested * 2000 + rle_frame(2, is_ended=False)
+    findings, unpacked = unpacked_bytes(data, monkeypatch)
+    assert (unpacked, findings.corrupt_frames, findings.is_truncated) == (0, 1, False)
+
+
+def test_lines_that_pack_well_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b'{"version":1,"event":"packet_sent","node":"client"}\n' * 40_000
+    packed = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(content)
+    monkeypatch.setattr(salvage, "_UNPACKED_BYTES_LEAST", 4 << 20)
+    assert read(packed)[1] == [content]

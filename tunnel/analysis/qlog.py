@@ -4,6 +4,9 @@ Events and fields have qlog's names where qlog has them. Our own events keep the
 as the draft requires.
 """
 
+import hashlib
+import io
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +33,10 @@ _METRICS = {
     "backoff": "pto_count",
 }  # fmt: skip
 _SKIPPED = frozenset({"time_us", "node", "event", "writer", "number", "connection"})
+_OPEN_MAX = 64  # files that are open at a time
+_NODES_MAX = 1000  # with files of their own; a trace of another machine may name millions
+_OTHERS = "other nodes"
+_NAME_BYTES_MAX = 200  # file systems take 255
 
 
 def export(directory: Path, output: Path) -> list[Path]:
@@ -37,22 +44,21 @@ def export(directory: Path, output: Path) -> list[Path]:
 
     A file that is still being written, or that a process left behind when it died, is read up to its last whole frame.
     """
-    files: dict[str, BinaryIO] = {}
     decoder = msgspec.json.Decoder(TraceRecord)
+    nodes = _NodeFiles(output)
     try:
         folder = LocalFolder(directory)
         for file in trace_files(folder) + unfinished_files(folder):
             for part in examine(directory / file.name)[1]:
-                for line in part.splitlines():
+                for line in io.BytesIO(part):  # one at a time: a file of another machine may be nothing but newlines
                     try:
                         record = decoder.decode(line)
                     except ValueError:
                         continue  # a record of another version, or a damaged line; the report names them
-                    _write(_file(files, record.node, output), qlog_event(record))
+                    nodes.write(record.node, qlog_event(record))
     finally:
-        for opened in files.values():
-            opened.close()
-    return [Path(opened.name) for opened in files.values()]
+        nodes.close()
+    return nodes.paths
 
 
 def qlog_event(record: TraceRecord) -> dict[str, Any]:
@@ -83,27 +89,69 @@ def qlog_event(record: TraceRecord) -> dict[str, Any]:
     return event
 
 
-def _file(files: dict[str, BinaryIO], node: str, output: Path) -> BinaryIO:
-    if node not in files:
-        output.mkdir(parents=True, exist_ok=True)
-        safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in node) or "unnamed"
-        files[node] = (output / f"{safe}.sqlog").open("wb")  # the caller closes it
-        _write(
-            files[node],
-            {
-                "file_schema": "urn:ietf:params:qlog:file:sequential",
-                "serialization_format": "application/qlog+json-seq",
-                "title": f"tunnel: {node}",
-                "trace": {
-                    "common_fields": {
-                        "time_format": "relative_to_epoch",
-                        "reference_time": {"clock_type": "monotonic"},
-                    },
-                    "vantage_point": {"name": node, "type": "network" if node.startswith("relay") else "client"},
+class _NodeFiles:
+    """The files of the nodes. Nodes beyond the limit share one. Only a few files are open at a time."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._paths: dict[str, Path] = {}
+        self._taken: set[str] = set()  # names of files, in small letters: some file systems know no others
+        self._open: OrderedDict[str, BinaryIO] = OrderedDict()  # by node; the one that was used last is the last
+
+    @property
+    def paths(self) -> list[Path]:
+        return list(self._paths.values())
+
+    def write(self, node: str, event: dict[str, Any]) -> None:
+        """Add an event to the file of a node."""
+        if node not in self._paths and len(self._paths) >= _NODES_MAX:
+            node = _OTHERS
+        if node not in self._paths:
+            self._begin(node)
+        _write(self._file(node, "ab"), event)
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _begin(self, node: str) -> None:
+        self._output.mkdir(parents=True, exist_ok=True)
+        self._paths[node] = self._output / f"{self._name(node)}.sqlog"
+        header = {
+            "file_schema": "urn:ietf:params:qlog:file:sequential",
+            "serialization_format": "application/qlog+json-seq",
+            "title": f"tunnel: {node}",
+            "trace": {
+                "common_fields": {
+                    "time_format": "relative_to_epoch",
+                    "reference_time": {"clock_type": "monotonic"},
                 },
+                "vantage_point": {"name": node, "type": "network" if node.startswith("relay") else "client"},
             },
-        )
-    return files[node]
+        }
+        _write(self._file(node, "wb"), header)
+
+    def _name(self, node: str) -> str:
+        """Return a name for a file that no other node has."""
+        safe = "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in node) or "unnamed"
+        if len(safe.encode()) > _NAME_BYTES_MAX or safe.lower() in self._taken:
+            short = safe.encode()[:_NAME_BYTES_MAX].decode(errors="ignore")
+            safe = f"{short}-{hashlib.sha256(node.encode()).hexdigest()[:16]}"
+        self._taken.add(safe.lower())
+        return safe
+
+    def _file(self, node: str, mode: str) -> BinaryIO:
+        if node not in self._open:
+            if len(self._open) >= _OPEN_MAX:
+                self._open.popitem(last=False)[1].close()
+            self._open[node] = _open(self._paths[node], mode)
+        self._open.move_to_end(node)
+        return self._open[node]
+
+
+def _open(path: Path, mode: str) -> BinaryIO:
+    return open(path, mode)  # type: ignore[return-value]
 
 
 def _write(file: BinaryIO, value: dict[str, Any]) -> None:

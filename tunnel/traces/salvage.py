@@ -16,6 +16,11 @@ SUFFIX = ".jsonl.zst"
 PLAIN_SUFFIX = ".jsonl"
 _MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878 3.1.1
 WINDOW_BYTES_MAX = 8 * 1024 * 1024  # RFC 8878 3.1.1.1.2: the size that every reader should support
+# A file of another machine may be made to become very large. A writer packs a trace to about a tenth.
+_UNPACKED_BYTES_LEAST = 128 << 20  # twice what a file of this program's own holds
+_UNPACKED_RATIO_MAX = 100
+_BLOCK_COST_BYTES = 64  # of the limit, for a block's header: the search after damage can look at each many times
+_READ_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -33,21 +38,41 @@ class Findings:
         return not self.corrupt_frames and not self.is_truncated
 
 
+class _Budget:
+    """The number of bytes that may still be unpacked of a file."""
+
+    def __init__(self, packed_bytes: int) -> None:
+        self._left = max(_UNPACKED_BYTES_LEAST, packed_bytes * _UNPACKED_RATIO_MAX)
+
+    @property
+    def is_used_up(self) -> bool:
+        return self._left < 0
+
+    def take(self, count: int) -> bool:
+        """Take bytes; return whether the limit allows them. Nothing is allowed after a refusal."""
+        self._left = self._left - count if count <= self._left else -1
+        return self._left >= 0
+
+
 def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
-    """Yield the contents of the intact frames in order, skip damaged data, and count both in `findings`."""
+    """Yield the contents of the intact frames in order, skip damaged data, and count both in `findings`.
+
+    Whatever is beyond the limit of unpacked bytes counts as one damaged frame.
+    """
+    budget = _Budget(len(data))
     position = 0
     while position < len(data):
-        content, size = _frame(data, position)
+        content, size = _frame(data, position, budget)
         if content is not None:
             findings.frames += 1
             position += size
             yield content
             continue
-        following = _next_frame(data, position + 1)
+        following = _next_frame(data, position + 1, budget)
         if following < 0:
             # no intact frame follows: if the data ends within the frame at `position`, the file is truncated;
             # otherwise everything from there on counts as one corrupt frame
-            if size:
+            if size or budget.is_used_up:
                 findings.corrupt_frames += 1
             else:
                 findings.is_truncated = True
@@ -56,25 +81,30 @@ def frames_of(data: bytes, findings: Findings) -> Iterator[bytes]:
         position = following
 
 
-def _frame(data: bytes, position: int) -> tuple[bytes | None, int]:
+def _frame(data: bytes, position: int, budget: _Budget) -> tuple[bytes | None, int]:
     """Return content and size of the frame that begins there.
 
-    The content is None if no intact frame begins there. The size is then 0 if the data ends within a frame, and above 0
-    if not.
+    The content is None if no intact frame begins there, or if the budget does not allow it. The size is then 0 if the
+    data ends within a frame, and above 0 if not.
     """
-    size = _frame_size(data, position)
+    size = _frame_size(data, position, budget)
     if size <= 0:
         return None, 1 if size < 0 else 0
+    chunks = []
+    decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
     try:
-        # A decompression object does not trust the content size in the header.
-        decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
-        content = decompressor.decompress(memoryview(data)[position : position + size])
-        return (content if decompressor.eof else None), size
+        # A reader does not trust the content size in the header.
+        with decompressor.stream_reader(memoryview(data)[position : position + size]) as reader:
+            while chunk := reader.read(_READ_BYTES):
+                if not budget.take(len(chunk)):
+                    return None, size
+                chunks.append(chunk)
     except zstandard.ZstdError:
         return None, size
+    return b"".join(chunks), size
 
 
-def _frame_size(data: bytes, position: int) -> int:
+def _frame_size(data: bytes, position: int, budget: _Budget) -> int:
     """Return the size of the frame that begins there, by its headers (RFC 8878 3.1.1).
 
     Return 0 when the data ends within the frame, and -1 when no frame begins there.
@@ -87,7 +117,7 @@ def _frame_size(data: bytes, position: int) -> int:
     is_single = descriptor >> 5 & 1
     content_size_bytes = (is_single, 2, 4, 8)[descriptor >> 6]
     at = position + 5 + (1 - is_single) + (0, 1, 2, 4)[descriptor & 3] + content_size_bytes
-    while at + 3 <= len(data):
+    while at + 3 <= len(data) and budget.take(_BLOCK_COST_BYTES):
         block = int.from_bytes(data[at : at + 3], "little")
         kind = block >> 1 & 3
         if kind == 3:
@@ -99,10 +129,10 @@ def _frame_size(data: bytes, position: int) -> int:
     return 0
 
 
-def _next_frame(data: bytes, start: int) -> int:
+def _next_frame(data: bytes, start: int, budget: _Budget) -> int:
     """Return the position of the next intact frame, or -1. The magic alone may be a coincidence."""
-    while (start := data.find(_MAGIC, start)) >= 0:
-        if _frame(data, start)[0] is not None:
+    while not budget.is_used_up and (start := data.find(_MAGIC, start)) >= 0:
+        if _frame(data, start, budget)[0] is not None:
             return start
         start += 1
     return -1
