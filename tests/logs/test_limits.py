@@ -2,7 +2,15 @@
 
 import pytest
 
-from tunnel.logs.limits import LINES_PER_SECOND, LineLimits, Source, SourceKind, Suppressed
+from tunnel.logs.limits import (
+    BYTES_AT_ONCE,
+    BYTES_PER_SECOND,
+    LINES_PER_SECOND,
+    LineLimits,
+    Source,
+    SourceKind,
+    Suppressed,
+)
 
 SECOND = 1_000_000
 EVE, ANN = (Source(SourceKind.USER, name) for name in ("eve", "ann"))
@@ -91,3 +99,72 @@ def test_the_memory_for_sources_is_bounded() -> None:
     assert said(limits, SECOND) == []
     assert limits.passes("connect", users[-1], "info", SECOND)
     assert len(limits) == 1
+
+
+def written_bytes(limits: LineLimits, source: Source, size: int, seconds: int, *, kinds: int = 20) -> int:
+    """Let a source cause as many lines of this size as pass in this time, in 20 kinds; return their bytes."""
+    total = 0
+    for now in range(0, seconds * SECOND, SECOND // 10):
+        said(limits, now)
+        for kind in range(kinds):
+            for _ in range(12):
+                if limits.passes(f"kind{kind}", source, "info", now):
+                    limits.wrote(source, size, now)
+                    total += size
+    return total
+
+
+@pytest.mark.parametrize("kind", BYTES_PER_SECOND)
+@pytest.mark.parametrize("size", [200, 12_000])
+def test_two_users_the_bytes_about_one_source_are_limited_in_the_long_run(kind: SourceKind, size: int) -> None:
+    limits = LineLimits()
+    seconds = 4 * BYTES_AT_ONCE
+    total = written_bytes(limits, Source(kind, "x"), size, seconds)
+    assert total <= BYTES_PER_SECOND[kind] * (seconds + BYTES_AT_ONCE) + size
+    assert limits.passes("connect", ANN, "info", seconds * SECOND)
+    assert limits.suppressed
+
+
+def test_two_users_unauthenticated_clients_together_have_a_limit_of_bytes() -> None:
+    limits = LineLimits()
+    total = 0
+    for second in range(300):
+        said(limits, second * SECOND)
+        for number in range(30):
+            source = Source(SourceKind.ADDRESS, f"{second}.{number}")
+            if limits.passes("bad_request", source, "info", second * SECOND):
+                limits.wrote(source, 4000, second * SECOND)
+                total += 4000
+    assert total <= BYTES_PER_SECOND[SourceKind.UNAUTHENTICATED] * (300 + BYTES_AT_ONCE) + 4000
+    assert limits.passes("connect", EVE, "info", 300 * SECOND)
+
+
+def test_two_users_an_address_whose_bytes_are_used_up_leaves_those_of_others() -> None:
+    limits = LineLimits()
+    for number in range(40):
+        if limits.passes(f"kind{number}", X, "info", 0):
+            limits.wrote(X, 4000, 0)
+    assert not limits.passes("another", X, "info", 0)
+    assert limits.passes("another", Y, "info", 0)
+    assert Suppressed("another", X, "info", 1) in said(limits, SECOND)
+
+
+def test_a_source_may_speak_again_when_its_rate_has_made_up_for_its_bytes() -> None:
+    limits = LineLimits()
+    rate = BYTES_PER_SECOND[SourceKind.USER]
+    limits.wrote(EVE, rate * (BYTES_AT_ONCE + 5), 0)
+    assert not limits.passes("connect", EVE, "info", 5 * SECOND)
+    assert limits.passes("listen", EVE, "info", 5 * SECOND + 1)
+
+
+def test_the_process_itself_has_no_limit_of_bytes() -> None:
+    limits = LineLimits()
+    limits.wrote(Source(SourceKind.PROCESS), 10**12, 0)
+    assert limits.passes("started", Source(SourceKind.PROCESS), "info", 0)
+
+
+def test_the_memory_for_the_bytes_of_sources_is_bounded() -> None:
+    limits = LineLimits()
+    for number in range(50_000):
+        limits.wrote(Source(SourceKind.USER, str(number)), 1, number * SECOND)
+    assert len(limits._volume) <= 10_000

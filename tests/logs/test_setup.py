@@ -113,6 +113,19 @@ def test_long_fields_are_cut(time: Clock) -> None:
     assert line["text"] == "x" * 4000 + "... (1000 more letters)"
 
 
+def test_two_users_the_log_of_a_day_of_one_is_bounded_and_has_the_lines_of_the_other(time: Clock) -> None:
+    stream = io.StringIO()
+    configure_log("info", stream)
+    for second in range(200):
+        time.now = second * SECOND
+        for _ in range(4):
+            for event in ("connect", "listen", "refused"):
+                log.info(event, user="eve", target="\N{SNOWMAN}" * 4000)
+        log.info("connect", user="ann", target="db:1")
+    assert sum(line.get("user") == "ann" for line in lines_of(stream)) == 200
+    assert len(stream.getvalue()) < 260 * 10 * 1024 + 200 * 4 * 300 + 30_000
+
+
 class Terminal(io.StringIO):
     """A stream whose writes wait while `may_go_on` is clear."""
 

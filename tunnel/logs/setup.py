@@ -65,7 +65,7 @@ class Limiting:
     def __call__(self, logger: Any, method: str, fields: EventDict) -> EventDict:
         with self._lock:
             had_none = self.say_suppressed() is None
-            passes = self._limits.passes(str(fields.get("event")), self._source(fields), method, now_us())
+            passes = self._limits.passes(str(fields.get("event")), self.source(fields), method, now_us())
         if not passes:
             if had_none:
                 self._began()
@@ -84,7 +84,13 @@ class Limiting:
             due_us = self._limits.next_timeout()
         return None if due_us is None else max(0, due_us - now) / 1e6
 
-    def _source(self, fields: EventDict) -> Source:
+    def wrote(self, source: Source, count: int) -> None:
+        """Note the size of a line about this source, which has passed."""
+        with self._lock:
+            self._limits.wrote(source, count, now_us())
+
+    def source(self, fields: EventDict) -> Source:
+        """Return the source that a line is about."""
         if "user" in fields:
             return Source(SourceKind.USER, str(fields["user"]))
         if "address" in fields:
@@ -155,7 +161,10 @@ class _Log:
 
     def _rendered(self, logger: Any, method: str, fields: EventDict) -> tuple[tuple[str, str], dict[str, Any]]:
         payer = str(fields["user"]) if "user" in fields else _UNAUTHENTICATED_PAY if "address" in fields else ""
-        return (str(self._finish[-1](logger, method, fields)), payer), {}
+        source = self._limiting.source(fields)
+        text = str(self._finish[-1](logger, method, fields))
+        self._limiting.wrote(source, len(text))
+        return (text, payer), {}
 
     # --- lines about the log itself
 
