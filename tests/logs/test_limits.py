@@ -101,11 +101,19 @@ def test_the_memory_for_sources_is_bounded() -> None:
     assert len(limits) == 1
 
 
+def say(limits: LineLimits, now: int, size: int, about: Source | None = None) -> int:
+    """Write the lines about suppressed lines, each of this size; return the bytes about one source, or all."""
+    found = said(limits, now)
+    for one in found:
+        limits.wrote(one.source, size, now)
+    return size * sum(about in (None, one.source) for one in found)
+
+
 def written_bytes(limits: LineLimits, source: Source, size: int, seconds: int, *, kinds: int = 20) -> int:
     """Let a source cause as many lines of this size as pass in this time, in 20 kinds; return their bytes."""
     total = 0
     for now in range(0, seconds * SECOND, SECOND // 10):
-        said(limits, now)
+        total += say(limits, now, size, source)
         for kind in range(kinds):
             for _ in range(12):
                 if limits.passes(f"kind{kind}", source, "info", now):
@@ -120,7 +128,8 @@ def test_two_users_the_bytes_about_one_source_are_limited_in_the_long_run(kind: 
     limits = LineLimits()
     seconds = 4 * BYTES_AT_ONCE
     total = written_bytes(limits, Source(kind, "x"), size, seconds)
-    assert total <= BYTES_PER_SECOND[kind] * (seconds + BYTES_AT_ONCE) + size
+    lines_at_once = 20  # about suppressed lines, one of each kind
+    assert total <= BYTES_PER_SECOND[kind] * (seconds + BYTES_AT_ONCE) + size * lines_at_once
     assert limits.passes("connect", ANN, "info", seconds * SECOND)
     assert limits.suppressed
 
@@ -146,7 +155,8 @@ def test_two_users_an_address_whose_bytes_are_used_up_leaves_those_of_others() -
             limits.wrote(X, 4000, 0)
     assert not limits.passes("another", X, "info", 0)
     assert limits.passes("another", Y, "info", 0)
-    assert Suppressed("another", X, "info", 1) in said(limits, SECOND)
+    said(limits, SECOND)
+    assert Suppressed("another", UNAUTHENTICATED, "info", 1) in said(limits, 2 * SECOND)
 
 
 def test_a_source_may_speak_again_when_its_rate_has_made_up_for_its_bytes() -> None:
@@ -168,3 +178,31 @@ def test_the_memory_for_the_bytes_of_sources_is_bounded() -> None:
     for number in range(50_000):
         limits.wrote(Source(SourceKind.USER, str(number)), 1, number * SECOND)
     assert len(limits._volume) <= 10_000
+
+
+def test_two_users_lines_about_the_suppressed_ones_of_very_many_addresses_are_limited_too() -> None:
+    limits = LineLimits()
+    total = 0
+    addresses: list[Source] = []
+    for second in range(200):
+        now = second * SECOND
+        total += say(limits, now, 250)
+        addresses += [Source(SourceKind.ADDRESS, f"{second}.{number}") for number in range(20)]
+        for source in [*addresses, *addresses]:
+            if limits.passes("bad_request", source, "info", now):
+                limits.wrote(source, 250, now)
+                total += 250
+    assert total <= BYTES_PER_SECOND[SourceKind.UNAUTHENTICATED] * (200 + BYTES_AT_ONCE) + 4000 * 250
+    assert len(limits) < 100
+
+
+def test_what_could_not_be_said_in_time_is_said_later() -> None:
+    limits = LineLimits()
+    passed(limits, "connect", EVE, 150, 0)
+    limits.wrote(EVE, BYTES_PER_SECOND[SourceKind.USER] * (BYTES_AT_ONCE + 3), 0)
+    passed(limits, "connect", EVE, 10, 1)
+    assert said(limits, SECOND) == said(limits, 2 * SECOND) == said(limits, 3 * SECOND) == []
+    assert limits.next_timeout() == 4 * SECOND
+    assert said(limits, 4 * SECOND) == [Suppressed("connect", EVE, "info", 60)]
+    assert said(limits, 5 * SECOND) == []
+    assert (limits.suppressed, len(limits)) == (60, 0)

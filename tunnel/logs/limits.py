@@ -109,8 +109,8 @@ class _Volume:
 
 
 class LineLimits:
-    """Decides which lines are written. Ask `passes` for each line, tell `wrote` the size of each line that passed, and
-    call `poll_suppressed` when `next_timeout` has come."""
+    """Decides which lines are written. Ask `passes` for each line, tell `wrote` the size of each line that was
+    written, and call `poll_suppressed` when `next_timeout` has come."""
 
     def __init__(self) -> None:
         self.suppressed = 0  # lines, since the start
@@ -135,7 +135,7 @@ class LineLimits:
         return self._take(kind, _UNAUTHENTICATED, level, now) and self._take(kind, source, level, now)
 
     def wrote(self, source: Source, count: int, now: int) -> None:
-        """Note the bytes of a line that passed."""
+        """Note the bytes of a line about this source."""
         self._volume.add(source, count, now)
         if source.kind is SourceKind.ADDRESS:
             self._volume.add(_UNAUTHENTICATED, count, now)
@@ -151,12 +151,26 @@ class LineLimits:
             if now - interval.began_us < INTERVAL_US:
                 return None
             del self._intervals[kind, source]
-            if interval.suppressed:
-                self._silent -= 1
+            if not interval.suppressed:
+                continue
+            self._silent -= 1
+            is_address = source.kind is SourceKind.ADDRESS
+            if self._volume.has_room(source, now) and not (
+                is_address and not self._volume.has_room(_UNAUTHENTICATED, now)
+            ):
                 after = self._intervals[kind, source] = _Interval(now)
                 after.lines = 1
                 return Suppressed(kind, source, interval.level, interval.suppressed)
+            # A line that says so would be beyond the limit, too. Very many addresses would fill the table.
+            self._add_suppressed(kind, _UNAUTHENTICATED if is_address else source, interval, now)
         return None
+
+    def _add_suppressed(self, kind: str, source: Source, earlier: _Interval, now: int) -> None:
+        """Let lines that were suppressed before be said at the end of the source's present second."""
+        interval = self._intervals.setdefault((kind, source), _Interval(now))
+        self._silent += not interval.suppressed
+        interval.suppressed += earlier.suppressed
+        interval.level = earlier.level
 
     def _take(self, kind: str, source: Source, level: str, now: int) -> bool:
         interval = self._intervals.get((kind, source))

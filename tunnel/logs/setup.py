@@ -85,7 +85,7 @@ class Limiting:
         return None if due_us is None else max(0, due_us - now) / 1e6
 
     def wrote(self, source: Source, count: int) -> None:
-        """Note the size of a line about this source, which has passed."""
+        """Note the size of a line about this source, which is written."""
         with self._lock:
             self._limits.wrote(source, count, now_us())
 
@@ -173,9 +173,9 @@ class _Log:
         if found.source.kind is SourceKind.UNAUTHENTICATED:
             about = {"address": "many"}
         text = f"{found.lines} more lines suppressed"
-        self.msg(
-            self._line(found.level, {"event": "suppressed", "kind": found.kind, **about, "lines": found.lines}, text)
-        )
+        line = self._line(found.level, {"event": "suppressed", "kind": found.kind, **about, "lines": found.lines}, text)
+        self._limiting.wrote(found.source, len(line))
+        self.msg(line)
 
     def _lost(self, count: int) -> bytes:
         text = f"{count} lines were lost, because the log was not read or could not be written"
