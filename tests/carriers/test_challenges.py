@@ -118,10 +118,11 @@ def test_basic_is_answered_beside_a_challenge_that_cannot_be_read() -> None:
 
 
 def test_a_rejected_password_is_not_retried_but_a_stale_nonce_is_replaced() -> None:
+    for other in (Challenge("digest", {"nonce": "2"}), Challenge("basic")):
+        introduction = introduced(Challenge("digest", {"nonce": "1"}))
+        assert not introduction.challenged([other], introduction.header("GET", "/"))
     introduction = introduced(Challenge("digest", {"nonce": "1"}))
     sent = introduction.header("GET", "/")
-    assert not introduction.challenged([Challenge("digest", {"nonce": "2"})], sent)
-    assert not introduction.challenged([Challenge("basic")], sent)
     assert introduction.challenged([Challenge("digest", {"nonce": "2", "stale": "true"})], sent)
     assert 'nonce="2"' in (introduction.header("GET", "/") or "")
     basic = introduced(Challenge("basic"))
@@ -330,3 +331,54 @@ def test_only_the_password_counts_as_refused(
     introduction.challenged(challenges, sent)
     assert bool(introduction.refusal) is is_refusal
     assert "wrong" not in introduction.refusal
+
+
+def accepted(*challenges: Challenge) -> tuple[Introduction, str]:
+    """Return an introduction that the proxy has accepted once, and the header of its next request."""
+    introduction = introduced(*challenges)
+    introduction.passed(introduction.header("GET", "/"))
+    sent = introduction.header("GET", "/")
+    assert sent is not None
+    return introduction, sent
+
+
+@pytest.mark.parametrize("scheme", ["basic", "digest"])
+def test_a_password_that_was_accepted_is_not_refused_by_one_answer(scheme: str) -> None:
+    """Some proxies answer 407 now and then: the caller asks again."""
+    challenge = Challenge(scheme, {"nonce": "1"})
+    introduction, sent = accepted(challenge)
+    for _ in range(3):
+        assert not introduction.challenged([challenge], sent)
+        assert introduction.refusal == ""
+        assert introduction.header("GET", "/") is not None
+
+
+def test_after_such_an_answer_the_next_request_answers_the_new_challenge() -> None:
+    """Another proxy of a pool has nonces of its own, and perhaps another scheme."""
+    introduction, sent = accepted(Challenge("digest", {"nonce": "1"}))
+    assert not introduction.challenged([Challenge("digest", {"nonce": "2"})], sent)
+    assert 'nonce="2"' in (introduction.header("GET", "/") or "")
+    assert not introduction.challenged([Challenge("basic")], introduction.header("GET", "/"))
+    assert (introduction.header("GET", "/") or "").startswith("Basic ")
+
+
+def test_a_request_without_the_password_does_not_show_that_it_is_accepted() -> None:
+    introduction = introduced(Challenge("basic"))
+    introduction.passed(None)
+    introduction.challenged([Challenge("basic")], introduction.header("GET", "/"))
+    assert introduction.refusal
+
+
+def test_a_refused_password_is_in_no_later_header() -> None:
+    for challenge in (Challenge("basic"), Challenge("digest", {"nonce": "1"})):
+        introduction = introduced(challenge)
+        assert not introduction.challenged([challenge], introduction.header("GET", "/"))
+        assert introduction.header("GET", "/") is None
+        assert not introduction.challenged([challenge], None)
+        assert not introduction.challenged([Challenge("digest", {"nonce": "2"})], None)
+        assert introduction.header("GET", "/") is None
+    talks = talking()
+    talks.challenged([Challenge("negotiate")], None)
+    talks.challenged([Challenge("negotiate")], "Negotiate YII=")
+    assert talks.refusal
+    assert talks.conversation() is None

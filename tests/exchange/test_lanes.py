@@ -167,7 +167,6 @@ def test_a_version_that_we_did_not_offer_is_fatal() -> None:
 @pytest.mark.parametrize(
     ("code", "body"),
     [
-        (407, b"<html>"),
         (403, status(StatusCode.DENIED)),
         (401, status(StatusCode.NOT_AUTHORISED)),
         (400, status(StatusCode.MALFORMED)),

@@ -103,13 +103,6 @@ def test_after_the_first_attach_a_refused_body_is_repeated_with_a_mask(status: i
     assert 0 not in (second, third)
 
 
-def test_407_is_final_at_any_time() -> None:
-    loop = attached_loop(packets=1)
-    loop.fate = pushes(Fate(status=407))
-    loop.run(60 * SECOND)
-    assert len(loop.told(AttachRefused)) == len(loop.told(Detached)) == 1
-
-
 def test_a_body_that_is_always_refused_is_given_up_and_others_go_on() -> None:
     loop = attached_loop(packets=1)
     loop.fate = lambda request, now: Fate(status=403) if 1 in names(request) else Fate()

@@ -50,8 +50,9 @@ def test_refusals_and_redirects_of_another_party_are_foreign(status: int) -> Non
     assert judge(status, encoded(Status(99)), 0).verdict is Verdict.FATAL
 
 
-def test_407_is_fatal() -> None:
-    assert judge(407, b"", 0).verdict is Verdict.FATAL
+def test_407_asks_for_a_password() -> None:
+    assert judge(407, b"", 0).verdict is Verdict.ASKED
+    assert judge(407, encoded(Status(99)), 0).verdict is Verdict.FATAL  # the relay itself answered
 
 
 def test_413_of_a_proxy_asks_for_smaller_bodies() -> None:

@@ -83,14 +83,16 @@ def parse_challenges(values: Iterable[str]) -> list[Challenge]:
 class Introduction:
     """User and password for one proxy, and the scheme in use. All connections share it. The password is not logged.
 
-    Once the proxy has refused them, the callers must not send them again: many proxies lock an account after a few
-    wrong passwords. A new password comes with a new Introduction.
+    Once the proxy has refused them, they are not sent again: many proxies lock an account after a few wrong passwords.
+    A new password comes with a new Introduction. If the proxy accepted them before, a refusal may be a passing fault:
+    then the callers decide how often they ask again.
     """
 
     def __init__(self, proxy: str, host: str, user: str = "", password: str = "", *, can_talk: bool = False) -> None:
         """`can_talk`: whether several messages on one connection are possible, as with CONNECT."""
         self.user = user
         self.refusal = ""  # advice for people, once the proxy has refused user and password
+        self._was_accepted = False
         self._proxy = proxy
         self._host = host
         self._password = password
@@ -99,7 +101,10 @@ class Introduction:
         self._count = 0  # number of answers to the nonce of the chosen challenge
 
     def header(self, method: str, uri: str) -> str | None:
-        """Return the value of Proxy-Authorization; None before the first challenge, or if a conversation is needed."""
+        """Return the value of Proxy-Authorization; None before the first challenge, after a refusal, or if a
+        conversation is needed."""
+        if self.refusal:
+            return None
         match self._chosen:
             case Challenge(scheme="basic"):
                 return "Basic " + base64.b64encode(f"{self.user}:{self._password}".encode()).decode("ascii")
@@ -109,8 +114,9 @@ class Introduction:
         return None
 
     def conversation(self) -> tuple[str, Conversation] | None:
-        """Return the scheme's name and our side of a new conversation; None if the chosen scheme needs none."""
-        if self._chosen is None or self._chosen.scheme not in _MULTI_MESSAGE:
+        """Return the scheme's name and our side of a new conversation; None if the chosen scheme needs none, or after a
+        refusal."""
+        if self.refusal or self._chosen is None or self._chosen.scheme not in _MULTI_MESSAGE:
             return None
         import spnego  # from the extra proxy-auth
 
@@ -119,20 +125,32 @@ class Introduction:
             self.user or None, self._password or None, hostname=self._host, service="HTTP", protocol=scheme
         )
 
+    def passed(self, sent: str | None) -> None:
+        """Record that the proxy let a request with the header `sent` pass."""
+        self._was_accepted |= sent is not None
+
     def challenged(self, challenges: list[Challenge], sent: str | None) -> bool:
         """Choose a scheme after the proxy answered 407 to the header `sent`.
 
-        Return False if none is left to try, and set `refusal` if that is because of user and password.
+        Return False if none is left to try now, and set `refusal` if that is because of user and password.
         """
+        if self.refusal:
+            return False
         scheme = (sent or "").partition(" ")[0].lower()
         if not challenges:
             challenges = [Challenge("basic")]  # the proxy must name a scheme, but did not: most such proxies mean Basic
         if scheme:
             offers = [offer for offer in challenges if offer.scheme == scheme == "digest"]
             if not any(offer.parameters.get("stale", "").lower() == "true" for offer in offers):
-                if self.user:  # without a user, we sent a ticket of the operating system: later it can have another
+                if self._was_accepted:
+                    self._choose(challenges)  # the next request answers this challenge: perhaps of another proxy
+                elif self.user:  # without a user, we sent a ticket of the operating system: later it can have another
                     self.refusal = self.advice(challenges)
                 return False
+        return self._choose(challenges)
+
+    def _choose(self, challenges: list[Challenge]) -> bool:
+        """Choose the strongest scheme that we can answer. Return whether there is one."""
         best = next((offer for offer in sorted(challenges, key=_strength) if self._can_answer(offer)), None)
         if best is None:
             return False

@@ -20,6 +20,7 @@ __all__ = ["ConnectConnector", "ProxyConnection", "introduce"]
 _TRIES = 4  # the first request, the answer to the challenge, and two more for stale nonces
 _HEAD_BYTES_MAX = 64 * 1024
 _BODY_BYTES_MAX = 1024 * 1024  # after a refusal with a longer body, the connection is not used again
+_PASSED = (101, 200)  # a proxy may answer anything else before it has looked at the credentials
 _HEADER = "Proxy-Authorization"
 _STATUS = re.compile("[1-9][0-9][0-9]")
 _LENGTH = re.compile("[0-9]{1,9}")  # int() refuses thousands of digits
@@ -33,27 +34,22 @@ def introduce(present: Callable[[], Introduction]) -> aiohttp.ClientMiddlewareTy
 
     async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         introduction = present()
-        _require_unrefused(introduction, request.request_info)
         for tries_left in reversed(range(_TRIES)):
             sent = introduction.header(request.method, str(request.url))
             if sent is not None:
                 request.headers[_HEADER] = sent
             response = await handler(request)
             if response.status != 407:
+                if response.status in _PASSED:
+                    introduction.passed(sent)
                 return response
             response.close()
             challenges = parse_challenges(response.headers.getall("Proxy-Authenticate", []))
             if not tries_left or not introduction.challenged(challenges, sent):
-                raise _refusal(response.request_info, 407, introduction.advice(challenges))
+                raise _refusal(response.request_info, 407, introduction.refusal or introduction.advice(challenges))
         raise AssertionError("the last try returns or raises")
 
     return middleware
-
-
-def _require_unrefused(introduction: Introduction, info: aiohttp.RequestInfo) -> None:
-    """Raise ClientHttpProxyError, before a request is sent, if the proxy has refused this user and password."""
-    if introduction.refusal:
-        raise _refusal(info, 407, introduction.refusal)
 
 
 def _refusal(info: aiohttp.RequestInfo, status: int, message: str) -> aiohttp.ClientHttpProxyError:
@@ -105,7 +101,6 @@ class ConnectConnector(aiohttp.BaseConnector):
     async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "ProxyConnection":
         """Return a connection through the proxy to the target. Raise ClientHttpProxyError if the proxy refuses."""
         introduction = self._present()
-        _require_unrefused(introduction, req.request_info)
         for tries_left in reversed(range(_TRIES)):
             dialogue = await self._dial(req)
             try:
@@ -114,12 +109,13 @@ class ConnectConnector(aiohttp.BaseConnector):
                 dialogue.transport.abort()
                 raise
             if status == 200:
+                introduction.passed(sent)
                 return dialogue
             dialogue.transport.abort()
             if status != 407:
                 raise _refusal(req.request_info, status, reason)
             if not tries_left or not introduction.challenged(challenges, sent):
-                raise _refusal(req.request_info, 407, introduction.advice(challenges))
+                raise _refusal(req.request_info, 407, introduction.refusal or introduction.advice(challenges))
         raise AssertionError("the last try returns or raises")
 
     async def _dial(self, req: aiohttp.ClientRequest) -> "ProxyConnection":

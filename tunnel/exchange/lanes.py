@@ -56,7 +56,7 @@ class Lanes:
         self._random = random
         self._registration = Registration(secret, endpoint_name, config, identity=identity)
         self._path = PathModel(config)
-        self._refusals = Refusals(config, self._path, self._registration)
+        self._refusals = Refusals(config, self._path, self._registration, random)
         self.health = Health()
         self._attach: Flight | None = None
         self._attach_at_us = 0  # the next ATTACH leaves no earlier
@@ -137,7 +137,7 @@ class Lanes:
 
     def room(self, now: int) -> int:
         """Return how many bytes of packets a push may carry now: 0 if no lane is free or the pace (7.18) forbids it."""
-        if self._push_lane() is None or not self._path.pace.allows(now):
+        if self._push_lane() is None or not self._path.allows(now):
             return 0
         return self._path.room_bytes
 
@@ -202,6 +202,8 @@ class Lanes:
         self._nothing_due_until_us = 0
         outcome = judge(status, body, retry_after_us)
         message = outcome.message
+        if message is not None or outcome.code:  # the relay answered
+            self._path.asked.answered(flight.attempt(request_id).sent_us)
         if isinstance(message, Answer) and flight.answers(message) and not message.goes_on:
             self._accept(flight, self._close(flight, request_id), message, len(body), now)
         elif isinstance(message, Attached) and flight is self._attach:
@@ -237,10 +239,10 @@ class Lanes:
         if attached is None and self._attach is None and self._attach_at_us <= now:
             self._attach = self._path.flight(self._registration.request(), now)
             self._attach_at_us = now + repeat_delay(SECOND_US, self._random)
-        if attached is not None and now >= self._path.pace.next_us:
+        if attached is not None and now >= self._path.next_us:
             self._start_what_is_due(attached, now)
         while (due := min(self._flights(), key=_next_us, default=None)) is not None and due.next_us <= now:
-            if not self._path.pace.allows(now):
+            if not self._path.allows(now):
                 break
             self._check_silence(due, now)
             if due is self._attach or self._set.lanes[due.lane].flight is due:
@@ -258,7 +260,7 @@ class Lanes:
         return due_us if due_us < NEVER_US else None
 
     def _due_us(self, now: int) -> int:
-        pace_us = self._path.pace.next_us
+        pace_us = self._path.next_us
         if not self.attached and self._attach is None:
             return max(pace_us, self._attach_at_us)
         due_us = min((flight.next_us for flight in self._flights()), default=NEVER_US)
@@ -317,7 +319,7 @@ class Lanes:
         self._next_id += 1
         request, evicted = flight.send(self._next_id, now, self._random)
         self._open[request.id] = flight
-        self._path.pace.sent(now)
+        self._path.sent(now)
         if evicted is not None:
             del self._open[evicted]
             self._events.append(Abandoned(evicted))
@@ -373,8 +375,7 @@ class Lanes:
         """Process a response that is neither ANSWER nor ATTACHED."""
         verdict = self._refusals.judge(flight, request_id, outcome, now, attaching=flight is self._attach)
         if verdict is Verdict.REPEAT:
-            explained = outcome.code != 0 or outcome.too_many is True
-            self._fail(flight, request_id, outcome.text, outcome.retry_after_us, now, explained=explained)
+            self._fail(flight, request_id, outcome.text, outcome.retry_after_us, now, explained=outcome.is_explained)
             return
         self._close(flight, request_id)
         if verdict is Verdict.FATAL:

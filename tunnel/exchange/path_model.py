@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tunnel.exchange.asked_password import AskedPassword
 from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.held_pulls import HeldPulls
@@ -41,6 +42,7 @@ class PathModel:
         self._fixed_bytes = EXCHANGE_BYTES  # the size of a request body without packets
         self.round_trip = RoundTrip()
         self.pace = RequestPace()
+        self.asked = AskedPassword()
         self.as_form = False  # bodies leave as the files of forms, which pass here (7.19)
         self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
         self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
@@ -60,6 +62,20 @@ class PathModel:
     def holding(self) -> bool:
         """Whether one lane is always kept for a pull."""
         return self.pulls.mode is PullMode.HOLDING and self.lanes.count > 1
+
+    @property
+    def next_us(self) -> int:
+        """When the next request may leave."""
+        return max(self.pace.next_us, self.asked.next_us)
+
+    def allows(self, now: int) -> bool:
+        """Return whether a request may leave now. If not, note that one waits."""
+        return self.pace.allows(now) and now >= self.asked.next_us
+
+    def sent(self, now: int) -> None:
+        """Record that a request leaves."""
+        self.pace.sent(now)
+        self.asked.sent(now)
 
     def confirms_streams(self) -> None:
         """Leave room in each request for the confirmation of a stream."""
@@ -100,6 +116,7 @@ class PathModel:
 
     def streamed(self, attempt: Attempt, held_pulls: int, now: int) -> None:
         """Learn from the first envelope of a stream, which the relay sends at once."""
+        self.asked.answered(attempt.sent_us)
         self.pace.answered(attempt.sent_us, now)
         self.round_trip.sample(now - attempt.sent_us, now)
         self._learn_held(attempt, held_pulls, now)

@@ -6,6 +6,8 @@ Many paths refuse large bodies without the status 413: with another status, a re
 repeatedly. An outage looks the same, except that smaller bodies fail, too.
 """
 
+from random import Random
+
 from tunnel.exchange.config import KIB, SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.laneset import LaneSet
@@ -27,8 +29,9 @@ _HOLD_US_DOUBT = SECOND_US  # 7.16: the longest hold of a pull while the size of
 class Refusals:
     """Decides what follows from the failures of exchanges. It learns the sizes that pass."""
 
-    def __init__(self, config: LaneConfig, path: PathModel, registration: Registration) -> None:
+    def __init__(self, config: LaneConfig, path: PathModel, registration: Registration, random: Random) -> None:
         self._wait = config.wait
+        self._random = random
         self._path = path
         self._registration = registration
         self._lowered_us = -1
@@ -51,6 +54,10 @@ class Refusals:
         self._try_other_form(flight, outcome)
         is_push = not attaching and not flight.pull
         match outcome.verdict:
+            case Verdict.ASKED:
+                sent_us = flight.attempt(request_id).sent_us
+                is_final = not was_attached or self._path.asked.refused(sent_us, self._random.getrandbits(16), now)
+                return Verdict.FATAL if is_final else Verdict.REPEAT
             case Verdict.FOREIGN if not was_attached:
                 return Verdict.FATAL if flight.foreign > 1 else Verdict.REPEAT
             case Verdict.FOREIGN if not is_push or flight.foreign < _FOREIGN_MAX:
@@ -95,7 +102,10 @@ class Refusals:
         return any(_is_doubtful(flight) for flight in lanes.flights())
 
     def hold_us(self, wanted_us: int, lanes: LaneSet) -> int:
-        """Return the hold that a pull may ask for: a long one would show too late that small bodies pass."""
+        """Return the hold that a pull may ask for: a long one would show too late that small bodies pass, or that the
+        proxy accepts the password."""
+        if self._path.asked.goes_on:
+            return 0
         doubtful = [flight for flight in lanes.flights() if _is_doubtful(flight)]
         if not doubtful:
             return wanted_us

@@ -30,6 +30,7 @@ class Verdict(enum.Enum):
     UNKNOWN = enum.auto()  # attach again
     STALE = enum.auto()  # attach again under a generation more than twice as high
     FOREIGN = enum.auto()  # an intermediary refuses or redirects: final before the first attach, a failure after it
+    ASKED = enum.auto()  # a proxy asks for a password: final before the first attach; after it, if that goes on
     FATAL = enum.auto()  # repeating will not help
 
 
@@ -46,7 +47,7 @@ _BY_CODE: dict[int, Verdict] = {
 }
 
 # 7.9. The meaning of a status if the body is not the relay's. After any other status the exchange is repeated, since
-# proxies and login pages use them all. 407 is final at any time: repeating a wrong password locks accounts.
+# proxies and login pages use them all.
 _BY_STATUS: dict[int, Verdict] = {
     301: Verdict.FOREIGN,
     302: Verdict.FOREIGN,
@@ -55,14 +56,14 @@ _BY_STATUS: dict[int, Verdict] = {
     308: Verdict.FOREIGN,
     401: Verdict.FOREIGN,
     403: Verdict.FOREIGN,
-    407: Verdict.FATAL,
+    407: Verdict.ASKED,
     413: Verdict.TOO_LARGE,
     415: Verdict.FOREIGN,
 }
 
 
 # Statuses of intermediaries that may be different after a while. Every other status, such as 404, is definite. (407 is
-# final in any case, and 413 concerns a body.)
+# final in any case before the first attach, and 413 concerns a body.)
 _PASSING = frozenset({407, 408, 413, 425, 429})
 _DEFINITE_FAILURES = frozenset({501, 505, 511})  # of the 5xx
 _NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these say nothing about the format of the body (7.19)
@@ -108,6 +109,11 @@ class Outcome(msgspec.Struct):
     is_page: bool = False  # a redirect of an intermediary, or its HTML page in place of an answer, such as a login page
     is_definite: bool = False  # an intermediary's answer that a repeat would hardly change
 
+    @property
+    def is_explained(self) -> bool:
+        """Whether the reason is known: the relay names one, or it is the number of requests or a password."""
+        return self.code != 0 or self.too_many is True or self.verdict is Verdict.ASKED
+
     def refusal(self, status: int) -> AttachRefused:
         """Return the event for a response, with this status, that refuses the attachment for good."""
         return AttachRefused(status, self.code, self.text, self.is_page)
@@ -123,7 +129,7 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
             return Outcome(Verdict.ATTACHED, message)
         case Status():
             verdict = _BY_CODE.get(message.code, _BY_STATUS.get(status, Verdict.REPEAT))
-            if verdict is Verdict.FOREIGN:
+            if verdict in (Verdict.FOREIGN, Verdict.ASKED):
                 verdict = Verdict.FATAL  # the relay itself answered, with a code of a later version
             text = f"HTTP {status} from the relay: {message.text or f'code {message.code}, without a reason'}"
             if status == _TOO_MANY_REQUESTS:

@@ -135,7 +135,7 @@ class StreamingLanes(Lanes):
         due_us = super()._due_us(now)
         for stream in self._streams.values():
             due_us = min(due_us, stream.cut_us(self._path.round_trip.srtt_us))
-        if now < self._path.pace.next_us:
+        if now < self._path.next_us:
             return due_us
         return min(due_us, self._stream_due_us(), self._confirmation_due_us())
 
