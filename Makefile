@@ -121,8 +121,8 @@ build/compiled/.stamp: .venv/.stamp build/wheel/.stamp
 build/wheel/.stamp: pyproject.toml hatch_build.py README.md $(shell find tunnel servlet client -name '*.py') | .venv/.python
 	@echo 'compiling the hot path into build/wheel (about two minutes) ...'
 	@rm -rf build/wheel && mkdir -p build/wheel
-	$(BIN)/python -m venv build/wheel/bare
-	HATCH_BUILD_HOOKS_ENABLE=true build/wheel/bare/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+	@$(BIN)/python -m venv build/wheel/bare
+	@HATCH_BUILD_HOOKS_ENABLE=true build/wheel/bare/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
 	  --wheel-dir build/wheel .
 	@rm -rf build/wheel/bare && touch $@
 

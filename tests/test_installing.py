@@ -73,7 +73,7 @@ def test_documents_install_known_packages_and_extras(document: Path) -> None:
 
 def test_files_that_the_documents_create_are_ignored_by_git() -> None:
     text = "".join(path.read_text() for path in DOCUMENTS)
-    patterns = [r"relay init ([\w.-]+)", r"--token-file ([\w-][\w.-]+)", r"--dir (\w{2,})", r"--key (\w+\.pem)"]
+    patterns = [r"relay init (\w[\w.-]+)", r"--token-file ([\w-][\w.-]+)", r"--dir (\w{2,})", r"--key (\w+\.pem)"]
     patterns += [r"--trace (\w+)", r"This is `(\w+\.py)`"]
     names = {name for pattern in patterns for name in re.findall(pattern, text)} - {"DIR", "FILE"}
     names |= {f"{Path(name).stem}.tokens.toml" for name in names if name.endswith(".toml")}  # the tokens of a relay

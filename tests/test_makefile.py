@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 # Stands for Python: makes a .venv in which it is Python again, and says when it runs pip or anything else.
 PYTHON = """#!/bin/sh
 case "$2" in
-  venv) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+  venv) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   pip) mkdir -p build/compiled; echo "pip runs" ;;
   *) [ "$1" = -c ] || echo "runs $2" ;;
 esac
@@ -20,7 +20,7 @@ esac
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for name in ("Makefile", "pyproject.toml", "hatch_build.py"):
+    for name in ("Makefile", "README.md", "pyproject.toml", "hatch_build.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("tunnel", "servlet", "client"):
         (tmp_path / name).mkdir()

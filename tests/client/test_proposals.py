@@ -67,16 +67,13 @@ def test_commands_in_a_message_get_the_options() -> None:
 
 
 @pytest.mark.parametrize("name", ["login", "forward", "connect", "run"])
-def test_an_error_proposes_a_doctor_of_the_same_path(
-    name: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_proposes_a_doctor_of_the_same_path(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = home / "token"
     file.touch(0o600)
     file.write_text(TOKEN)
     with hold_port() as port:
         url = f"http://127.0.0.1:{port}"
         options = ["--token-file", str(file), "--hostname", "relay.example"]
-        monkeypatch.setattr("tunnel.attachment.ATTACH_TIMEOUT_S", 0.5)
         words = {
             "login": ["login", url, "--wait", "0.5"],
             "forward": ["forward", "0:a:1", "--wait", "0.5", "--relay", url],

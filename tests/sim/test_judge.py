@@ -12,7 +12,7 @@ def test_an_abort_before_the_acceptance_left_reaches_the_initiator_as_a_refusal(
     world.run()
     initiator, acceptor = world.streams[2].parties
     assert (acceptor.outcome, acceptor.reason) == (Outcome.LOST, LostReason.ABORTED)
-    assert (initiator.outcome, initiator.refusal) == (Outcome.REFUSED, RejectReason.GONE)
+    assert (initiator.outcome, initiator.refusal) == (Outcome.REFUSED, RejectReason.REFUSED)
     assert world.streams[2].refusals == 0  # the initiator did not open it again
     assert [party.outcome for party in world.streams[0].parties] == [Outcome.LOST, Outcome.LOST]
 

@@ -86,13 +86,13 @@ class Stream:
 
     @property
     def aborted_unheard(self) -> bool:
-        """Whether the acceptor aborted before its ACCEPTED had left.
+        """Whether the acceptor aborted before the initiator got its ACCEPTED.
 
-        The initiator then gets REJECTED(gone), and does not try again.
+        The initiator then gets REJECTED, with *refused* if no ACCEPTED had left, and does not try again (3.2).
         """
         acceptor, initiator = self.acceptor, self.initiator
         aborted = acceptor is not None and acceptor.aborted
-        return aborted and initiator is not None and initiator.refusal == RejectReason.GONE
+        return aborted and initiator is not None and initiator.refusal in (RejectReason.GONE, RejectReason.REFUSED)
 
     @property
     def parties(self) -> list[Party]:

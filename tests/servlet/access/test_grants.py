@@ -60,7 +60,7 @@ def test_the_inline_exit_is_an_exit_and_nothing_else() -> None:
 
 
 def test_the_rules_apply_to_unknown_kinds_of_targets_too() -> None:
-    assert isinstance(GrantTable().authorise("ann", Target(9, "x", 1)), Deny)  # type: ignore[arg-type]
+    assert isinstance(GrantTable().authorise("ann", Target(9, "x", 0)), Deny)  # type: ignore[arg-type]
 
 
 def test_rules_on_the_command_line_apply_to_every_user() -> None:

@@ -185,7 +185,7 @@ async def test_an_exit_whose_user_may_not_be_one_ends_with_code_5() -> None:
         async with process(*arguments, TUNNEL_TOKEN=TOKENS["ann"]) as exit_:
             assert await exit_.ended() == 5
             why = "ann may not be an exit: exit = true is missing under [users.ann]"
-            assert [why in line for line in exit_.lines] == [True]  # not in the log, too
+            assert [why in line for line in exit_.lines] == [False, True]  # after whom it asks; not in the log, too
 
 
 @in_loop
