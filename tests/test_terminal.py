@@ -50,6 +50,7 @@ MAY_WRITE = {
     "client/tunnel_client/borrowed/site/sitecustomize.py": "has the standard library only, and escapes the text",
 }
 STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__")
+WRITERS = ("input", "print_exc", "print_exception", "Console", "StreamHandler", "basicConfig", "SystemExit")
 HARMLESS = ("isatty", "flush")  # methods of a stream that write no text
 
 
@@ -64,7 +65,11 @@ def outputs(tree: ast.AST) -> Iterator[int]:
                 allowed.add(stream)
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name("print" | "input") | ast.Attribute(attr="print_exc" | "print_exception")):
+            case ast.Call(func=ast.Name(name) | ast.Attribute(attr=name)) if name in WRITERS:
+                yield node.lineno
+            case ast.Call(func=ast.Attribute(attr="exit"), args=[_, _]):  # of an argparse parser
+                yield node.lineno
+            case ast.Call(func=ast.Name("print")):
                 yield node.lineno
             case ast.Attribute(value=ast.Name("sys"), attr=name) if name in STREAMS and node not in allowed:
                 yield node.lineno
@@ -82,11 +87,14 @@ def outputs(tree: ast.AST) -> Iterator[int]:
         "Console(file=sys.__stdout__)",
         "from sys import stdout as quiet",
         "traceback.print_exc()",
+        "logging.StreamHandler()",
+        "parser.exit(2, text)",
+        "raise SystemExit(text)",
         "input(text)",
     ],
 )
 def test_an_output_is_found(line: str) -> None:
-    assert list(outputs(ast.parse(line))) == [1]
+    assert set(outputs(ast.parse(line))) == {1}
 
 
 def test_text_leaves_the_product_only_where_it_is_made_printable() -> None:
@@ -322,11 +330,12 @@ def test_two_users_a_path_or_name_in_rule_check_does_not_control_the_terminal(tm
     file = str(tmp_path / "relay.toml")
     with on_a_terminal() as terminal:
         assert relay_main(["init", file, "--token-file", str(tmp_path / "token")]) == 0
-        assert relay_main(["rule", "check", "admin", EVIL, "-c", file]) == 5
+        assert relay_main(["rule", "check", "admin", f"{EVIL}\nallowed", "-c", file]) == 5
         assert relay_main(["rule", "check", "admin", EVIL, "-c", file, "--json"]) == 5
         assert relay_main(["rule", "check", EVIL, "x:1", "-c", file]) == 2
         assert relay_main(["check", "-c", str(tmp_path / EVIL)]) == 2
     assert terminal.shown.count(SHOWN) >= 3
+    assert "\nallowed" not in terminal.shown
     assert not OBEYED.search(terminal.shown)
 
 
@@ -346,7 +355,8 @@ def test_two_users_names_in_traces_do_not_control_the_terminal_of_the_analyst(tm
 
 
 def test_a_wrong_argument_is_shown_without_its_escape_codes() -> None:
-    with on_a_terminal() as terminal, pytest.raises(SystemExit):
-        relay_main([EVIL])
-    assert SHOWN in terminal.shown
+    for argument in (EVIL, "--a\x9b2J\u202e"):
+        with on_a_terminal() as terminal, pytest.raises(SystemExit):
+            relay_main([argument])
+    assert r"unknown option --a\x9b2J\u202e" in terminal.shown
     assert not OBEYED.search(terminal.shown)

@@ -11,7 +11,6 @@ from pathlib import Path
 from random import SystemRandom
 
 from tunnel.command_line import show, show_json, tell
-from tunnel.printable import printable
 from tunnel.private_files import create_private
 from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import KEYS_MAX, Key, check_user_name, make_admin_secret, make_token
@@ -196,7 +195,7 @@ def _list(arguments: argparse.Namespace, users: _Users) -> None:
         show_json([{"user": name, "key": key_id, "created": created} for name, key_id, created in rows])
         return
     for name, key_id, created in rows:
-        show(f"{printable(name)}\t{printable(key_id)}\t{printable(created)}")
+        show(f"{name}\t{key_id}\t{created}")
 
 
 @contextlib.contextmanager

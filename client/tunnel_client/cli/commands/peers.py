@@ -5,7 +5,6 @@ import os
 
 from tunnel.command_line import CommandAdder, show, tell
 from tunnel.exit_codes import OK
-from tunnel.printable import printable
 from tunnel_client.errors import UsageError
 
 __all__ = ["add"]
@@ -60,7 +59,7 @@ def _list(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     for entry in entries:
         for key in entry.keys:
-            show(printable(f"{entry.relay} {entry.peer} {key}"))
+            show(f"{entry.relay} {entry.peer} {key}")
     if not entries:
         tell(f"no keys are known: {file.path} is empty")
     return OK

@@ -12,7 +12,6 @@ import structlog
 
 from tunnel.command_line import CommandAdder, add_events_option, show, show_json, shows_people, tell
 from tunnel.exit_codes import OK, USAGE
-from tunnel.printable import printable
 from tunnel.private_files import create_private, make_private_directory
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import add_relay_options, trace_of
@@ -103,12 +102,12 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     try:
         read, settings = _loaded(path, arguments)
     except BrokenFileError as error:
-        tell("\n".join(map(printable, error.problems)))
+        tell("\n".join(error.problems))
         return USAGE
     show(f"{path}: {len(read.entries)} {'entry' if len(read.entries) == 1 else 'entries'} for {settings.url}")
     for entry in read.entries.values():
         rate = f" at {entry.part.rate}" if entry.part.rate else ""
-        show(printable(f"  {entry.id}: {KINDS[entry.kind].leads(entry.part)}{rate}"))
+        show(f"  {entry.id}: {KINDS[entry.kind].leads(entry.part)}{rate}")
     return OK
 
 
