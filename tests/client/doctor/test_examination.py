@@ -109,7 +109,7 @@ def test_targets_that_are_denied_or_not_reached_are_explained(rig: Rig, doctor: 
         for target, code, reason, text in (
             ("example.com:80", 5, "denied", "ask the operator of the relay for a rule"),
             (f"127.0.0.1:{nobody.getsockname()[1]}", 6, "refused", "check that it listens there"),
-            ("nowhere.invalid:80", 6, "name_not_resolved", "the exit cannot resolve the name"),
+            ("nowhere.invalid:80", 6, "name_not_resolved", "nowhere.invalid has no address"),
             ("reports", 6, "no_such_service", "no endpoint listens under this name"),
         ):
             found_code, found, report = doctor(rig.url, target)

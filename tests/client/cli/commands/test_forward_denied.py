@@ -31,7 +31,7 @@ def strict() -> Iterator[Rig]:
             ["no rule allows the service db.internal", 'services = ["db.internal"]', "did you mean db.internal:PORT?"],
         ),
         (["udp/0:ns.internal:53"], ["no rule allows udp/ns.internal:53", '"udp/ns.internal:53"]']),
-        (["0:db.internal:1", "0:db.internal:2"], ["db.internal:1: no rule", "db.internal:2: no rule"]),
+        (["0:db.internal:1", "0:db.internal:2"], ["no rule allows db.internal:1;", "no rule allows db.internal:2;"]),
     ],
 )
 def test_if_all_are_denied_the_command_ends_before_it_listens(
