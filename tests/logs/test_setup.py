@@ -17,7 +17,7 @@ from tunnel import clock
 from tunnel.command_line import configure_log, exit_code_of, queued_log, shows_people, tell
 from tunnel.logs import setup
 from tunnel.logs.setup import log_counts
-from tunnel_servlet.access.connections import source_of
+from tunnel_servlet.access.sources import source_of
 
 SECOND = 1_000_000
 log = structlog.get_logger("test")

@@ -7,7 +7,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from tunnel.logs.setup import Limiting
-from tunnel_servlet.access.connections import source_of
+from tunnel_servlet.access.sources import source_of
 
 __all__ = ["limited_logs"]
 

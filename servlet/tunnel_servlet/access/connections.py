@@ -1,23 +1,12 @@
 """The limits of connections, and of the bytes held in memory for them, for each source address and each user."""
 
-from ipaddress import IPv6Address, ip_address
+from collections.abc import Callable
 
-__all__ = ["Connections", "CountedConnection", "source_of"]
+from tunnel_servlet.access.sources import SourceGroup, networks_of
 
-_IPV6_HOST_BITS = 64
+__all__ = ["Connections", "CountedConnection"]
 
-
-def source_of(address: str) -> str:
-    """Return the source that a connection from this address counts for: the address, or for IPv6 its /64 network."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(found, IPv6Address):
-        return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Address(int(found) >> _IPV6_HOST_BITS << _IPV6_HOST_BITS))
+_SHARES = (4, 2, 1)  # times the limit of a source: for the IPv6 networks of `sources.PREFIXES`
 
 
 class Connections:
@@ -26,8 +15,10 @@ class Connections:
     The payer of a connection is its source address until a valid token has come, and then the user of the token.
 
     Connections on which no valid token has come yet take at most half of all, and one source takes at most half of
-    those. A payer is charged for more bytes only if it then holds no more than remain free. So one payer alone can hold
-    half of `bytes_max`, and two that hold the same a third each.
+    those. When one of these limits is reached, the oldest connection of the source that holds most makes room for a new
+    one: an attacker who holds all of them displaces itself. A user may have more connections only while at least as
+    many stay free for others as the user has. A payer is charged for more bytes only if it then holds no more than
+    remain free. So one payer alone can hold half of `bytes_max`, and two that hold the same a third each.
     """
 
     def __init__(self, total_max: int, per_source_max: int, per_user_max: int, bytes_max: int) -> None:
@@ -40,6 +31,7 @@ class Connections:
         self._unauthenticated_max = max(1, total_max // 2)
         self._per_source_max = min(per_source_max, max(1, self._unauthenticated_max // 2))
         self._per_user_max = per_user_max
+        self._strangers: SourceGroup[CountedConnection] = SourceGroup()
         self._of_source: dict[str, int] = {}
         self._of_user: dict[str, int] = {}
 
@@ -49,23 +41,41 @@ class Connections:
         return sorted({*self._of_source, *self._of_user, *self._bytes_of})
 
     def admit(self, source: str) -> "CountedConnection | None":
-        """Count a new connection from this source. Return None if there is no room for it."""
-        if (
-            self.total >= self._total_max
-            or self.unauthenticated >= self._unauthenticated_max
-            or self._of_source.get(source, 0) >= self._per_source_max
-        ):
-            return None
+        """Count a new connection from this source, after the eviction of others if necessary (`may_evict`).
+
+        Return None if there is no room for it.
+        """
+        networks = networks_of(source)
+        while (crowd := self._crowd(networks)) is not None:
+            oldest = crowd.oldest_of_largest()
+            if oldest is None or not oldest.evict():
+                return None
+        counted = CountedConnection(self, source)
         self.total += 1
         self.unauthenticated += 1
         _add(self._of_source, source, 1)
-        return CountedConnection(self, source)
+        self._strangers.add(networks, counted)
+        return counted
+
+    def _crowd(self, networks: list[str]) -> "SourceGroup[CountedConnection] | None":
+        """Return the connections of which one must go before another comes from these networks; None if none must."""
+        if self.total >= self._total_max or self.unauthenticated >= self._unauthenticated_max:
+            return self._strangers
+        most = max(1, self._unauthenticated_max // 2)
+        group: SourceGroup[CountedConnection] | None = self._strangers
+        for network, share in zip(networks, _SHARES[-len(networks) :], strict=True):
+            group = None if group is None else group.part(network)
+            if group is not None and group.count >= min(share * self._per_source_max, most):
+                return group
+        return None
 
     def move(self, counted: "CountedConnection", user: str) -> bool:
         """Charge the connection to this user. Return False, and change nothing, if the user has too many."""
         if counted.user == user:
             return True
-        if self._of_user.get(user, 0) >= self._per_user_max:
+        held = self._of_user.get(user, 0)
+        free = self._total_max - (self.total - self.unauthenticated)  # those without a token can be evicted
+        if held >= min(self._per_user_max, max(1, free)):
             return False
         self._uncharge(counted)
         _add(self._of_user, user, 1)
@@ -101,6 +111,7 @@ class Connections:
         else:
             self.unauthenticated -= 1
             _add(self._of_source, counted.source, -1)
+            self._strangers.remove(networks_of(counted.source), counted)
 
 
 class CountedConnection:
@@ -109,7 +120,7 @@ class CountedConnection:
     `user` is empty until a valid token has come on the connection.
     """
 
-    __slots__ = ("_connections", "_has_left", "held_bytes", "source", "user")
+    __slots__ = ("_connections", "_end", "_has_left", "held_bytes", "source", "user")
 
     def __init__(self, connections: Connections, source: str) -> None:
         self.source = source
@@ -117,6 +128,27 @@ class CountedConnection:
         self.held_bytes = 0
         self._connections = connections
         self._has_left = False
+        self._end: Callable[[], None] | None = None
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the connection has ended, or was evicted."""
+        return self._has_left
+
+    def may_evict(self, end: Callable[[], None]) -> None:
+        """Let the connection be evicted while no valid token has come on it; `end` ends it. A new call replaces this.
+
+        A connection for which this was never called is not evicted: then new ones are refused.
+        """
+        self._end = end
+
+    def evict(self) -> bool:
+        """Make room for another connection. Return False if this one must stay."""
+        if self._end is None:
+            return False
+        self.leave()
+        self._end()
+        return True
 
     @property
     def payer(self) -> str:

@@ -15,7 +15,7 @@ from tunnel.command_line import (
 )
 from tunnel.exit_codes import EXIT_CODES
 from tunnel.gateway_options import add_gateway_options
-from tunnel_servlet.access.connections import source_of
+from tunnel_servlet.access.sources import source_of
 from tunnel_servlet.command import actions, exit_process, users
 from tunnel_servlet.command.files import DEFAULT_FILE
 from tunnel_servlet.config import ConfigError

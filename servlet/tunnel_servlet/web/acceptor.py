@@ -12,7 +12,8 @@ from typing import Protocol
 
 import structlog
 
-from tunnel_servlet.access.connections import Connections, CountedConnection, source_of
+from tunnel_servlet.access.connections import Connections, CountedConnection
+from tunnel_servlet.access.sources import source_of
 
 __all__ = ["Acceptor", "bind", "listen"]
 
@@ -64,7 +65,8 @@ class Acceptor:
     """Accepts the connections of one listening socket, as long as `connections` admits them.
 
     A connection is counted from the start, also during its TLS handshake, which may take `tls_seconds`. `serve` makes
-    the connection's protocol from its `CountedConnection` and the address of its client. `spares` file descriptors are
+    the connection's protocol from its `CountedConnection` and the address of its client. With `evicts`, a connection
+    on which no valid token has come can be ended so that another is admitted. `spares` file descriptors are
     kept for times when the process has no other left.
     """
 
@@ -79,6 +81,7 @@ class Acceptor:
         spares: int = 0,
         log: Log | None = None,
         too_many: str = _TOO_MANY,
+        evicts: bool = False,
     ) -> None:
         self._socket = listening
         self._serve = serve
@@ -89,6 +92,7 @@ class Acceptor:
         self._spares: list[int] = []
         self._log = log or structlog.get_logger("server")
         self._too_many = too_many
+        self._evicts = evicts
         self._keep_spares()
         self._opening: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -137,6 +141,9 @@ class Acceptor:
                 continue
             task = self._loop.create_task(self._open(connection, counted, (host, port)))
             self._opening.add(task)
+            if self._evicts:
+                # As in `close`: without TLS, the task finds out in its next turn.
+                counted.may_evict(partial(self._evict, counted, task.cancel if self._tls is not None else None))
             task.add_done_callback(partial(self._has_opened, connection, counted))
 
     async def _open(self, connection: socket.socket, counted: CountedConnection, client: tuple[str, int]) -> None:
@@ -149,8 +156,15 @@ class Acceptor:
             ssl_handshake_timeout=seconds,
             ssl_shutdown_timeout=seconds,
         )
-        if self._socket.fileno() < 0:  # closed in the meantime
+        if self._socket.fileno() < 0 or counted.has_left:  # closed or evicted in the meantime
             transport.abort()
+        elif self._evicts:
+            counted.may_evict(partial(self._evict, counted, transport.abort))
+
+    def _evict(self, counted: CountedConnection, end: Callable[[], object] | None) -> None:
+        if end is not None:
+            end()
+        self._say("too_many_connections", counted.source, f"its oldest one without a token is closed: {self._too_many}")
 
     def _has_opened(self, connection: socket.socket, counted: CountedConnection, task: asyncio.Task[None]) -> None:
         """End the connection if no protocol serves it. The task may have been cancelled before its first step."""

@@ -10,9 +10,9 @@ from tunnel.clock import now_us
 from tunnel.special_targets import target_text
 from tunnel.traces.record import TraceSink
 from tunnel.wire import Target, TargetKind
-from tunnel_servlet.access.connections import source_of
 from tunnel_servlet.access.grants import EXIT_USER, OPEN_USER
 from tunnel_servlet.access.rules import Ruleset
+from tunnel_servlet.access.sources import source_of
 from tunnel_servlet.access.tokens import FailureLimiter, Identity, read_bearer
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, PacketFilter, SeparateExits

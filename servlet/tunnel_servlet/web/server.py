@@ -118,6 +118,7 @@ class RelayRunner(web.AppRunner):
             tls=tls,
             tls_seconds=self._limits.tls_seconds,
             spares=_SPARE_DESCRIPTORS if self._is_admin else 0,
+            evicts=not self._is_admin,
         )
         self._acceptors.append(acceptor)
 

@@ -8,6 +8,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -103,9 +104,10 @@ async def test_two_users_connections_of_one_address_are_limited_until_they_show_
     async with relay(settings(limits={"connections_per_address_max": 2})) as running:
         held = [await unauthenticated(running) for _ in range(2)]
         await until(lambda: running.connections.unauthenticated == 2)
-        reader, writer = await unauthenticated(running)
-        assert await reader.read() == b""
-        await close(writer)
+        newest = await unauthenticated(running)
+        assert await held[0][0].read() == b""  # the oldest makes room
+        await close(held[0][1])
+        held = [held[1], newest]
         victims = [Client(running, user) for user in ("ann", "ann", "bob", "bob")]
         for number, victim in enumerate(victims):
             assert isinstance(await victim.attach(number + 1), Attached)
@@ -137,6 +139,43 @@ async def test_two_users_unauthenticated_clients_leave_half_of_all_connections_t
         await victim.session.close()
         for _, writer in held:
             await close(writer)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.real("openssl")
+@in_loop
+async def test_two_users_half_heads_from_five_addresses_keep_no_user_out(encrypted: bool, certificates: Path) -> None:
+    """The attackers open a new connection for each that ends. No user who has a token notices."""
+    limits = {"connections_max": 64, "connections_per_address_max": 16}
+    config = settings(limits=limits, tls=files(certificates)) if encrypted else settings(limits=limits)
+    context = ssl.create_default_context(cafile=certificates / "ca.pem") if encrypted else None
+    async with relay(config) as running:
+        held = [await unauthenticated(running, f"127.0.0.{2 + number % 5}") for number in range(80)]
+        await until(lambda: running.connections.unauthenticated == 32)
+        url = f"{'https' if encrypted else 'http'}://{running.addresses[0]}/exchange"
+        for seed in range(1, 6):
+            connector = aiohttp.TCPConnector(local_addr=(f"127.0.0.{100 + seed}", 0), force_close=True)
+            async with aiohttp.ClientSession(connector=connector) as session:
+                headers = {"Authorization": f"Bearer {TOKENS['ann']}", "Content-Type": "application/octet-stream"}
+                async with session.post(url, data=attach_body(seed), headers=headers, ssl=context or False) as response:
+                    assert response.status == 200
+            held += [await unauthenticated(running, f"127.0.0.{2 + number % 5}") for number in range(8)]
+        for _, writer in held:
+            await close(writer)
+        await until(lambda: not running.connections.total)
+
+
+@in_loop
+async def test_two_users_one_user_leaves_connections_when_there_are_few_descriptors() -> None:
+    """Here `connections_per_user_max` is more than there are at all."""
+    async with relay(settings(limits={"connections_max": 8})) as running:
+        clients = [Client(running, "ann") for _ in range(8)]
+        codes = [(await client.post(attach_body(number + 1))).status for number, client in enumerate(clients)]
+        assert codes == [200] * 4 + [429] * 4
+        victim = Client(running, "bob")
+        assert isinstance(await victim.attach(9), Attached)
+        for client in (*clients, victim):
+            await client.session.close()
 
 
 @in_loop
