@@ -46,7 +46,7 @@ class SourceGroup(Generic[_T]):
     def __init__(self) -> None:
         self.count = 0  # connections
         self._parts: dict[str, SourceGroup[_T]] = {}  # empty in a source
-        # By number of connections, the names of the parts that have this number. In a source, the connections themselves.
+        # By number of connections, the names of the parts that have it. In a source, the connections themselves.
         self._by_count: dict[int, dict[str | _T, None]] = {}
         self._most = 0  # the highest of these numbers
 
