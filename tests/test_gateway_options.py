@@ -1,12 +1,11 @@
-"""The options --header, --hostname and --sni: headers from the command line and from files, without their values in
-errors."""
+"""The options --proxy, --header, --hostname and --sni: secrets from files, and without their values in errors."""
 
 import argparse
 from pathlib import Path
 
 import pytest
 
-from tunnel.gateway_options import add_gateway_options, parse_headers
+from tunnel.gateway_options import add_gateway_options, parse_headers, parse_proxy
 
 SECRET = "s3cret"
 
@@ -56,3 +55,34 @@ def test_errors_name_the_place_and_no_value(text: bytes | None, message: str, fi
     with pytest.raises(ValueError, match="--header is not a header") as caught:
         parse_headers([SECRET])
     assert SECRET not in str(caught.value)
+
+
+PROXY = f"http://me:{SECRET}@proxy.example:3128"
+
+
+def test_a_proxy_comes_from_the_option_or_from_a_file(file: Path) -> None:
+    file.write_text(f"{PROXY}\n")
+    assert parse_proxy(f"@{file}") == PROXY
+    assert [parse_proxy(given) for given in ("", "none", "env", PROXY)] == ["", "none", "env", PROXY]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_two_users_a_proxy_s_file_that_another_user_can_reach_is_refused(mode: int, file: Path) -> None:
+    file.write_text(PROXY)
+    file.chmod(mode)
+    with pytest.raises(ValueError, match=f"--proxy @{file} is open to other users.*change the password") as raised:
+        parse_proxy(f"@{file}")
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", f"{PROXY} {PROXY}".encode(), b"\xff", b"@other"])
+def test_a_proxy_s_file_must_hold_one_url(content: bytes, file: Path) -> None:
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"--proxy @{file} must hold one URL") as raised:
+        parse_proxy(f"@{file}")
+    assert SECRET not in str(raised.value)
+
+
+def test_a_proxy_s_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"--proxy @{tmp_path}/no: there is no such file: write the URL"):
+        parse_proxy(f"@{tmp_path}/no")

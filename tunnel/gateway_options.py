@@ -1,4 +1,4 @@
-"""The options of commands for a gateway in front of the relay: --header, --hostname and --sni."""
+"""The options of commands for what stands before the relay: --proxy, and a gateway's --header, --hostname and --sni."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,9 +6,10 @@ from pathlib import Path
 
 from tunnel.private_files import read_private
 
-__all__ = ["add_gateway_options", "parse_headers"]
+__all__ = ["add_gateway_options", "parse_headers", "parse_proxy", "read_proxy_file"]
 
 _IF_SEEN = "replace the secrets in it if another user may have seen them"
+_IF_PASSWORD_SEEN = "change the password if another user may have seen it"
 _FORM = "write 'NAME: VALUE', or @FILE with such lines"
 
 
@@ -56,6 +57,30 @@ def parse_headers(given: Sequence[str]) -> dict[str, str]:
         else:
             _add(found, text, "--header")
     return found
+
+
+def parse_proxy(given: str) -> str:
+    """Return the proxy that a --proxy option names: `given` itself, or with @FILE, the URL in that file.
+
+    Raise ValueError as `read_proxy_file` does.
+    """
+    return read_proxy_file(Path(given[1:]), "--proxy @") if given.startswith("@") else given
+
+
+def read_proxy_file(path: Path, option: str) -> str:
+    """Return the URL in a file. Raise ValueError, which begins with the option, if there is no such file, if other
+    users can read it, or if it does not hold exactly one URL."""
+    try:
+        text = read_private(path, if_seen=_IF_PASSWORD_SEEN).decode().strip()
+    except FileNotFoundError:
+        raise ValueError(f"{option}{path}: there is no such file: write the URL of the proxy into it") from None
+    except UnicodeDecodeError:
+        text = ""
+    except ValueError as error:
+        raise ValueError(f"{option}{error}") from None
+    if not text or len(text.split()) != 1 or text.startswith("@"):
+        raise ValueError(f"{option}{path} must hold one URL, such as http://user:password@proxy.example:3128")
+    return text
 
 
 def _add(found: dict[str, str], line: str, where: str) -> None:

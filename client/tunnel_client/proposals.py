@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
 from tunnel_client.settings import USER_TIMEOUT_S
 
@@ -71,9 +70,6 @@ def with_options(text: str, given: Given) -> str:
 
 def _without_secret(name: str, value: str) -> str:
     """Return the value of an option as it may be printed."""
-    if name == "header" and not value.startswith("@"):
+    if not value.startswith("@") and (name == "header" or (name == "proxy" and "@" in value)):
         return "@FILE"
-    if name == "proxy" and "@" in value:
-        url = urlsplit(value)
-        return url._replace(netloc=f"USER:PASSWORD@{url.netloc.rpartition('@')[2]}").geturl()
     return value

@@ -272,7 +272,7 @@ def test_without_pyspnego_there_is_no_conversation(monkeypatch: pytest.MonkeyPat
 
 
 BASIC, PIGEON, TALKS = Challenge("basic", {"realm": "office"}), Challenge("pigeon"), Challenge("negotiate")
-GIVE = "give user and password, as in --proxy http://USER:PASSWORD@HOST:PORT"
+GIVE = "write http://USER:PASSWORD@HOST:PORT into a file of mode 0600, and give --proxy @FILE"
 CHECK = "but did not accept user Mufasa: check user and password (special characters as %XX)"
 
 

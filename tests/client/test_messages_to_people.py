@@ -81,7 +81,7 @@ def test_a_proxy_that_demands_a_password_is_explained(name: str, known: Rig, sai
             assert code == 4
             assert re.search(r"HTTP 407|the proxy http://127.0.0.1:\d+ asks for", text)
             assert re.search(
-                r"check .*the proxy's user and password|give (them|user and password), as in --proxy|"
+                r"check .*the proxy's user and password|into a file of mode 0600, and give --proxy @FILE|"
                 r"check user and password",
                 text,
             )

@@ -50,9 +50,7 @@ def test_login_names_its_relay_as_the_other_commands_do() -> None:
 
 def test_secrets_are_not_kept() -> None:
     given = parsed("doctor", "--proxy", "http://me:se@cret@p:3128", "--header", "X-Key: hush", "--header", "@h")
-    assert line("tunnel doctor", given) == (
-        "tunnel doctor --proxy http://USER:PASSWORD@p:3128 --header @FILE --header @h"
-    )
+    assert line("tunnel doctor", given) == ("tunnel doctor --proxy @FILE --header @FILE --header @h")
     both = parsed("doctor", "--header", "X-Key: hush", "--header", "X-Other: hush")
     assert line("tunnel doctor", both) == "tunnel doctor --header @FILE"
 
@@ -113,7 +111,7 @@ def test_the_next_step_of_the_doctor_keeps_the_options(known: Rig, doctor: Any, 
     )
     proxy: UpstreamProxy = known.enter(UpstreamProxy(user="me:secret"))
     assert doctor(*relay, "--header", "X-Key: hush", "--proxy", f"http://me:wrong@127.0.0.1:{proxy.port}") == (
-        f"tunnel doctor --relay {known.url} --proxy http://USER:PASSWORD@127.0.0.1:{proxy.port} --header @FILE"
+        f"tunnel doctor --relay {known.url} --proxy @FILE --header @FILE"
     )
     with hold_port() as port:
         url = f"http://127.0.0.1:{port}"

@@ -16,7 +16,7 @@ _NO_PACKETS = "The trace has no packets: record with --trace-level packet, or fo
 _ADVICE = {
     0: "Requests had no answer: look at whether the relay ran, and at what drops requests or answers on the way to it; "
     "tunnel doctor names the hop",
-    407: "Status 407: the proxy wants credentials (--proxy http://USER:PASSWORD@HOST:PORT)",
+    407: "Status 407: the proxy wants credentials (--proxy @FILE)",
     413: "Status 413: a proxy or the relay refuses large bodies, so each request carried little: raise that limit "
     "(nginx: client_max_body_size)",
     429: "Status 429: a proxy limits the rate of requests: raise that limit, or use a link instead of poll",

@@ -174,7 +174,7 @@ class Introduction:
             if not _knows_spnego():
                 return f"{asks}, which needs the package pyspnego: install it with {install_command('pyspnego')}"
         if not self.user:
-            return f"{asks}: give user and password, as in --proxy http://USER:PASSWORD@HOST:PORT"
+            return f"{asks}: write http://USER:PASSWORD@HOST:PORT into a file of mode 0600, and give --proxy @FILE"
         return f"{asks}, but did not accept user {self.user}: check user and password (special characters as %XX)"
 
     def _can_answer(self, offer: Challenge) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import tunnel
 from tunnel.command_line import add_carrier_rates, tell
-from tunnel.gateway_options import add_gateway_options, parse_headers
+from tunnel.gateway_options import add_gateway_options, parse_headers, parse_proxy
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import (
     CARRIERS,
@@ -21,7 +21,15 @@ from tunnel_client.settings import (
     road_memory_path,
 )
 
-__all__ = ["add_insecure_http", "add_relay_options", "headers_of", "positive_seconds", "relay_settings", "trace_of"]
+__all__ = [
+    "add_insecure_http",
+    "add_relay_options",
+    "headers_of",
+    "positive_seconds",
+    "proxy_of",
+    "relay_settings",
+    "trace_of",
+]
 
 _USER_TIMEOUT_LEAST_S = 1
 _USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the milliseconds
@@ -52,7 +60,8 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         "--proxy",
         default="",
         metavar="URL",
-        help="URL of a proxy to the relay, or the word none for a direct connection (default: the stored one, or "
+        help="URL of a proxy to the relay, @FILE for a file of mode 0600 that holds the URL (all users of this machine "
+        "can see a password in a command line), or the word none for a direct connection (default: the stored one, or "
         "else https_proxy, http_proxy or all_proxy)",
     )
     group.add_argument(
@@ -159,7 +168,7 @@ def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
     found = find_settings(
         relay=arguments.relay,
         token_file=arguments.token_file,
-        proxy=arguments.proxy or UNSET,
+        proxy=proxy_of(arguments) or UNSET,
         ca=arguments.ca,
         cert=arguments.cert,
         carrier=arguments.carrier,
@@ -181,6 +190,14 @@ def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the headers of the --header options. Raises UsageError if one is wrong."""
     try:
         return parse_headers(arguments.header)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def proxy_of(arguments: argparse.Namespace) -> str:
+    """Return the proxy of the --proxy option; empty without one. Raises UsageError if its file is wrong."""
+    try:
+        return parse_proxy(arguments.proxy)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

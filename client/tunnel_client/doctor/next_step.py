@@ -50,8 +50,7 @@ def _after_a_problem(report: Report, given: Given) -> str:
     better = next((finding for finding in report.findings if finding.step == "https"), _NOTHING)
     again = line("tunnel doctor", {**given, "--relay": [report.relay]})
     if "proxy login" in problems:
-        proxy = problems["proxy login"].data.get("proxy", "HOST:PORT")
-        return line("tunnel doctor", {**given, "--proxy": [f"http://USER:PASSWORD@{proxy}"]})
+        return line("tunnel doctor", {**given, "--proxy": ["@FILE"]})
     if "TLS" in problems and problems["TLS"].data["kind"] == "unknown-issuer":
         return line("tunnel doctor", {**given, "--ca": ["FILE"]})
     if report.exit_code == DENIED and report.target:

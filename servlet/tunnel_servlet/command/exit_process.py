@@ -16,7 +16,7 @@ from tunnel.encryption.keys import KeyFile, own_key
 from tunnel.endpoint_names import OwnName
 from tunnel.event_loops import new_event_loop
 from tunnel.exit_codes import INTERRUPTED, OK
-from tunnel.gateway_options import parse_headers
+from tunnel.gateway_options import parse_headers, parse_proxy
 from tunnel.logs.outages import OutageLog
 from tunnel.private_files import read_token
 from tunnel.stillness import STILL_S, until_still
@@ -71,7 +71,7 @@ async def _exit(
         attachment = attach(
             arguments.relay,
             token=token,
-            proxy=arguments.proxy or "env",
+            proxy=parse_proxy(arguments.proxy) or "env",
             ca=arguments.ca,
             cert=arguments.cert,
             insecure_http=allows_insecure_http(arguments.insecure_http),

@@ -200,7 +200,8 @@ def _add_exit(commands: CommandAdder) -> None:
         "--proxy",
         default="env",
         metavar="URL",
-        help="URL of a proxy to the relay, or the word none for a direct connection (default: https_proxy, "
+        help="URL of a proxy to the relay, @FILE for a file of mode 0600 that holds the URL (all users of this machine "
+        "can see a password in a command line), or the word none for a direct connection (default: https_proxy, "
         "http_proxy or all_proxy)",
     )
     parser.add_argument(

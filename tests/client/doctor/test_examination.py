@@ -134,7 +134,7 @@ def test_a_proxy_that_wants_a_password_is_explained_and_the_password_not_shown(
     code, found, report = doctor(rig.url)
     assert code == 4
     assert "which the variable http_proxy names" in found["proxy"][1]
-    assert report["next"] == f"tunnel doctor --relay {rig.url} --proxy http://USER:PASSWORD@127.0.0.1:{proxy.port}"
+    assert report["next"] == f"tunnel doctor --relay {rig.url} --proxy @FILE"
     monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{proxy.port}")
     code, found, report = doctor(rig.url)
     assert code == 0

@@ -10,7 +10,7 @@ from tunnel.command_line import CommandAdder, allows_insecure_http, tell
 from tunnel.exit_codes import OK
 from tunnel.gateway_options import add_gateway_options
 from tunnel_client.cli.attaching import add_wait_option, attached
-from tunnel_client.cli.options import add_insecure_http, headers_of
+from tunnel_client.cli.options import add_insecure_http, headers_of, proxy_of
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import USER_TIMEOUT_S, RelaySettings, read_token
 
@@ -40,7 +40,8 @@ def add(commands: CommandAdder) -> None:
         "--proxy",
         default="",
         metavar="URL",
-        help="URL of a proxy to the relay, or the word none for a direct connection",
+        help="URL of a proxy to the relay, @FILE for a file of mode 0600 that holds the URL (all users of this machine "
+        "can see a password in a command line), or the word none for a direct connection",
     )
     group.add_argument(
         "--ca",
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     login = Login(
         arguments.url,
         _token(arguments.token_file),
-        arguments.proxy,
+        proxy_of(arguments),
         ca,
         insecure,
         headers,

@@ -17,14 +17,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tunnel.private_files import read_private
 from tunnel.rates import parse_rate
 from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, ExposePart, RelayPart, UpFile
 from tunnel_client.cli.up.kinds import KINDS, Claim
 from tunnel_client.errors import UsageError
 from tunnel_client.login_file import config_directory
 
-__all__ = ["BrokenFileError", "Entry", "ReadFile", "default_path", "option_of", "read_proxy_file", "read_up_file"]
+__all__ = ["BrokenFileError", "Entry", "ReadFile", "default_path", "option_of", "read_up_file"]
 
 _FILE_BYTES_MAX = 1 << 20
 _T = TypeVar("_T")
@@ -106,21 +105,6 @@ def read_up_file(path: Path, *, token_file: str = "") -> ReadFile:
     if token_file:
         relay = msgspec.structs.replace(relay, token_file=str(Path(token_file).absolute()))
     return ReadFile(path, relay, entries)
-
-
-def read_proxy_file(path: Path) -> str:
-    """Return the URL in a file. Raises UsageError if there is no such file, if other users can read it, or if it does
-    not hold exactly one URL."""
-    seen = "change the password if another user may have seen it"
-    try:
-        text = read_private(path, if_seen=seen).decode().strip()
-    except FileNotFoundError:
-        raise UsageError(f"proxy-file {path}: there is no such file: write the URL of the proxy into it") from None
-    except ValueError as error:
-        raise UsageError(f"proxy-file {error}") from None
-    if not text or len(text.split()) != 1:
-        raise UsageError(f"proxy-file {path} must hold one URL, such as http://user:password@proxy.example:3128")
-    return text
 
 
 def _text(path: Path) -> str:

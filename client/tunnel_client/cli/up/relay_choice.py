@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import tunnel
 from tunnel import ProxyPasswordError
-from tunnel.gateway_options import parse_headers
-from tunnel_client.cli.options import headers_of
+from tunnel.gateway_options import parse_headers, read_proxy_file
+from tunnel_client.cli.options import headers_of, proxy_of
 from tunnel_client.cli.service_key import with_service_key
-from tunnel_client.cli.up.file import ReadFile, read_proxy_file
+from tunnel_client.cli.up.file import ReadFile
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import UNSET, USER_TIMEOUT_S, RelaySettings, find_settings
 
@@ -27,7 +27,7 @@ def chosen_settings(
 ) -> RelaySettings:
     """Return the settings. Raises UsageError if one is missing or wrong, or if a file with a secret is not private."""
     part = read.relay
-    proxy = arguments.proxy or part.proxy or (read_proxy_file(Path(part.proxy_file)) if part.proxy_file else "")
+    proxy = proxy_of(arguments) or part.proxy or _proxy(part.proxy_file)
     found = find_settings(
         relay=arguments.relay or part.url,
         token_file=arguments.token_file or part.token_file,
@@ -85,6 +85,13 @@ def _without_user(proxy: str | None) -> str | None:
     if proxy is None or "@" not in proxy:
         return proxy
     return urlsplit(proxy)._replace(netloc=urlsplit(proxy).netloc.rpartition("@")[2]).geturl()
+
+
+def _proxy(file: str) -> str:
+    try:
+        return read_proxy_file(Path(file), "proxy-file ") if file else ""
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _headers(file: str) -> dict[str, str]:

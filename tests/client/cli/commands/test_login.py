@@ -112,3 +112,23 @@ def test_unusable_token_files_are_refused(file: str, capsys: pytest.CaptureFixtu
 def test_an_address_that_is_not_a_relay_url_is_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["login", "relay.example", "--token-file", file]) == 2
     assert "is not a relay URL: write https://HOST" in capsys.readouterr().err
+
+
+def test_two_users_a_proxy_s_password_comes_from_a_file(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "proxy.url"
+    path.touch(0o600)
+    path.write_text("http://me:s3cret@127.0.0.1:1\n")
+    url = "http://127.0.0.1:2"
+    assert main(["login", url, "--token-file", file, "--proxy", f"@{path}", "--no-check"]) == 0
+    login = read_login()
+    assert login == Login(url, TOKEN, "http://me:s3cret@127.0.0.1:1")
+    path.chmod(0o644)
+    for command in (["login", url, "--no-check"], ["connect", "a:1", "--relay", url], ["doctor", "--relay", url]):
+        capsys.readouterr()
+        assert main([*command, "--token-file", file, "--proxy", f"@{path}"]) == 2
+        said = capsys.readouterr().err
+        assert f"--proxy @{path} is open to other users" in said
+        assert "s3cret" not in said
+    assert read_login() == login
