@@ -103,7 +103,7 @@ def test_a_failed_authentication_says_what_to_do(
         (
             Basic(),
             "",
-            r"127.0.0.1:\d+ asks for Basic \(test, of course\): give user and password, as in --proxy http://",
+            r"127.0.0.1:\d+ asks for Basic \(test, of course\): write http://USER:PASSWORD@HOST:PORT into a file",
         ),
         (Basic(), known, rf"asks for Basic .* did not accept user {USER}: check user and password"),
         (Digest(), known, "asks for Digest, Basic .* did not accept user"),
