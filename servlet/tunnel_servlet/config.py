@@ -127,12 +127,10 @@ class ServiceLimits:
     Connections on which no valid token came yet take at most half of it; for each beyond this, the relay closes the
     oldest of the address that has most."""
     connections_per_address_max: int = 1024
-    """Connections from one address (one /64 network of IPv6; twice as many from a /56, four times from a /48) on which
-    no valid token came yet; for each beyond this, the relay closes the oldest. They are never more than a quarter of
-    `connections_max`."""
+    """Connections from one address (an IPv6 /64; a /56 has twice, a /48 four times as many) on which no valid token
+    came yet: at most a quarter of `connections_max`. For each beyond this, the relay closes the oldest."""
     connections_per_user_max: int = 2048
-    """Connections of one user: those whose latest request had a token of that user. A user never has more of them than
-    stay free for others."""
+    """Connections of one user: those whose latest request had the user's token. No user has more than stay free."""
     waiting_bytes_max: int = 256 << 20
     """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. A user gets no more
     of them when it holds as many as are free, so one user alone gets at most half."""
