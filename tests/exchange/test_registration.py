@@ -63,9 +63,27 @@ def met(*visits: tuple[int, int]) -> bool:
 
 
 def test_relays_that_answer_by_turns_are_recognised() -> None:
-    assert met(*((number % 2, number) for number in range(12)))
-    assert not met(*((number % 2, number) for number in range(11)))
-    assert met(*((number % 3, 10 * number) for number in range(13)))
+    assert met(*((number % 2, number) for number in range(4)))
+    assert not met(*((number % 2, number) for number in range(3)))
+    assert met(*((number % 3, number) for number in range(5)))
+    assert not met(*((number % 3, number) for number in range(4)))
+
+
+def test_a_client_that_is_moved_between_relays_now_and_then_recognises_them() -> None:
+    """A balancer moves it every two minutes. It must know before its connections have waited for 5 minutes."""
+    assert met((1, 0), (2, 120), (1, 240), (2, 360))
+    assert met((1, 0), (2, 120), (2, 130), (1, 240), (1, 250), (2, 360))
+    assert met((1, 0), (2, 120), (1, 240), (2, 539))
+
+
+def test_a_failover_and_its_end_are_no_reason_to_give_up() -> None:
+    assert not met((1, 0), (2, 120), (1, 240))
+    assert not met((1, 0), (2, 120), (1, 240), (2, 541))
+    assert not met((1, 0), (2, 120), (1, 240), (3, 250), (4, 260))
+
+
+def test_a_forgetful_relay_and_a_failover_do_not_add_up() -> None:
+    assert not met((1, 0), (2, 10), (1, 20), *((1, second) for second in range(20, 29)))
 
 
 def test_several_relays_are_recognised_even_if_the_same_one_answers_each_attach() -> None:

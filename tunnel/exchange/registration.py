@@ -12,8 +12,11 @@ SEVERAL_RELAYS = (
 )
 
 _GENERATION_MAX = 2**32 - 1  # 7.11
-_RETURNS_MAX = 10  # returns to known epochs in quick succession; a single relay hardly ever causes ten
+_RETURNS_MAX = 10  # returns to the same epoch in quick succession; a single relay hardly ever causes ten
 _RETURN_GAP_US = 10 * SECOND_US
+# No single relay causes a change to another epoch that was met before. A failover and its end cause one such change;
+# two within this time, for which a connection waits for its relay, are too many.
+_CHANGES_US = 300 * SECOND_US
 _EPOCHS_MAX = 64  # number of epochs that are remembered
 
 
@@ -30,8 +33,10 @@ class Registration:
         self.is_fresh = True  # the last attach counts as fresh (6.3)
         self._epoch: int | None = None  # epoch of the last attachment
         self._epochs: set[int] = set()  # epochs of all attachments that are remembered
-        self._returns = 0  # attachments, in quick succession, to epochs that were met before
+        self._returns = 0  # attachments, in quick succession, to the epoch of the attachment before
         self._returned_us = 0
+        self._changed_us: int | None = None  # when the epoch last changed to another one that was met before
+        self._meets_several = False
         self.pull_interval_us = config.pull_interval_us  # the interval that ATTACH asks for
         self._secret = secret
         self._name = endpoint_name
@@ -45,7 +50,7 @@ class Registration:
     @property
     def meets_several_relays(self) -> bool:
         """Whether several relays answer at this address by turns, none of which knows an attachment of the others."""
-        return self._returns >= _RETURNS_MAX
+        return self._meets_several or self._returns >= _RETURNS_MAX
 
     def request(self) -> Attach:
         """Return the ATTACH of the present generation."""
@@ -77,11 +82,14 @@ class Registration:
 
     def _count_returns(self, epoch: int, now: int) -> None:
         """Count attachments to epochs that were met before. A relay that was restarted has a new epoch every time."""
-        if epoch not in self._epochs or now - self._returned_us > _RETURN_GAP_US:
-            self._returns = 0
-        if epoch in self._epochs:
-            self._returns += 1
+        if epoch == self._epoch:
+            self._returns = self._returns + 1 if now - self._returned_us <= _RETURN_GAP_US else 1
             self._returned_us = now
+        else:
+            self._returns = 0
+        if epoch != self._epoch and epoch in self._epochs:
+            self._meets_several = self._changed_us is not None and now - self._changed_us <= _CHANGES_US
+            self._changed_us = now
         if len(self._epochs) >= _EPOCHS_MAX:
             self._epochs.clear()
         self._epochs.add(epoch)

@@ -1,0 +1,123 @@
+"""A balancer before two relays that do not know of each other: the error says so, on every road (PROTOCOL 6.3)."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+
+import pytest
+import uvloop
+
+from tests.carriers.harness import ask, echo, say_and_hear
+from tests.support.http_relay import HttpTestRelay, LinkTestRelay, token_of
+from tests.support.loops import run
+from tests.support.proxies import splice
+from tunnel import Attachment, UnreachableError, attach
+
+
+class Balancer:
+    """Passes each new TCP connection to the relay at `chosen`, an index; with `turns`, to each relay in turn."""
+
+    def __init__(self, *relays: HttpTestRelay, turns: bool = False) -> None:
+        self.relays = relays
+        self.chosen = 0
+        self.turns = turns
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Balancer":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/prefix"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def attach(self, carrier: str) -> Attachment:
+        return attach(self.url, token=token_of("bob"), proxy=None, carrier=carrier)
+
+    def move(self, chosen: int) -> None:
+        """Pass all connections to this relay, and end the older ones."""
+        self.chosen = chosen
+        self.cut()
+
+    def cut(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay = self.relays[self.chosen]
+        if self.turns:
+            self.chosen = (self.chosen + 1) % len(self.relays)
+        task = asyncio.get_running_loop().create_task(self._pass_on(reader, writer, relay.port))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.closing(far_writer):
+                await asyncio.gather(splice(reader, far_writer), splice(far_reader, writer))
+
+
+SEVERAL = "several relays answer at this address by turns"
+
+
+async def raise_refusal(client: Attachment) -> None:
+    """Raise the error that ends the client, once there is one."""
+    while client.refusal is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    raise client.refusal
+
+
+@pytest.mark.parametrize("carrier", ["poll", "link", "websocket"])
+def test_each_connection_goes_to_another_relay(carrier: str) -> None:
+    """A link to one of them works while it lasts; here each one is cut."""
+
+    async def cut(balancer: Balancer) -> None:
+        while True:
+            await asyncio.sleep(0.3)
+            balancer.cut()
+
+    async def main() -> None:
+        async with LinkTestRelay() as one, LinkTestRelay() as other, Balancer(one, other, turns=True) as balancer:
+            cutting = asyncio.create_task(cut(balancer))
+            with pytest.raises(UnreachableError, match=SEVERAL):
+                async with asyncio.timeout(60), balancer.attach(carrier) as client:
+                    await raise_refusal(client)
+            cutting.cancel()
+
+    run(main(), uvloop.new_event_loop)
+
+
+@pytest.mark.parametrize("carrier", ["poll", "link", "websocket"])
+def test_a_client_is_moved_to_another_relay_and_back(carrier: str) -> None:
+    """Its connections are lost each time: the error comes at the second return, not after 5 minutes."""
+
+    async def main() -> None:
+        async with (
+            LinkTestRelay() as one,
+            LinkTestRelay() as other,
+            Balancer(one, other) as balancer,
+            one.attach("ann", carrier="poll") as service,
+        ):
+            await service.start_server(echo, "echo")
+            with pytest.raises(UnreachableError, match=SEVERAL):
+                await be_moved(balancer, carrier)
+
+    run(main(), uvloop.new_event_loop)
+
+
+async def be_moved(balancer: Balancer, carrier: str) -> None:
+    async with asyncio.timeout(60), balancer.attach(carrier) as client:
+        reader, writer = await say_and_hear(client)
+        for chosen in (1, 0, 1):
+            seen = len(balancer.relays[chosen].seen)
+            balancer.move(chosen)
+            while len(balancer.relays[chosen].seen) < seen + 3 and client.refusal is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            if chosen == 0:
+                await ask(reader, writer, b"the connection goes on where it was opened")
+        await raise_refusal(client)
