@@ -227,16 +227,8 @@ def test_an_unmodified_program_runs_through_the_tunnel(installed: Installed, rel
     with ExitStack() as stack:
         port = stack.enter_context(page_server())
         shutil.copy(ROOT / "examples" / "fetch.py", installed.work)
-        command = [
-            installed.command("tunnel"),
-            "run",
-            "--quiet",
-            "--relay",
-            url_of(relay),
-            "--hosts",
-            "localhost",
-            "--",
-        ]
+        options = ["--quiet", "--relay", url_of(relay), "--hosts", "localhost", "--"]
+        command = [installed.command("tunnel"), "run", *options]
         fetch = [str(installed.python), "fetch.py", f"http://localhost:{port}/"]
         assert installed.run(*command, *fetch) == "status 200\nbytes 4\n"
 

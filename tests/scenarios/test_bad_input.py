@@ -58,7 +58,7 @@ async def test_a_target_that_no_rule_allows_is_denied() -> None:
         url = f"http://{running.addresses[0]}"
         async with attach(url, token=TOKENS["exits"], proxy=None, carrier="poll") as attachment:
             with pytest.raises(
-                DeniedError, match=r"db\.internal:5432: .*ask the operator of the relay for a rule"
+                DeniedError, match=r"no rule allows db\.internal:5432; .*ask the operator of the relay for a rule"
             ) as caught:
                 await attachment.open_connection("db.internal", 5432, timeout=40)
             assert caught.value.exit_code == 5
