@@ -61,10 +61,10 @@ class Laptop:
         new.write_text(self._head + text)
         new.replace(self.path)
 
-    async def event(self, name: str, text: str = "") -> dict[str, Any]:
+    async def event(self, name: str, text: str = "", seconds: float = _WAIT_S) -> dict[str, Any]:
         """Wait for the next event with this name and text; it must be one line."""
         is_it = says_event(name)
-        async with asyncio.timeout(_WAIT_S):
+        async with asyncio.timeout(seconds):
             while True:
                 lines = self.process.output.splitlines()
                 for number in range(self._seen, len(lines)):
@@ -130,10 +130,10 @@ async def test_the_day_of_a_laptop(tmp_path: Path) -> None:
                     assert "removed: forward two" in (await laptop.event("reloaded"))["text"]
                     stays[1].write(b"still there")
                     assert await stays[0].readexactly(11) == b"still there"
-                    # the proxy asks for another password
+                    # the proxy asks for another password, and goes on with that for a minute
                     proxy.demand("me:new-secret")
                     proxy.cut()
-                    text = (await laptop.event("waiting", "407"))["text"]
+                    text = (await laptop.event("waiting", "407", _WAIT_S + 90))["text"]
                     assert "waiting for another user and password in " in text
                     assert str(tmp_path / "proxy.url") in text
                     tried = len(proxy.heads)
