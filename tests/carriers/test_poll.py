@@ -200,7 +200,7 @@ async def test_a_proxy_for_tls_sees_no_token() -> None:
         assert all("Proxy-Authorization" not in headers for _, headers in relay.seen)
         with pytest.raises(
             NotAuthenticatedError,
-            match="but does not name a scheme: give user and password",
+            match="but does not name a scheme: write http://USER:PASSWORD@HOST:PORT into a file",
         ):
             await relay.attach("ann", ca=CA, proxy=f"http://127.0.0.1:{proxy.port}").start()
 

@@ -74,7 +74,7 @@ def test_squid_passes_requests_only_with_its_password(asks: str, scheme: str, ca
             async with client(url, proxy=proxy, ca=CA, carrier=carrier) as attachment:
                 moved = await move(attachment, MIB)
                 assert moved.carrier.startswith(carrier if scheme == "https" else WITHOUT_UPGRADE[carrier])
-            with pytest.raises(NotAuthenticatedError, match=rf"asks for {asks} \(tunnel test\): give user"):
+            with pytest.raises(NotAuthenticatedError, match=rf"asks for {asks} \(tunnel test\): write http://USER"):
                 await client(url, proxy=server.url, ca=CA).start()
             with pytest.raises(NotAuthenticatedError, match=rf"asks for {asks} .* did not accept user {USER}"):
                 await client(url, proxy=f"http://{USER}:wrong@{there}", ca=CA).start()
