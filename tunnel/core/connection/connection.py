@@ -197,8 +197,10 @@ class Connection(ConnectionBase):
         arrival = self.receiver.insert(sequence, packet.attempt, packet.type, packet.payload, end, now)
         if arrival is Arrival.MISMATCH:
             self.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, now)
-            return
-        if arrival is Arrival.REFUSED or arrival is Arrival.DUPLICATE:
+            if not self.complete:
+                return
+            # Everything up to the peer's CLOSE has come, perhaps with this packet: the application reads it (5.8).
+        elif arrival is Arrival.REFUSED or arrival is Arrival.DUPLICATE:
             return
         if packet.type == PacketType.CLOSE and end is not None:
             self._peer_closing(end, now)

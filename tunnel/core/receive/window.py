@@ -152,13 +152,13 @@ class ReceiveWindow:
         return Arrival.OUT_OF_ORDER
 
     def _take_from_ahead(self) -> bool:
-        while (item := self._ahead.pop(self.next_sequence, None)) is not None:
+        matches = True
+        while matches and (item := self._ahead.pop(self.next_sequence, None)) is not None:
             packet_type, payload, pin, end = item
             self._ahead_bytes -= len(payload)
-            if not self._append(packet_type, payload, pin, end):
-                return False
+            matches = self._append(packet_type, payload, pin, end)
         self._ahead_ranges.remove_up_to(self.next_sequence - 1)
-        return True
+        return matches
 
     def _append(self, packet_type: int, payload: Buffer, pin: _Pin | None, end: End | None) -> bool:
         """Append the next packet in order. Return False if length or digest of the stream do not match.
