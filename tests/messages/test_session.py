@@ -136,6 +136,24 @@ async def test_cancelling_stops_a_packet_in_the_middle() -> None:
 
 
 @in_loop
+async def test_a_file_that_is_read_in_small_pieces_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read may return less than was asked for: a body that would fit into one part then takes several."""
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, offset: pread(file, min(size, 100), offset))
+    (tmp_path / "file").write_bytes(LARGE[:250])
+    async with session_pair() as (near, far):
+        inbox = Inbox()
+        far.register(1, inbox)
+        near.start()
+        far.start()
+        with (tmp_path / "file").open("rb") as file:
+            await near.send(Packet(file, 1))
+        await near.ping()
+        assert inbox.packets == [(16, LARGE[:250])]
+        assert not near.window.in_flight_bytes
+
+
+@in_loop
 async def test_a_file_that_shrinks_fails_only_its_packet(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(LARGE)

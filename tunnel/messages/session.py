@@ -277,7 +277,7 @@ class MessageSession(Startable):
         except Exception as error:
             self._give_up(sending, error)
             return None
-        if found is not None and split:
+        if found is not None and parts.is_split:  # also a small body of which less was read than its size
             self.window.sent(len(found[1]), now_us())
         return found
 
