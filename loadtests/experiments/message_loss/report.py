@@ -128,6 +128,11 @@ class Report:
         rows += ["", "SENDER"]
         for title, phase in (("Before Disconnect...", "before"), ("After Disconnect...", "after")):
             rows += [title, *self._versus(self.counts[phase])]
+        buffered = sum(counts["buffered"][0] for counts in self.counts.values())
+        rows += [
+            "Both Together...",
+            f"  Published vs Buffered Messages: {self.published:,} vs {buffered:,} ... {self.published - buffered:,}",
+        ]
         if self.outage_ms:
             rows += [f"Disconnected for {self.outage_ms:,} ms", "Signs of the break..."]
             rows += [f"  {sign.value:<24}: {self._sign(sign)}" for sign in Sign]
@@ -137,9 +142,8 @@ class Report:
         return f"after {self.signs[sign.value]:,} ms" if sign.value in self.signs else "not seen"
 
     def _versus(self, counts: dict[str, tuple[int, int]]) -> list[str]:
-        (published, _), buffered, written = counts["published"], counts["buffered"], counts["written"]
+        buffered, written = counts["buffered"], counts["written"]
         return [
-            f"  Published vs Buffered Messages: {published:,} vs {buffered[0]:,}",
             f"  Buffered vs Socket Messages: {buffered[0]:,} vs {written[0]:,} ... {buffered[0] - written[0]:,}",
             f"  Buffered vs Socket Bytes   : {buffered[1]:,} vs {written[1]:,} ... {buffered[1] - written[1]:,}",
         ]

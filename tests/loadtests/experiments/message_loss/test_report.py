@@ -34,10 +34,12 @@ def sample() -> Report:
     statistics = PhaseStatistics()
     for _ in range(6):
         statistics.published[Phase.BEFORE].add(1, 100)
-    for _ in range(5):
+    for _ in range(4):
         statistics.increment_out_bytes(100)
-    statistics.register_write(5, 500)
+    statistics.register_write(3, 300)
+    statistics.phase = Phase.AFTER
     statistics.increment_out_bytes(100)
+    statistics.register_write(1, 100)
     return Report.of("raw", "builtin", 100, [[1, 2], [5, 5]], statistics)
 
 
@@ -68,13 +70,13 @@ def test_every_line_of_the_report_comes_from_the_run() -> None:
         "",
         "SENDER",
         "Before Disconnect...",
-        "  Published vs Buffered Messages: 6 vs 6",
-        "  Buffered vs Socket Messages: 6 vs 5 ... 1",
-        "  Buffered vs Socket Bytes   : 600 vs 500 ... 100",
+        "  Buffered vs Socket Messages: 4 vs 3 ... 1",
+        "  Buffered vs Socket Bytes   : 400 vs 300 ... 100",
         "After Disconnect...",
-        "  Published vs Buffered Messages: 0 vs 0",
-        "  Buffered vs Socket Messages: 0 vs 0 ... 0",
-        "  Buffered vs Socket Bytes   : 0 vs 0 ... 0",
+        "  Buffered vs Socket Messages: 1 vs 1 ... 0",
+        "  Buffered vs Socket Bytes   : 100 vs 100 ... 0",
+        "Both Together...",
+        "  Published vs Buffered Messages: 6 vs 5 ... 1",
     ]
 
 
