@@ -1,10 +1,16 @@
-"""docs/seed-notes.md: each path, name and clause in its tables exists, and each reference document has its section."""
+"""docs/seed-notes.md: what its tables cite exists, some of its figures, and a section for each reference document."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from loadtests.experiments.message_loss import sender
+from loadtests.experiments.message_loss.protocol import MAIN, publish
+from tunnel.core.constants import EARLY_BYTES_MAX
+from tunnel.exchange import health
+from tunnel.messages import assembler, pacing, parts, session
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "seed-notes.md").read_text()
@@ -124,3 +130,20 @@ def test_the_deviations_are_named() -> None:
         "the envelope",
         "who stops acknowledging when",
     ]
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    assert health._FAILURES == 3
+    fastest = (session._PART_BYTES_MAX, session._PART_BYTES_MAX + parts.PART_HEADER_BYTES)
+    for text in (
+        f"{parts.PART_BYTES_MIN:,} bytes on request (any size up to {parts.PART_BYTES_MAX // 1024} KiB)",
+        f"from {parts.PART_BYTES_MIN // 1024} KiB to {fastest[0]:,} bytes ({fastest[1] // 1024} KiB with the header)",
+        f"steers it to {pacing.TARGET_US // 1000} ms of waiting",
+        f"never goes below {pacing.WINDOW_BYTES_MIN // 1024} KiB",
+        f"Above {assembler.SPOOL_BYTES // 1024**2} MiB, in a file",
+        f"failed three times and {health._TROUBLE_US / 1_000_000:.2f} s have passed since the first failure",
+        f"The buffer has {sender.BUFFER_BYTES // 1024} KiB",
+        f"{len(publish(MAIN, 12_345, bytes(12_288))):,} here",
+        f"The client may send up to {EARLY_BYTES_MAX // 1024} KiB at once",
+    ):
+        assert text in TEXT

@@ -1,8 +1,8 @@
 """The packet assembler: it splits packets into parts, and joins received parts into packets.
 
 It stands between handlers and senders, which know only packets, and the session, which knows only a stream. It
-implements option 1 of the packet-assembler document: a body is encoded once, into a buffer of its own; a large body is
-sent as slices of that buffer. The receiver joins them, on disk if the body is large, before any handler sees it.
+implements option 1 of the packet-assembler document: the application encodes a body once, into a buffer; a large body
+is sent as slices of that buffer. The receiver joins them, on disk if the body is large, before any handler sees it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ Body: TypeAlias = bytes | SpooledBody
 class Packet:
     """A message to send, or one that a handler receives: a body, its target, and where an answer should go.
 
+    The body stays the application's, which must not change it until `send` has returned.
     A packet to send may have a binary file as its `body`. The file is read piece by piece from its start, whatever its
     position.
     """

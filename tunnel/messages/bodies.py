@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 class MemorySource:
-    """A body in memory, encoded once into a buffer of its own; parts are slices of it (option 1, see `assembler`)."""
+    """A body in memory: parts are slices of the application's buffer, without a copy (option 1, see `assembler`)."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view = memoryview(data).cast("B") if len(data) else memoryview(b"")
