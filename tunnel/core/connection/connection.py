@@ -195,12 +195,11 @@ class Connection(ConnectionBase):
         was_readable = window.readable
         sequence = unwrap(packet.sequence, window.next_sequence)
         arrival = self.receiver.insert(sequence, packet.attempt, packet.type, packet.payload, end, now)
-        if arrival is Arrival.MISMATCH:
+        # What lies above CLOSE has no effect: everything up to CLOSE has come, perhaps with this packet (5.1, 5.8).
+        if arrival is Arrival.MISMATCH and not window.closed:
             self.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, now)
-            if not self.complete:
-                return
-            # Everything up to the peer's CLOSE has come, perhaps with this packet: the application reads it (5.8).
-        elif arrival is Arrival.REFUSED or arrival is Arrival.DUPLICATE:
+            return
+        if arrival is Arrival.REFUSED or arrival is Arrival.DUPLICATE:
             return
         if packet.type == PacketType.CLOSE and end is not None:
             self._peer_closing(end, now)
