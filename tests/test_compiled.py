@@ -168,9 +168,11 @@ def _replaced_methods(
 ) -> Iterator[str]:
     for node in ast.walk(function):
         match node:
-            case ast.Assign(targets=[ast.Attribute(attr=name)]) if name in methods:
+            case ast.Assign(targets=[target]):
                 if any("# type: ignore[method-assign" in line for line in lines[node.lineno - 1 : node.end_lineno]):
-                    yield name
+                    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                    names = [part.attr for part in parts if isinstance(part, ast.Attribute)]
+                    yield from (name for name in names if name in methods)
             case ast.Call(
                 func=ast.Attribute(attr="setattr"), args=[ast.Name(id=owner), ast.Constant(value=str(name)), _]
             ):

@@ -54,9 +54,10 @@ class Balancer:
         task = asyncio.get_running_loop().create_task(self._pass_on(reader, writer, relay.port))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())  # a task that is cancelled before it begins runs nothing
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError):
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
             with contextlib.closing(far_writer):
                 await asyncio.gather(splice(reader, far_writer), splice(far_reader, writer))

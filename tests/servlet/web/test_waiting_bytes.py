@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from tests.servlet.rig import Client, attach_body, exchange_body, relay, settings, until
@@ -146,6 +147,7 @@ async def test_two_users_a_lane_has_one_answer_on_its_way() -> None:
             await close(writer)
 
 
+@pytest.mark.interpreted
 @in_loop
 async def test_two_users_a_request_waits_one_turn_and_its_body_is_charged_until_the_switch_has_it() -> None:
     """While 30 requests of one user wait, none waits a second time behind the others, with its body charged to no
