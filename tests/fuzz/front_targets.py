@@ -166,7 +166,9 @@ class _Flows:
         self.sent: list[tuple[Any, bytes]] = []
         self.answers: list[Callable[[bytes], None]] = []
 
-    def send(self, key: Any, target: Any, datagram: bytes, deliver: Callable[[bytes], None]) -> None:
+    def send(
+        self, key: Any, target: Any, datagram: bytes, deliver: Callable[[bytes], None], source: object = ""
+    ) -> None:
         str(target)
         self.sent.append((key, datagram))
         self.answers.append(deliver)
