@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tunnel
 from tunnel.command_line import shows_people, tell
@@ -21,6 +21,7 @@ __all__ = [
     "Say",
     "add_wait_option",
     "attached",
+    "beside",
     "going_on",
     "look_at",
     "make_attachment",
@@ -123,13 +124,20 @@ async def told_of_waiting(
 
     With `quiet_s`, say nothing if the block takes no longer than this. `who` is asked, until `look` says more.
     """
-    telling = asyncio.ensure_future(_tell(look, who, say, quiet_s, going_on))
+    async with beside(_tell(look, who, say, quiet_s, going_on)):
+        yield
+
+
+@asynccontextmanager
+async def beside(telling: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run the coroutine while the block lasts."""
+    task = asyncio.ensure_future(telling)
     try:
         yield
     finally:
-        telling.cancel()
+        task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await telling
+            await task
 
 
 @asynccontextmanager

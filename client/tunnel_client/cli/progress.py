@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tunnel_client.cli.attaching import say_to_people
+from tunnel_client.cli.attaching import beside, say_to_people
 from tunnel_client.doctor.findings import Report
 
 __all__ = ["told_of_progress"]
@@ -19,13 +18,8 @@ _SILENT_S = 5.0
 @asynccontextmanager
 async def told_of_progress(report: Report) -> AsyncIterator[None]:
     """While the block fills the report, say what is tried first, and again when nothing is found for 5 s."""
-    telling = asyncio.ensure_future(_tell(report))
-    try:
+    async with beside(_tell(report)):
         yield
-    finally:
-        telling.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await telling
 
 
 async def _tell(report: Report) -> None:
