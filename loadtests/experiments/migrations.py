@@ -42,7 +42,13 @@ class Act(enum.StrEnum):
     KILL_RELAY = "relay killed and started again"
 
 
-_CARRIER_AFTER = {Act.TO_POLL: "poll", Act.TO_LINK: "link", Act.KILL_LINK: "link", Act.KILL_RELAY: "link"}
+# Without a link, a client polls and then changes to streams, which may take less than `_LOOK_S`.
+_CARRIERS_AFTER = {
+    Act.TO_POLL: ("poll", "stream"),
+    Act.TO_LINK: ("link",),
+    Act.KILL_LINK: ("link",),
+    Act.KILL_RELAY: ("link",),
+}
 
 
 class Interruption(msgspec.Struct, frozen=True):
@@ -163,7 +169,7 @@ class _Run:
             at_bytes, began = self._up.received_bytes, time.monotonic()
             await self._do(act)
             async with asyncio.timeout(_CHANGE_S):
-                while not self._is_on(_CARRIER_AFTER[act]):
+                while not self._is_on_one_of(_CARRIERS_AFTER[act]):
                     await asyncio.sleep(_LOOK_S)
                     if act is Act.TO_POLL:  # an upgrade that had passed the proxy may have opened another tunnel since
                         self._proxy.cut_tunnels()
@@ -178,8 +184,8 @@ class _Run:
         for flow in self._flows:
             flow.hold(flow.size_bytes)
 
-    def _is_on(self, carrier: str) -> bool:
-        return self._client.stats().carrier.startswith(carrier)
+    def _is_on_one_of(self, carriers: tuple[str, ...]) -> bool:
+        return self._client.stats().carrier.startswith(carriers)
 
     async def _do(self, act: Act) -> None:
         if act is Act.KILL_RELAY:
