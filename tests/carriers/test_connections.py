@@ -76,7 +76,9 @@ def request(number: int, body: bytes = b"body") -> Request:
 @in_loop
 async def test_a_connection_too_many_is_closed_and_requests_wait_for_one_that_works() -> None:
     told = Recorded()
+    loop = asyncio.get_running_loop()
     async with OneAtATime() as front:
+        began_s = loop.time()
         exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
         exchanger.start(told)
         exchanger.send(request(1, b"slow"))
@@ -88,6 +90,7 @@ async def test_a_connection_too_many_is_closed_and_requests_wait_for_one_that_wo
         for number in range(3, 8):
             exchanger.send(request(number))
             assert await told.outcomes.get() == b"ok"
+        await asyncio.sleep(2 * (loop.time() - began_s))  # no answer took longer than the time until now
         exchanger.send(msgspec.structs.replace(stuck, id=20, repeat=1))
         assert {await told.outcomes.get(), await told.outcomes.get()} == {FEWER, b"ok"}
         front.slow.clear()
@@ -166,6 +169,33 @@ async def test_a_connection_that_has_brought_an_answer_is_not_one_too_many() -> 
     assert not connections.is_one_too_many(second, 0)
     connections.give_back(first)
     connections.give_back(second)
+    await connections.close()
+
+
+@in_loop
+async def test_a_connection_is_silent_only_for_twice_as_long_as_the_slowest_request_of_late() -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    working, new = connections.take(0), connections.take(0)
+    assert working is not None
+    assert new is not None
+    connections.answered(working, 0.4, by_relay=True)
+    for number in range(5):
+        connections.answered(working, 9.0 + number, by_relay=True, is_held=True)  # a hold says nothing about the path
+    assert not connections.is_one_too_many(new, 0.79)
+    assert connections.is_one_too_many(new, 0.81)
+    connections.give_back(working)
+    working = connections.take(100.0)
+    assert working is not None
+    connections.answered(working, 100.1, by_relay=True)
+    assert not connections.is_one_too_many(new, 0.7)  # the slowest request counts for a second window
+    connections.answered(working, 130.1, by_relay=True, is_held=True)
+    connections.give_back(working)
+    working = connections.take(131.0)
+    assert working is not None
+    connections.answered(working, 131.1, by_relay=True)
+    assert connections.is_one_too_many(new, 0.7)
+    for used in (working, new):
+        connections.give_back(used)
     await connections.close()
 
 

@@ -37,6 +37,16 @@ def test_grace_and_repeats_follow_from_the_smoothed_time() -> None:
     assert [after(3 * SECOND).repeat_us(attempts) // SECOND for attempts in (1, 2, 3, 8)] == [12, 12, 6, 1]
 
 
+def test_where_answers_take_times_of_their_own_the_grace_is_four_deviations() -> None:
+    assert after(200 * MS, 400 * MS).grace_us == 50 * MS + 4 * 50 * MS
+    assert after(200 * MS, 208 * MS).grace_us == 50 * MS + 201 * MS // 4  # the larger of the two
+    jittery = after(*[20 * MS, 420 * MS] * 20)
+    assert jittery.grace_us > 400 * MS
+    for second in range(40, 100):
+        jittery.sample(200 * MS, second * SECOND)
+    assert jittery.grace_us < 110 * MS
+
+
 def test_an_answer_after_a_minute_does_not_push_repeats_beyond_thirty_seconds() -> None:
     assert after(61 * SECOND).repeat_us(3) == 30 * SECOND
     assert after(15 * SECOND).repeat_us(3) == 30 * SECOND

@@ -132,6 +132,7 @@ _SCRIPTED = (
     Row("outage-403", "403 for 2 s in mid-transfer", (scripted("outage-403"),)),
     Row("empty-answers", "one empty 200 in ten", (scripted("empty-answers"),)),
     Row("two-seconds", "2 s before each request", (scripted("two-seconds"),)),
+    Row("answers-0-to-400-ms", "answers 0 to 400 ms late, at random", (scripted("answers-0-to-400-ms"),)),
     Row("two-connections", "two TCP connections at most", (scripted("two-connections"),)),
     Row("closes", "closes after each answer", (scripted("closes"),)),
     Row("closes-silently", "closes after each answer, silently", (scripted("closes-silently"),)),

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import sys
 import time
+from random import Random
 
 import msgspec
 
@@ -34,6 +35,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     outage_s: float = 2.0
     empty_every: int = 0  # one request in this number gets an empty 200 and is not forwarded
     delay_s: float = 0.0  # before each request is forwarded
+    jitter_s: float = 0.0  # each answer is passed on after a random time, up to this long
     connections_max: int = 0  # further connections wait until one of them ends
     closes: str = ""  # ends connections after each answer: "told", with Connection: close, or "silently", without
     strips_headers: bool = False
@@ -47,6 +49,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "outage-403": Behaviour(outage_status=403),
     "empty-answers": Behaviour(empty_every=10),
     "two-seconds": Behaviour(delay_s=2.0),
+    "answers-0-to-400-ms": Behaviour(jitter_s=0.4),
     "two-connections": Behaviour(connections_max=2),
     "closes": Behaviour(closes="told"),
     "closes-silently": Behaviour(closes="silently"),
@@ -71,6 +74,7 @@ class ScriptedProxy:
         self._requests = 0
         self._moved_bytes = 0
         self._outage_ends_s = 0.0  # monotonic; 0 before the outage
+        self._random = Random(1)
         self._slots = asyncio.Semaphore(behaviour.connections_max or 1 << 20)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -103,6 +107,7 @@ class ScriptedProxy:
             there, found = await self._forward(head, body)
         except (ConnectionError, asyncio.IncompleteReadError, MalformedError):
             return self._answer(502, "Bad Gateway", b"")
+        await asyncio.sleep(self._random.uniform(0, script.jitter_s))
         self._moved_bytes += len(body) + len(found)
         if script.scans and _is_scanned(found):
             return self._block()

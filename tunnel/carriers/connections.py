@@ -22,6 +22,10 @@ from tunnel.tasks import KeptTasks
 __all__ = ["PAUSE_S", "Connection", "Connections", "reset_on_close"]
 
 _ANSWERS_MIN = 5  # answers on other connections during the silence of a new one, which show that the path works
+# A connection is silent if nothing came for this many times as long as the slowest request of late that no hold kept
+# waiting: a path may delay each answer by a time of its own.
+_SLOWEST_TIMES = 2
+_SLOWEST_S = 30.0  # a slowest request counts for this long to twice as long
 _LIMIT_S_MIN = 60.0  # time for which a limit is kept; doubles up to the maximum
 _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
@@ -48,6 +52,7 @@ class Connection:
         self.has_answer = False
         self.works = False  # the relay has answered on it
         self.is_retired = False
+        self.taken_s = 0.0  # when the present request, or the latest, got this connection
         self.answers_before = answers_before  # number of answers on all connections when this one was made
         self.place = place  # if it works, the path carries this many: with itself, those open when it was made
 
@@ -63,6 +68,24 @@ class Connection:
         sock = socket.socket(family, kind, protocol)
         self._sockets.add(sock)
         return sock
+
+
+class _Slowest:
+    """The longest time that a request of late took."""
+
+    def __init__(self) -> None:
+        self._now_s = self._before_s = 0.0  # of the present window and of the previous one
+        self._began_s = 0.0
+
+    @property
+    def longest_s(self) -> float:
+        return max(self._now_s, self._before_s)
+
+    def sample(self, took_s: float, now_s: float) -> None:
+        """Add what one request took."""
+        if now_s - self._began_s >= _SLOWEST_S:
+            self._before_s, self._now_s, self._began_s = self._now_s, 0.0, now_s
+        self._now_s = max(self._now_s, took_s)
 
 
 class Connections:
@@ -84,6 +107,7 @@ class Connections:
         self._pause_until_s = 0.0
         self._relay_answered_s = -_RECENT_S
         self._doubted = False
+        self._slowest = _Slowest()
 
     def take(self, now_s: float) -> Connection | None:
         """Return a connection that is free, or a new one; None if the path carries no more, at least now."""
@@ -98,6 +122,7 @@ class Connections:
             place, self._made_s = 1 + len(self._busy), now_s
             self._idle.append(Connection(self._dialing, reuse=reuse, answers_before=self._answers, place=place))
         connection = self._idle.pop()
+        connection.taken_s = now_s
         self._busy[connection] = None
         return connection
 
@@ -132,8 +157,10 @@ class Connections:
 
     # learning
 
-    def answered(self, connection: Connection, now_s: float, *, by_relay: bool) -> None:
-        """Record an answer."""
+    def answered(self, connection: Connection, now_s: float, *, by_relay: bool, is_held: bool = False) -> None:
+        """Record an answer. `is_held`: the relay may have held it."""
+        if not is_held:
+            self._slowest.sample(now_s - connection.taken_s, now_s)
         connection.has_answer = True
         self._answers += 1
         if by_relay:
@@ -187,6 +214,8 @@ class Connections:
         If so, for a while only as many connections are opened as have brought answers.
         """
         if connection.has_answer or self._answers - connection.answers_before < _ANSWERS_MIN:
+            return False
+        if now_s - connection.taken_s < _SLOWEST_TIMES * self._slowest.longest_s:
             return False
         working = sum(other.has_answer and not other.is_retired for other in (*self._busy, *self._idle))
         if not working:

@@ -139,7 +139,8 @@ class HttpExchanger:
                     self._outcomes.ended(request.id)
                 return
             by_relay = body[:4] == MAGIC
-            self._connections.answered(connection, asyncio.get_running_loop().time(), by_relay=by_relay)
+            now_s = asyncio.get_running_loop().time()
+            self._connections.answered(connection, now_s, by_relay=by_relay, is_held=request.pull)
         if self._sent.pop(request.id, None) is None:
             return
         if status and self._dialing.answered(sent.secrets, status, by_relay=by_relay):

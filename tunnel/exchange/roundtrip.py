@@ -17,6 +17,7 @@ class RoundTrip:
 
     def __init__(self) -> None:
         self.srtt_us = 0  # 0: no sample yet
+        self._var_us = 0  # the mean deviation of the samples from `srtt_us`
         self._least_us = 0  # minimum of the window that began at _window_us
         self._least_before_us = 0  # minimum of the previous window
         self._window_us = 0
@@ -24,7 +25,9 @@ class RoundTrip:
     def sample(self, took_us: int, now: int) -> None:
         """Add the duration of an exchange."""
         took_us = max(1, took_us)
-        # RFC 6298 (2.3): alpha = 1/8.
+        # RFC 6298 (2.3): alpha = 1/8, beta = 1/4. The deviation begins at 0: one sample says nothing about it.
+        if self.srtt_us:
+            self._var_us += (abs(took_us - self.srtt_us) - self._var_us) // 4
         self.srtt_us = self.srtt_us + (took_us - self.srtt_us) // 8 if self.srtt_us else took_us
         if not self._least_us or now - self._window_us >= _LEAST_WINDOW_US:
             self._least_before_us = self._least_us or took_us
@@ -46,8 +49,11 @@ class RoundTrip:
 
     @property
     def grace_us(self) -> int:
-        """The time for which an answer that the relay has sent may still be in transit (7.7)."""
-        return _GRACE_US + self.srtt_us // 4
+        """The time for which an answer that the relay has sent may still be in transit (7.7).
+
+        Where answers take times of their own, one may come a few deviations after another that left later.
+        """
+        return _GRACE_US + max(self.srtt_us // 4, 4 * self._var_us)
 
     def repeat_us(self, attempts: int) -> int:
         """Return the longest time between two repeats (7.8), if `attempts` may be open at once.
