@@ -59,11 +59,11 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 class Stream:
     """A stream with bytes that wait."""
 
-    def __init__(self, time: Time, limit: RateLimit, waiting: int = 0) -> None:
+    def __init__(self, time: Time, limit: RateLimit, waiting: int = 0, *, direction: str = "up") -> None:
         self.moved: list[tuple[int, int]] = []  # time, bytes
         self.waiting = waiting
         self._time = time
-        self.turns = Turns(limit.up, self._take)
+        self.turns = Turns(getattr(limit, direction), self._take)
         if waiting:
             self.turns.ask()
 
@@ -108,11 +108,12 @@ def test_streams_share_fairly_and_a_small_one_goes_first(time: Time) -> None:
     assert all(now_us - (5 * SECOND + step * 50_000) <= 20_000 for step, (now_us, _) in enumerate(small.moved))
 
 
-def test_a_wider_limit_applies_too_and_is_shared_by_the_limits_within_it(time: Time) -> None:
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_wider_limit_applies_too_and_is_shared_by_the_limits_within_it(direction: str, time: Time) -> None:
     whole = RateLimit(4 * MIB)
     slow = RateLimit(MIB, whole)
     fast = RateLimit(20 * MIB, whole)
-    limited, free, outside = (Stream(time, limit, 1 << 30) for limit in (slow, fast, whole))
+    limited, free, outside = (Stream(time, limit, 1 << 30, direction=direction) for limit in (slow, fast, whole))
     time.run(15 * SECOND)
     assert limited.total == pytest.approx(10 * MIB, rel=0.03)
     assert free.total == pytest.approx(15 * MIB, rel=0.03)

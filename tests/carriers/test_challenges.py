@@ -100,6 +100,9 @@ def test_the_vectors_of_rfc_7616_are_reproduced(algorithm: str, response: str, m
     assert f'response="{response}"' in header
     assert f'cnonce="{OWN}", qop=auth, nc=00000001' in header
     assert "nc=00000002" in (introduction.header("GET", "/") or "")
+    stale = Challenge("digest", {**RFC_7616, "algorithm": algorithm, "nonce": "another", "stale": "true"})
+    assert introduction.challenged([stale], header)
+    assert "nc=00000001" in (introduction.header("GET", "/") or "")  # it counts the uses of one nonce
 
 
 def test_the_strongest_supported_scheme_is_chosen() -> None:

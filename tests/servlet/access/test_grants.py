@@ -70,6 +70,10 @@ def test_rules_on_the_command_line_apply_to_every_user() -> None:
     assert isinstance(table.authorise("ann", DB), Hand)
     assert isinstance(table.authorise("bob", DB), Hand)
     assert not table.may_listen("ann", "x")
+    for user in ("ann", "bob"):  # names_may_resolve_to holds beside the command line's rules, too
+        rules = table.rules_of(user)
+        assert rules.check_address(parse_network("10.0.0.7").network_address, 5432, "db.internal").allowed
+        assert not rules.check_address(parse_network("192.168.0.7").network_address, 5432, "db.internal").allowed
 
 
 REACHED = "127.0.0.1 10.0.0.1 ::1 fd00::1 1.1.1.1 example.com"

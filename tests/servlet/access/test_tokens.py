@@ -103,3 +103,13 @@ def test_failures_are_remembered_for_a_bounded_number_of_addresses() -> None:
         limiter.failed(str(number), 0)
     assert limiter.failed("first", 0) == 0
     assert limiter.failed("9999", 0) > 0
+
+
+def test_who_goes_on_guessing_is_not_forgotten_for_others_who_guess_once() -> None:
+    limiter = FailureLimiter(1)
+    limiter.failed("guessing", 0)
+    for number in range(15_000):
+        limiter.failed(str(number), 0)
+        if number % 5_000 == 0:
+            assert limiter.failed("guessing", 0) > 0
+    assert limiter.failed("guessing", 0) > 0
