@@ -1,3 +1,3 @@
-"""Tests with another endpoint than ours (examples/node), and of the transcript in docs/TRANSCRIPT.md."""
+"""Tests with another endpoint than ours (examples/node), and of the connection in transcript.txt."""
 
 __all__: list[str] = []

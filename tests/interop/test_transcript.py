@@ -1,4 +1,4 @@
-"""The transcript in docs/TRANSCRIPT.md, replayed against a real relay: every byte of its answers must agree."""
+"""The connection in transcript.txt, replayed against a real relay: every byte of its answers must agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.loops import in_loop
 from tunnel.wire import Answer, Attach, Attached, Exchange, PacketType, attachment_id, decode_envelope, parse_packets
 from tunnel_servlet.web import host
 
-TRANSCRIPT = Path(__file__).parents[2] / "docs" / "TRANSCRIPT.md"
+TRANSCRIPT = Path(__file__).parent / "transcript.txt"
 USERS = {"initiator": "ann", "acceptor": "bob"}
 EPOCH = 0x0102030405060708
 Step = tuple[str, str, str, bytes]  # direction (> or <), endpoint (initiator or acceptor), name of the body, body
@@ -29,12 +29,11 @@ class FixedRandom(Random):
 def steps() -> list[Step]:
     """Return the bodies of the transcript, in order."""
     found: list[Step] = []
-    _, block, _ = TRANSCRIPT.read_text(encoding="utf-8").split("```")
-    for line in block.splitlines():
+    for line in TRANSCRIPT.read_text(encoding="utf-8").splitlines():
         head = re.fullmatch(r"([<>]) (\w+): (.+)", line)
         if head is not None:
             found.append((head[1], head[2], head[3], b""))
-        elif line.strip():
+        elif line.strip() and not line.startswith("#"):
             arrow, party, name, body = found.pop()
             found.append((arrow, party, name, body + bytes.fromhex(line.partition(";")[0])))
     return found

@@ -1,4 +1,4 @@
-// Reads the bodies out of docs/TRANSCRIPT.md: lines of hexadecimal below a line that starts with > or <.
+// Reads the bodies out of tests/interop/transcript.txt: lines of hexadecimal below a line that starts with > or <.
 
 export function readTranscript(text) {
   const bodies = [];

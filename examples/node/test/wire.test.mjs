@@ -151,12 +151,12 @@ function encodeAgain(body) {
 // In the repository the document lies two folders up; TRANSCRIPT names it elsewhere.
 const TRANSCRIPT =
   process.env.TRANSCRIPT ??
-  ['../../docs/TRANSCRIPT.md', '../docs/TRANSCRIPT.md'].find((path) =>
+  ['../../tests/interop/transcript.txt', '../docs/transcript.txt'].find((path) =>
     existsSync(new URL(`../${path}`, import.meta.url)),
   );
 
-test('TRANSCRIPT.md: every body, decoded and encoded again, is equal', () => {
-  assert.ok(TRANSCRIPT, 'docs/TRANSCRIPT.md is not found; name it in the environment variable TRANSCRIPT');
+test('transcript.txt: every body, decoded and encoded again, is equal', () => {
+  assert.ok(TRANSCRIPT, 'tests/interop/transcript.txt is not found; name it in the environment variable TRANSCRIPT');
   const bodies = readTranscript(
     readFileSync(process.env.TRANSCRIPT ? TRANSCRIPT : new URL(`../${TRANSCRIPT}`, import.meta.url), 'utf8'),
   );
