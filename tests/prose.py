@@ -131,6 +131,7 @@ def checked_files() -> Iterator[Path]:
     """Yield the documents and modules of this repository that the check reads."""
     yield from sorted(ROOT.glob("*.md"))
     yield from sorted(ROOT.glob("docs/**/*.md"))
+    yield from sorted(ROOT.glob("changes/*.md"))
     yield from sorted(ROOT.glob("examples/*/*.md"))
     for folder in ("tunnel", "client", "servlet", "loadtests", "examples", "tests"):
         yield from sorted((ROOT / folder).rglob("*.py"))

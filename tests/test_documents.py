@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.text_files import text_files
+
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PATTERNS = ("*.md", "docs/**/*.md", "changes/README.md", "examples/*/README.md", "tests/**/README.md")
+DOCUMENTS = sorted(file for pattern in PATTERNS for file in ROOT.glob(pattern) if "node_modules" not in file.parts)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.(?:py|trace))(?:::(\w+))?`")
 
@@ -104,7 +107,7 @@ def tables(document: Path) -> dict[str, list[str]]:
 
 
 def test_the_comparison_in_the_readme_is_that_of_the_measurements() -> None:
-    """The README has a part of the cells of docs/PEERS.md, in another order of its columns."""
+    """The README has a part of the cells of docs/measurements/peers.md, in another order of its columns."""
     names = {
         "tunnel": ("**tunnel** (picks its carrier)", "**tunnel** (link)"),
         "tunnel, plain exchanges alone": ("**tunnel**, plain exchanges alone",) * 2,
@@ -113,7 +116,7 @@ def test_the_comparison_in_the_readme_is_that_of_the_measurements() -> None:
         "Xray, XHTTP": ("Xray 26.3.27, XHTTP packet-up", "Xray, XHTTP packet-up"),
         "GNU httptunnel": ("GNU httptunnel 3.3", "GNU httptunnel"),
     }
-    shown, measured = tables(ROOT / "README.md"), tables(ROOT / "docs" / "PEERS.md")
+    shown, measured = tables(ROOT / "README.md"), tables(ROOT / "docs" / "measurements" / "peers.md")
     assert {name for name, cells in shown.items() if len(cells) == 7} - {"", "---"} == set(names)
     for name, (failing, working) in names.items():
         survived = [cell.partition(" at ")[0] for cell in measured[failing][1:5]]
@@ -135,4 +138,23 @@ def test_the_headings_that_links_name_exist(document: Path) -> None:
     found = ANCHOR.findall(document.read_text())
     assert [
         (file, head) for file, head in found if head not in anchors(document.parent / file if file else document)
+    ] == []
+
+
+IN_SOURCES = re.compile(r"\b((?:docs/(?:[\w-]+/)*[\w-]+|README|CONTRIBUTING|SECURITY|CHANGELOG)\.md)(?:#([\w-]+))?")
+
+
+def test_the_documents_that_the_tree_names_exist_with_their_headings() -> None:
+    """In comments, docstrings and messages to people, where no link is checked."""
+    named = {
+        (str(file.relative_to(ROOT)), document, heading)
+        for file in text_files()
+        for document, heading in IN_SOURCES.findall(file.read_text())
+        if not (file.parent / document).exists()  # a file beside this one, such as tests/scripted/README.md
+    }
+    assert len(named) > 50  # the search finds something
+    assert [
+        (file, document, heading)
+        for file, document, heading in sorted(named)
+        if not (ROOT / document).is_file() or (heading and heading not in anchors(ROOT / document))
     ] == []

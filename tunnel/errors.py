@@ -15,7 +15,7 @@ TunnelError
 
 All but TunnelError, LocalProtocolError and PeerClosedError are SocketErrors: also built-in errors that socket code
 expects (ConnectionError, one of its subclasses, or PermissionError), with an errno, and their text as strerror.
-docs/SOCKET-API.md lists the numbers.
+docs/LIBRARY.md lists the numbers.
 """
 
 import errno

@@ -30,7 +30,7 @@ UnbufferedFileObjectClassTestCase UnicodeReadFileObjectClassTestCase UnicodeRead
 UnicodeWriteFileObjectClassTestCase
 """.split()
 
-# Tests that cannot pass, and why: docs/SOCKET-API.md has the same list.
+# Tests that cannot pass, and why: docs/measurements/sockets.md has the same list.
 IMPOSSIBLE = {
     "NetworkConnectionAttributesTest.testSourceAddress": "the exit decides the source address of a connection",
     "NetworkConnectionNoServer.test_create_connection_all_errors": "it counts addresses; only the far side knows them",

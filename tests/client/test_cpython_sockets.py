@@ -18,7 +18,7 @@ from tests.client.sockets_rig import ROOT, relay_thread
 PROGRAM = Path(__file__).parent / "cpython_sockets.py"
 TIMEOUT_S = 100.0
 PROCESSES = 4
-DOCS = ROOT / "docs" / "SOCKET-API.md"
+DOCS = ROOT / "docs" / "measurements" / "sockets.md"
 
 
 def need_the_tests() -> None:

@@ -14,7 +14,7 @@ from tunnel.messages.errors import ChannelClosedError
 __all__ = ["CONNECT_TIMEOUT_S", "SILENT_S", "ChannelTable", "ChannelWrapper", "Dial", "split_address"]
 
 SILENT_S = 5.0  # a call that times out sooner says little about the connection
-CONNECT_TIMEOUT_S = 3.0  # connectTimeoutMillis in remoting-and-backlog.md (docs/seed-notes.md)
+CONNECT_TIMEOUT_S = 3.0  # connectTimeoutMillis in remoting-and-backlog.md (docs/REFERENCES.md)
 
 Dial: TypeAlias = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Opens a stream to an address: `lambda address: attachment.open_connection(*split_address(address))`."""

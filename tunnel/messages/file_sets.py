@@ -168,7 +168,7 @@ class FileMessageSet(MessageSet):
         return position
 
     def write_to(self, destination: Destination, offset: int = 0, size_max: int | None = None) -> int:
-        # Unlike this method, the code in message-sets-and-senders.md (docs/seed-notes.md) limits the count by the size
+        # Unlike this method, the code in message-sets-and-senders.md (docs/REFERENCES.md) limits the count by the size
         # of the whole set, not by what remains after `offset`, and reads beyond the set.
         start, end = bounds(self.size_bytes, offset, size_max)
         if start == end:

@@ -8,7 +8,7 @@
 | | body: bytes of the application |
 
 The whole frame, the length included, has at most 16,777,216 bytes, the limit of the decoder in remoting-and-backlog.md
-(docs/seed-notes.md). The header's field names are those of RocketMQ's remoting command, and so are the codes and flags
+(docs/REFERENCES.md). The header's field names are those of RocketMQ's remoting command, and so are the codes and flags
 that RocketMQ has.
 """
 

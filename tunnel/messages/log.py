@@ -43,7 +43,7 @@ class LogConfig:
 
     flush_messages: int = 1_000
     """Flush when this number of messages waits. Message-sets-and-senders.md only wants a regular flush; this default
-    and that of `flush_s` are ours (docs/seed-notes.md)."""
+    and that of `flush_s` are ours (docs/REFERENCES.md)."""
     flush_s: float = 1.0
     """Flush when the first waiting message has waited this long."""
     segment_bytes: int = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ from collections import deque
 __all__ = ["TARGET_US", "WINDOW_BYTES_MAX", "TimeWindow"]
 
 TARGET_US = 4_000  # how long a ping may wait: it should take 20 ms at most, and busy machines delay it, too
-WINDOW_BYTES_MIN = 4 * 1024  # four parts of the size in the packet-assembler document (docs/seed-notes.md)
+WINDOW_BYTES_MIN = 4 * 1024  # four parts of the size in the packet-assembler document (docs/REFERENCES.md)
 WINDOW_BYTES_START = 16 * 1024
 WINDOW_BYTES_MAX = 64 * 1024 * 1024  # one gigabit per second at a round trip of half a second
 PROBE_US = 1_000_000  # a wrong window is corrected within two of these intervals

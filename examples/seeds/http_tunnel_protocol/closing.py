@@ -2,7 +2,7 @@
 
 The end that closes discards data that arrives later. The other end may read everything that came before CLOSE. In the
 document, an end stops acknowledging when it has closed, or has read up to CLOSE. Here it goes on until SHUTDOWN comes,
-because the last acknowledgement may be lost; SHUTDOWN is repeated until it is answered. See docs/seed-notes.md.
+because the last acknowledgement may be lost; SHUTDOWN is repeated until it is answered. See docs/REFERENCES.md.
 
 Prints:
     the client sent CONNECT, DATA, CLOSE, SHUTDOWN

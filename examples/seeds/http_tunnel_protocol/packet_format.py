@@ -1,7 +1,7 @@
 """Section 1, "Packet format": the header of 24 bytes, in six words of 32 bits.
 
 The document has 16 bits of version and 16 of packet type. Here the type has only eight of these 16, and the other eight
-hold the number of the attempt: see docs/seed-notes.md.
+hold the number of the attempt: see docs/REFERENCES.md.
 
 Prints:
     version 1

@@ -1,4 +1,4 @@
-"""TunnelSockets in libraries with sockets or loops of their own: the ways that docs/SOCKET-API.md describes."""
+"""TunnelSockets in libraries with sockets or loops of their own: the ways that docs/LIBRARY.md describes."""
 
 from __future__ import annotations
 

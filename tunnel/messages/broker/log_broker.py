@@ -45,10 +45,10 @@ FETCH = 121
 MALFORMED = 130  # codes of answers
 CORRUPT = 131
 
-BEHIND_MESSAGES = 10_000  # the threshold for a backlog in remoting-and-backlog.md (docs/seed-notes.md)
+BEHIND_MESSAGES = 10_000  # the threshold for a backlog in remoting-and-backlog.md (docs/REFERENCES.md)
 BEHIND_BYTES = 64 * 1024 * 1024  # ours: a segment
 _GATHER_MS = 1_000  # as long as the master waits, by default, until it flushes
-_REPLICA_BATCH_BYTES = 1024 * 1024  # the batch that remoting-and-backlog.md proposes (docs/seed-notes.md)
+_REPLICA_BATCH_BYTES = 1024 * 1024  # the batch that remoting-and-backlog.md proposes (docs/REFERENCES.md)
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _WAIT_MS_MAX = 60_000
 _COPIED_BYTES_MAX = 64 * 1024  # a larger answer is sent out of the file, without a copy
