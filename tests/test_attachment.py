@@ -224,6 +224,17 @@ async def test_recovery_after_closing_is_no_error() -> None:
 
 
 @in_loop
+async def test_connecting_after_the_relay_has_refused_raises_its_refusal_at_once() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("bob", linger=0.01) as client:
+        client._endpoint.status(AttachRefused(0, 0, "the relay has had enough"))
+        asking = asyncio.ensure_future(client.open_connection("reports"))
+        await asyncio.sleep(0)
+        assert asking.done()
+        with pytest.raises(UnreachableError, match="had enough"):
+            await asking
+
+
+@in_loop
 async def test_a_closing_exit_dials_no_target() -> None:
     async def dial(request: ExitRequest) -> None:
         raise AssertionError("it is closing")

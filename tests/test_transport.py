@@ -4,6 +4,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import uvloop
@@ -15,6 +17,8 @@ from tests.support.relays import MemoryTestRelay
 from tunnel import Attachment, IntegrityError, LostError, ResetError, StreamReader, StreamWriter, Transport
 from tunnel.asyncio_compat import fill
 from tunnel.core import LostReason, PeerClosed
+from tunnel.rate_limit import Turns
+from tunnel.rates import Flow
 from tunnel.wire import AbortReason
 
 
@@ -275,6 +279,36 @@ async def test_bytes_that_never_reached_the_endpoint_when_the_peer_closed_are_an
         assert transport.get_write_buffer_size() == 0
         with pytest.raises(ResetError, match="will not read further data"):
             await transport.flush()
+        transport.abort()
+        peer.transport.abort()
+
+
+class Line:
+    """One direction of a rate limit that gives turns only when the test does."""
+
+    def __init__(self) -> None:
+        self.flows: list[Flow[Turns]] = []
+
+    def join(self, flow: Flow[Turns]) -> None:
+        self.flows.append(flow)
+
+
+@pytest.mark.interpreted
+@in_loop
+async def test_bytes_that_leave_at_a_turn_of_a_rate_limit_wake_the_driver() -> None:
+    """Otherwise they would leave with the next timeout of the driver, half a second later."""
+    async with two() as (service, client):
+        protocol, peer = await connected(service, client)
+        transport, line = protocol.transport, Line()
+        limit: Any = SimpleNamespace(up=line, down=Line())
+        transport.limit_rate(limit)
+        transport.write(bytes(100))
+        assert transport.get_write_buffer_size() == 100
+        woken: list[None] = []
+        wake = transport._driver.wake
+        transport._driver.wake = lambda: woken.append(wake())  # type: ignore[method-assign]
+        assert line.flows[-1].owner.take(1000) == 100
+        assert woken
         transport.abort()
         peer.transport.abort()
 

@@ -1,10 +1,15 @@
 """Where a token may go: over TLS, or within this machine, unless its owner allows more."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.carriers.origin import optional_certificates
+from tests.servlet.rig import until
 from tests.support.certificates import TLS
+from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel.carriers.dialing import Dialing
 from tunnel.unused import let_go
@@ -71,6 +76,27 @@ def test_two_users_a_key_that_others_can_read_is_not_used(names: tuple[str, ...]
     (tmp_path / "both.pem").chmod(0o644)
     with pytest.raises(ValueError, match=r"cert=.*both\.pem is open to other users .* ask for a new certificate"):
         Dialing("https://127.0.0.1", proxy=None, cert=cert)
+
+
+@in_loop
+async def test_our_certificate_is_shown_to_the_relay_and_not_to_its_proxy() -> None:
+    shown: list[Any] = []
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        shown.append(writer.get_extra_info("peercert"))
+        await reader.read()
+        writer.close()
+
+    ca, cert = str(TLS / "ca.pem"), str(TLS / "client.pem")
+    dialing = Dialing("https://127.0.0.1", proxy="https://127.0.0.2", ca=ca, cert=cert)
+    async with await asyncio.start_server(note, "127.0.0.1", 0, ssl=optional_certificates()) as server:
+        port = server.sockets[0].getsockname()[1]
+        for context in (dialing.tls, dialing._proxy_tls):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.close()
+            await writer.wait_closed()
+        await until(lambda: len(shown) == 2)
+    assert [bool(certificate) for certificate in shown] == [True, False]
 
 
 @pytest.mark.parametrize("is_folder", [False, True])

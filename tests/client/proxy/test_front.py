@@ -48,6 +48,12 @@ class Wire(asyncio.Transport):
         self.asked.append("abort")
         self.aborted.set()
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.asked.append("eof")
+
     def pause_reading(self) -> None:
         self.asked.append("pause")
 
@@ -104,6 +110,22 @@ async def test_bytes_that_follow_a_request_are_bounded_until_the_target_answers(
     await asyncio.sleep(0)
     assert wire.written == bytes(64 * 1024) + b"x"
     assert near.asked[-1] == "resume"
+
+
+@in_loop
+async def test_an_end_that_comes_before_the_target_has_answered_reaches_the_target() -> None:
+    beyond, near = Beyond(), Wire()
+    front = ProxyFront(beyond)
+    front.connection_made(near)
+    front.data_received(CONNECT + b"all")
+    assert front.eof_received()  # the client still waits for an answer
+    await beyond.dialling.wait()
+    far, wire = far_side()
+    beyond.dialled.set_result(far)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wire.written == b"all"
+    assert "eof" in wire.asked
 
 
 @in_loop

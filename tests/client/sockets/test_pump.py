@@ -276,3 +276,26 @@ async def test_a_connector_retires_although_a_socket_could_not_be_joined() -> No
     assert datagrams.fileno() < 0
     async with asyncio.timeout(10):
         await connector.retire()
+
+
+@in_loop
+async def test_a_connector_that_retires_closes_when_its_last_connection_could_not_be_opened() -> None:
+    opening = asyncio.Event()
+
+    class Failing(Connector):
+        async def open(self, host: str, port: int | None, seconds: float | None) -> FarSide:
+            await opening.wait()
+            raise ConnectionRefusedError
+
+    connector = Failing(RelaySettings("http://127.0.0.1:1", None, None, None, "auto", 300.0), linger=0)
+    near, application = socket.socketpair()
+    trying = asyncio.ensure_future(connector.open_and_join("db.internal", 5432, None, near, 0))
+    await asyncio.sleep(0)
+    retiring = asyncio.ensure_future(connector.retire())
+    await asyncio.sleep(0)
+    opening.set()
+    with pytest.raises(ConnectionRefusedError):
+        await trying
+    async with asyncio.timeout(10):
+        await retiring
+    application.close()

@@ -254,6 +254,26 @@ async def test_a_dead_address_leaves_time_for_the_next() -> None:
 
 
 @in_loop
+async def test_each_address_gets_an_equal_share_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_s, shares, timeout = 3000.0, [], asyncio.timeout
+
+    def note(seconds: float | None) -> asyncio.Timeout:
+        """Let what gets a share of the time end at once."""
+        if seconds is None or not 100 < seconds < whole_s:
+            return timeout(seconds)
+        shares.append(seconds)
+        return timeout(0)
+
+    options: dict[str, Any] = {"resolve": addresses("127.0.0.9", "127.0.0.9", "127.0.0.9"), "kind": Dead}
+    async with tunnel("*:*", "127.0.0.0/8:*", dial_seconds=whole_s, **options) as (client, _):
+        monkeypatch.setattr(asyncio, "timeout", note)
+        with pytest.raises(RefusedError):
+            await client.open_connection("three.localhost", 80)
+        monkeypatch.undo()
+    assert shares == pytest.approx([whole_s / 3, whole_s / 2, whole_s], rel=0.1)
+
+
+@in_loop
 async def test_a_name_is_resolved_once_and_each_address_is_checked() -> None:
     """Scenario 40: a name whose address changes between check and use, and a name that also has an internal address."""
     asked: list[str] = []

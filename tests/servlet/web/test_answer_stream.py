@@ -10,10 +10,14 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from aiohttp.http_writer import StreamWriter
+from aiohttp.test_utils import make_mocked_request
 
 from tests.servlet.rig import KEYS, Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.web.test_gates import request
@@ -21,8 +25,9 @@ from tests.servlet.web.test_server import HEAD, close, connect
 from tests.support.loops import in_loop
 from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.wire import Answer, Message, Packet, PacketType, Status, StatusCode, decode_envelope, frame_of
-from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.access.tokens import Identity, TokenTable
 from tunnel_servlet.switch.switch import Response
+from tunnel_servlet.web.answer_stream import AnswerStream
 from tunnel_servlet.web.running import RunningRelay
 
 STREAM = {"pull": True, "stream": True, "hold_ms": 20_000, "answer_bytes_max": 1 << 26}
@@ -143,6 +148,45 @@ async def test_a_token_that_is_revoked_as_a_stream_begins_leaves_no_stream_behin
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401")
         assert gone == [5]
         await close(writer)
+
+
+@in_loop
+async def test_an_envelope_is_asked_for_when_the_one_before_has_left_the_process() -> None:
+    """`write` alone would keep 64 KiB of each unread stream in this process."""
+    happened: list[str] = []
+    answers = [Response(5, 200, [b"a"], goes_on=True), Response(5, 200, [b"b"], goes_on=False)]
+
+    class Written(StreamWriter):
+        async def write(self, chunk: Any, **_: Any) -> None:
+            happened.append(f"write {bytes(chunk).decode()}")
+
+        async def drain(self) -> None:
+            happened.append("drain")
+
+        async def write_headers(self, *_: Any) -> None:
+            """Write nothing: only the body counts."""
+
+        async def write_eof(self, chunk: bytes = b"") -> None:
+            assert not chunk
+
+    def poll(number: int, now: int) -> Response:
+        happened.append("ask")
+        return answers.pop(0)
+
+    async def admitted(user: str) -> None:
+        return
+
+    meter = SimpleNamespace(start=lambda: 0)
+    turns = SimpleNamespace(admitted=admitted, meter=meter, spent_since=lambda user, began: 0.0)
+    switch = SimpleNamespace(poll_stream=poll)
+    host: Any = SimpleNamespace(
+        turns=turns, switch=switch, pump=lambda: None, stream_gone=lambda number: happened.append("gone")
+    )
+    writer = Written(Mock(), asyncio.get_running_loop())
+    stream = AnswerStream(host, Identity("ann", ""), Response(5, 200, [b"first"], goes_on=True))
+    stream.wake()
+    await stream.serve(make_mocked_request("POST", "/exchange", writer=writer), {})
+    assert happened == ["write first", "ask", "write a", "drain", "ask", "write b", "drain", "gone"]
 
 
 @in_loop

@@ -155,6 +155,7 @@ async def test_batches_go_both_ways_and_are_receipted() -> None:
         packets = await down.packets()
         assert b"".join(bytes(packet.payload) for packet in packets) == payload
         assert running.relay.host.switch.stats().links == 2
+        assert running.connections.held_bytes == 0  # what was charged for the frames was given back
 
 
 @pytest.mark.parametrize("changes", [{"lane": 1}, {"number": 1}, None])

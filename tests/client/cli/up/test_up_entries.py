@@ -269,6 +269,27 @@ async def test_a_slow_entry_does_not_slow_the_others_and_shares_its_rate(tmp_pat
 
 
 @in_loop
+async def test_the_rate_of_an_entry_stays_within_that_of_the_file(tmp_path: Path) -> None:
+    async with target(echo) as port:
+        local = free_port()
+        entries = f"""
+            [forward.wide]
+            spec = "{local}:{LOOPBACK}:{port}"
+            rate = "50 MiB/s"
+        """
+        async with open_up(tmp_path, entries, 'rate = "16 KiB/s"\n') as up:
+            await up.serves("forward wide")
+            bulk = await _open(local)
+            bulk[1].write(bytes(8 << 20))  # nine minutes at the rate of the file
+            small = await _open(local)
+            await _goes_on(small)
+            (entry,) = up.supervisor.report().entries
+            assert entry.bytes_up < 1 << 20
+            for streams in (bulk, small):
+                streams[1].transport.abort()
+
+
+@in_loop
 async def test_entries_stay_while_their_file_is_removed(tmp_path: Path) -> None:
     async with target(echo) as port:
         local = free_port()

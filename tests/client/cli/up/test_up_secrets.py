@@ -218,3 +218,22 @@ async def test_a_new_password_is_sent_to_the_proxy_and_resets_no_connection(tmp_
             assert await ask(local, b"another") == b"another"
             assert not [text for event, text in up.said if event == "waiting"]
             stays[1].transport.abort()
+
+
+@in_loop
+async def test_a_refused_password_is_not_sent_again_after_another_setting_has_changed(tmp_path: Path) -> None:
+    local = free_port()
+    async with target(echo) as port, UpstreamProxy(user="me:secret") as proxy:
+        url = f"http://{{}}@{LOOPBACK}:{proxy.port}"
+        private(tmp_path / "proxy.url", url.format("me:wrong"))
+        entries = f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"'
+        async with open_up(tmp_path, entries, proxy='proxy-file = "proxy.url"') as up:
+            await up.event("waiting", "the same ones are not sent again")
+            asked = len(proxy.heads)
+            await up.reload(entries, "pull-interval = 0.5\n")
+            assert "the user and password are still the same" in await up.event("reloaded")
+            await up.reload(entries, 'carrier = "poll"\n')
+            assert "the user and password are still the same" in await up.event("reloaded")
+            assert len(proxy.heads) == asked
+            await renew(up, "proxy.url", url.format("me:secret"))
+            await up.serves("forward there")
