@@ -47,6 +47,7 @@ LOOPBACK = ListenAddress("127.0.0.1", 0)
 _MADE = {user: make_token(Random(number)) for number, user in enumerate(("ann", "bob", "exits"))}
 TOKENS = {user: token for user, (token, _) in _MADE.items()}
 KEYS: dict[str, list[Key]] = {user: [key] for user, (_, key) in _MADE.items()}
+_UNTIL_S = 60.0
 ANYWHERE = Grant(connect=(parse_rule("127.0.0.0/8:*"), parse_rule("*:*")), services=("*",), listen=("reports",))
 
 
@@ -72,9 +73,10 @@ def relay(config: RelayConfig | None = None, **options: Any) -> RunningRelay:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Run the loop until the condition holds."""
-    while not condition():  # noqa: ASYNC110 - these conditions have no event
-        await asyncio.sleep(0)
+    """Run the loop until the condition holds. Raise TimeoutError if it does not hold for long, on a slow machine, too."""
+    async with asyncio.timeout(_UNTIL_S):
+        while not condition():  # noqa: ASYNC110 - these conditions have no event
+            await asyncio.sleep(0)
 
 
 class Reply:

@@ -184,7 +184,7 @@ def test_two_users_an_input_that_fails_does_not_hold_up_the_others() -> None:
         await until(lambda: not any(each.pieces for each in others))
 
     asyncio.run(main())
-    assert [str(each) for each in errors] == ["broken"]
+    assert {str(each) for each in errors} == {"broken"}  # the user may be stopped, and the input resumed, twice
 
 
 @in_loop
