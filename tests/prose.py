@@ -133,6 +133,7 @@ def checked_files() -> Iterator[Path]:
     yield from sorted(ROOT.glob("docs/**/*.md"))
     yield from sorted(ROOT.glob("changes/*.md"))
     yield from sorted(ROOT.glob("examples/*/*.md"))
+    yield from sorted(ROOT.glob("tests/**/*.md"))
     for folder in ("tunnel", "client", "servlet", "loadtests", "examples", "tests"):
         yield from sorted((ROOT / folder).rglob("*.py"))
 

@@ -17,9 +17,8 @@ import tunnel_servlet.command.main
 from loadtests.harness.tree import ROOT, python_path
 from tests.document_commands import Command, commands_of, hidden_in, spans_of
 
-DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md"), *ROOT.glob("tests/**/*.md")]
-)
+FOLDERS = ("*.md", "docs/**/*.md", "examples/*/README.md", "tests/**/*.md")
+DOCUMENTS = sorted(path for folder in FOLDERS for path in ROOT.glob(folder) if "node_modules" not in path.parts)
 COMMANDS = [command for document in DOCUMENTS for command in commands_of(document)]
 BYTES = ("tunnel attachment 1",)  # of the protocol; they look like a command
 SPANS = [command for document in DOCUMENTS for command in spans_of(document) if command.line not in BYTES]

@@ -1,3 +1,3 @@
-"""Tests with another endpoint than ours (examples/node), and of the connection in transcript.txt."""
+"""Tests with another endpoint than ours (tests/interop/node), and of the connection in transcript.txt."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The endpoint in examples/node, a relay, and the paths between them: direct, nginx, and nginx after a lossy proxy.
+"""The endpoint in `node`, a relay, and the paths between them: direct, nginx, and nginx after a lossy proxy.
 
 with NodeWorld(directory) as world, world.expose("reports"):
     done = world.connect("link", "nginx", "service:reports", b"hello")
@@ -23,7 +23,7 @@ from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess, exit_process
 from tests.real.servers import start_nginx, start_server
 
-__all__ = ["LOOPBACK", "PATHS", "WAIT_S", "NodeWorld", "installed_node_example"]
+__all__ = ["LOOPBACK", "PATHS", "WAIT_S", "NodeWorld", "installed_node_endpoint"]
 
 LOOPBACK = "127.0.0.1"
 WAIT_S = 60.0  # only a hang takes that long
@@ -39,38 +39,38 @@ PATHS = [
     ("auto", "faults"),
 ]
 
-_EXAMPLE = Path(__file__).parents[2] / "examples" / "node"
+_ENDPOINT = Path(__file__).parent / "node"
 _LOST = ("--drop-request", "0.025", "--drop-response", "0.025", "--seed", "7")
 _NPM_S = 300.0
 
 
-def installed_node_example() -> Path:
-    """Return the folder of the example, with its one dependency installed.
+def installed_node_endpoint() -> Path:
+    """Return the folder of the endpoint, with its one dependency installed.
 
     If `npm ci` fails, the test is skipped; under REQUIRE_REAL=1 it fails.
     """
-    lock = _EXAMPLE / "package-lock.json"
-    stamp = _EXAMPLE / "node_modules" / ".package-lock.json"
-    with (_EXAMPLE / "package.json").open() as guard:
+    lock = _ENDPOINT / "package-lock.json"
+    stamp = _ENDPOINT / "node_modules" / ".package-lock.json"
+    with (_ENDPOINT / "package.json").open() as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # tests run in several processes
         if not stamp.exists() or stamp.stat().st_mtime < lock.stat().st_mtime:
             npm = shutil.which("npm")
             assert npm is not None, "npm is missing: make system-deps"
             done = subprocess.run(
                 [npm, "ci", "--no-audit", "--no-fund"],
-                cwd=_EXAMPLE,
+                cwd=_ENDPOINT,
                 capture_output=True,
                 text=True,
                 timeout=_NPM_S,
                 check=False,
             )
             if done.returncode:
-                reason = f"npm ci in examples/node failed: {done.stderr[-500:]}"
+                reason = f"npm ci in tests/interop/node failed: {done.stderr[-500:]}"
                 if os.environ.get("REQUIRE_REAL") == "1":
                     pytest.fail(reason, pytrace=False)
                 pytest.skip(reason)
             stamp.touch()
-    return _EXAMPLE
+    return _ENDPOINT
 
 
 class NodeWorld:
@@ -79,7 +79,7 @@ class NodeWorld:
     def __init__(self, directory: Path) -> None:
         self.relay = RelayProcess()
         self._directory = directory
-        self._main = installed_node_example() / "main.mjs"
+        self._main = installed_node_endpoint() / "main.mjs"
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:

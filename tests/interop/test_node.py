@@ -1,4 +1,4 @@
-"""The endpoint in examples/node, written from docs/PROTOCOL.md alone, against the relay and the endpoint in Python."""
+"""The endpoint in `node`, written from docs/PROTOCOL.md alone, against the relay and the endpoint in Python."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 import tunnel_client
-from tests.interop.node_rig import LOOPBACK, PATHS, WAIT_S, NodeWorld, installed_node_example
+from tests.interop.node_rig import LOOPBACK, PATHS, WAIT_S, NodeWorld, installed_node_endpoint
 
 pytestmark = [pytest.mark.real("node", "npm", "nginx"), pytest.mark.timeout(240)]
 
@@ -208,7 +208,7 @@ def test_a_refusal_is_one_line_and_exit_code_1(world: NodeWorld, carrier: str) -
 
 
 def test_wrong_usage_is_exit_code_2() -> None:
-    main = installed_node_example() / "main.mjs"
+    main = installed_node_endpoint() / "main.mjs"
     done = subprocess.run(["node", str(main), "connect"], capture_output=True, timeout=WAIT_S, check=False)
     assert done.returncode == 2
     assert done.stderr
@@ -217,7 +217,7 @@ def test_wrong_usage_is_exit_code_2() -> None:
 @pytest.mark.parametrize("way", [["--relay", "http://relay.invalid"], ["--relay", "http://127.0.0.1.invalid:1"]])
 def test_two_users_a_token_does_not_cross_a_network_unencrypted(way: list[str]) -> None:
     """The other user is anyone on the network, who could read the token there."""
-    main = installed_node_example() / "main.mjs"
+    main = installed_node_endpoint() / "main.mjs"
     command = ["node", str(main), "connect", *way, "127.0.0.1:22"]
     environment = {**os.environ, "TUNNEL_TOKEN": "tnl_x"}
     done = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=False, env=environment)
@@ -238,8 +238,8 @@ def test_a_service_that_is_stopped_resets_its_connections(world: NodeWorld, carr
         assert process.wait(WAIT_S) == 0
 
 
-def test_the_tests_of_the_node_example_pass() -> None:
-    folder: Path = installed_node_example()
+def test_the_tests_of_the_node_endpoint_pass() -> None:
+    folder: Path = installed_node_endpoint()
     done = subprocess.run(["npm", "test"], cwd=folder, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert re.search(r"^# pass [1-9]", done.stdout, re.MULTILINE)
