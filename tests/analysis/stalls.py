@@ -231,7 +231,7 @@ def _records(silence: Silence) -> Iterator[TraceRecord]:
         known = {} if silence.ended_by.get("packet_type") == 2 else known
         yield TraceRecord(time_us=ended_us, **ends, **silence.ended_by, **known)
     # the sender's process lives on
-    yield TraceRecord(time_us=BEGIN_US + silence.lasts_us, node=sender, event=TraceEvent.LANES_UPDATED)
+    yield TraceRecord(time_us=BEGIN_US + silence.lasts_us, node=sender, event=TraceEvent.PACKET_BUFFERED)
     yield TraceRecord(
         time_us=BEGIN_US, node=f"relay-{stream}", event=TraceEvent.ROUTE_BOUND, connection=stream, peer=stream + 1000
     )

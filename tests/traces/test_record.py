@@ -1,11 +1,14 @@
 """The schema: flat, integers and strings only, versioned, small when written."""
 
 import enum
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
+from loadtests.harness.tree import ROOT
+from tunnel.core import LostReason
 from tunnel.traces import (
     TRACE_VERSION,
     TraceCause,
@@ -18,6 +21,10 @@ from tunnel.traces import (
 )
 from tunnel.traces.jsonl import decode_record, encode_record
 from tunnel.traces.record import TraceSource
+
+# Product, load tests and the simulator write traces; other tests only read or imitate them.
+FOLDERS = ("tunnel", "servlet", "client", "loadtests", "tests/sim")
+SOURCES = [path.read_text() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
 
 def record(**fields: int | str) -> TraceRecord:
@@ -69,6 +76,15 @@ def test_names_are_lower_case_words_and_unique(names: type[enum.StrEnum]) -> Non
         assert member.value.replace("_", "").isalpha()
         assert member.value == member.value.lower() == member.name.lower()
     assert len(names) == len(names.__members__)
+
+
+@pytest.mark.parametrize("names", [TraceEvent, TraceCause, TraceReason, TraceFault])
+def test_each_name_of_the_schema_is_written_by_some_part(names: type[enum.StrEnum]) -> None:
+    written = {name for text in SOURCES for name in re.findall(rf"\b{names.__name__}\.([A-Z_]+)\b", text)}
+    if names is TraceReason:  # the tracer of endpoints writes these by their names
+        assert set(LostReason.__members__) <= set(names.__members__)
+        written |= {"CLEAN", *LostReason.__members__}
+    assert set(names.__members__) <= written
 
 
 def test_a_source_can_set_every_field_and_others_keep_their_defaults() -> None:

@@ -22,9 +22,8 @@ __all__ = ["export", "qlog_event"]
 _SEPARATOR = b"\x1e"  # RFC 7464
 _QUIC = frozenset(
     {
-        "packet_sent", "packet_received", "packet_dropped", "packet_buffered", "packets_acked", "packet_lost",
-        "marked_for_retransmit", "timer_updated", "connection_started", "connection_closed",
-        "connection_state_updated", "stream_data_moved", "parameters_set",
+        "packet_sent", "packet_received", "packet_dropped", "packet_buffered", "packets_acked", "timer_updated",
+        "connection_closed", "connection_state_updated", "stream_data_moved",
     }
 )  # fmt: skip
 _PACKET = {"packet_type": "packet_type", "sequence": "packet_number"}

@@ -67,7 +67,6 @@ CAUSES = {
     "batch_given_up": ("carrier gave up", "the carrier could not bring the batch to the relay"),
     "dropped_by_relay": ("dropped by relay", "the relay reported that it had dropped the packet"),
     "route_resumed": ("resumed", "the relay had lost the route, so everything unacknowledged was sent again"),
-    "window_probe": ("window probe", "the peer's window was closed, and a probe asked whether it had opened"),
     "unknown": ("unknown", "the trace does not say"),
 }
 

@@ -8,10 +8,9 @@ __all__ = ["TRANSITIONS", "Road", "RoadReport", "RungEvent", "RungState"]
 
 
 class Road(msgspec.Struct):
-    """A carrier besides poll. A duplex road carries both directions, and needs no pulls beside it."""
+    """A carrier besides poll. It carries both directions, and needs no pulls beside it."""
 
     name: str
-    is_duplex: bool = True
 
 
 class RungState(enum.Enum):

@@ -38,13 +38,10 @@ _PLACE = struct.Struct(">iI")  # partition and size
 
 
 class RequestKey(enum.IntEnum):
-    """The request keys of Kafka 0.7. Producers use two of them."""
+    """The request keys of Kafka 0.7 that producers use."""
 
     PRODUCE = 0
-    FETCH = 1
-    MULTI_FETCH = 2
     MULTI_PRODUCE = 3
-    OFFSETS = 4
 
 
 class ProduceRequest(msgspec.Struct, gc=False):

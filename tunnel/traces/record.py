@@ -38,24 +38,16 @@ class TraceEvent(enum.StrEnum):
     PACKET_BUFFERED = "packet_buffered"
     PACKETS_ACKED = "packets_acked"  # one ACK acknowledged `count` packets; `sequence` is its cumulative number
     # qlog: recovery
-    PACKET_LOST = "packet_lost"  # declared lost; `cause` names the rule
-    MARKED_FOR_RETRANSMIT = "marked_for_retransmit"
-    TIMER_UPDATED = "timer_updated"  # `cause` set, expired or cancelled; `text` names the timers
-    RECOVERY_METRICS_UPDATED = "recovery_metrics_updated"
+    TIMER_UPDATED = "timer_updated"  # it has expired; `text` names the timers
     # qlog: connections and streams
-    CONNECTION_STARTED = "connection_started"
     CONNECTION_STATE_UPDATED = "connection_state_updated"  # `text` names the new state
     CONNECTION_CLOSED = "connection_closed"  # `reason` says why
     STREAM_DATA_MOVED = (
         "stream_data_moved"  # the total of one direction, which `cause` names; written when the connection ends
     )
-    PARAMETERS_SET = "parameters_set"
     # ours: the outcome of a packet that was sent more than once
     PACKET_RECOVERED = "packet_recovered"  # acknowledged in the end; `attempt` is the last one
     SPURIOUS_RETRANSMIT = "spurious_retransmit"  # an attempt proved to be unnecessary (PROTOCOL 4.9)
-    # ours: flow control
-    WINDOW_UPDATED = "window_updated"
-    EDGE_UPDATED = "edge_updated"
     # ours: batches between an endpoint and its carrier
     BATCH_SENT = "batch_sent"  # `batch` is its number; it has `count` packets
     BATCH_RECEIPTED = "batch_receipted"
@@ -67,9 +59,6 @@ class TraceEvent(enum.StrEnum):
     EXCHANGE_ANSWERED = "exchange_answered"
     EXCHANGE_FAILED = "exchange_failed"
     EXCHANGE_ABANDONED = "exchange_abandoned"  # another attempt was answered or took its place, or all were given up
-    LANES_UPDATED = "lanes_updated"
-    BODY_LIMIT_UPDATED = "body_limit_updated"
-    HOLD_UPDATED = "hold_updated"
     # ours: the attachment at a relay, and its routes
     ATTACHED = "attached"  # at an endpoint; `text` names the relay
     DETACHED = "detached"
@@ -98,8 +87,8 @@ class TraceLevel(enum.IntEnum):
 
 
 class TraceCause(enum.StrEnum):
-    """The values of `TraceRecord.cause`, except for faults: why a packet was sent or declared lost, why an exchange was
-    repeated, what happened to a timer, and in which direction data moved."""
+    """The values of `TraceRecord.cause`, except for faults: why a packet was sent again, what happened to a
+    timer, and in which direction data moved."""
 
     # qlog: the trigger of packet_sent
     RETRANSMIT_REORDERED = "retransmit_reordered"  # fast retransmit, by time (4.8)
@@ -110,59 +99,44 @@ class TraceCause(enum.StrEnum):
     DROPPED_BY_RELAY = "dropped_by_relay"
     ROUTE_RESUMED = "route_resumed"
     # ours: the trigger of packet_sent, without a loss
-    WINDOW_PROBE = "window_probe"
-    KEEPALIVE = "keepalive"
     HANDSHAKE_TIMEOUT = "handshake_timeout"  # ACCEPTED sent again, because CONNECT was repeated (3.3)
-    # qlog: the trigger of packet_lost
-    TIME_THRESHOLD = "time_threshold"
-    PTO_EXPIRED = "pto_expired"
     # qlog: the event of a timer
-    SET = "set"
     EXPIRED = "expired"
-    CANCELLED = "cancelled"
     # the direction of stream data, for which qlog has `from` and `to`
     APPLICATION_TO_TRANSPORT = "application_to_transport"
     TRANSPORT_TO_NETWORK = "transport_to_network"
     NETWORK_TO_TRANSPORT = "network_to_transport"
     TRANSPORT_TO_APPLICATION = "transport_to_application"
-    # ours: why an exchange was repeated (7.7, 7.8)
-    EVIDENCE = "evidence"
-    DEADLINE = "deadline"
-    CONNECTION_FAILED = "connection_failed"
-    BAD_ANSWER = "bad_answer"
 
 
 class TraceReason(enum.StrEnum):
     """Why something was discarded or ended: the values of `TraceRecord.reason`."""
 
     # qlog: the trigger of packet_dropped
-    INTERNAL_ERROR = "internal_error"
     REJECTED = "rejected"
-    UNSUPPORTED = "unsupported"  # an unknown type or version
     INVALID = "invalid"
     DUPLICATE = "duplicate"
     CONNECTION_UNKNOWN = "connection_unknown"
-    # ours: discarded by parsing (1.9)
-    BAD_CHECKSUM = "bad_checksum"
-    BAD_SIZE = "bad_size"
-    TRUNCATED = "truncated"
     # ours: discarded by an endpoint
     OUTSIDE_WINDOW = "outside_window"
-    AFTER_CLOSE = "after_close"
-    BUFFER_FULL = "buffer_full"
     # ours: dropped by the relay, which names the packet (2.9)
     FULL = "full"
     NO_ROUTE = "no_route"
     GONE = "gone"
     TOO_LARGE = "too_large"
-    # ours: why a connection ended
+    # ours: why a connection ended; the names of `LostReason` in lower case
     CLEAN = "clean"
-    APPLICATION = "application"
     RESET = "reset"
-    USER_TIMEOUT = "user_timeout"
+    PEER_CLOSED = "peer_closed"
+    TIMEOUT = "timeout"
     INTEGRITY = "integrity"
+    UNKNOWN = "unknown"
     PROTOCOL = "protocol"
-    SHUTTING_DOWN = "shutting_down"
+    SHUTDOWN = "shutdown"
+    DENIED = "denied"
+    ABORTED = "aborted"
+    # ours: why the relay forgot an attachment
+    USER_TIMEOUT = "user_timeout"
 
 
 class TraceFault(enum.StrEnum):
@@ -183,7 +157,6 @@ class TraceFault(enum.StrEnum):
     PACKET_DROPPED = "packet_dropped"  # one packet inside an accepted body
     BLACKHOLE = "blackhole"
     NODE_KILLED = "node_killed"
-    NODE_STARTED = "node_started"
     NODE_FROZEN = "node_frozen"
     READER_STOPPED = "reader_stopped"
 
