@@ -5,20 +5,18 @@ and its helpers forward messages; `proxy` ties them together. The end of a messa
 client that ends its direction of the connection before it gets an answer is treated as having left.
 """
 
-from loadtests.faultproxy.frame_options import (
-    FrameBuffer,
-    FrameClose,
-    FrameCut,
-    FrameFaults,
-    FrameFlip,
-    FrameStall,
-)
 from loadtests.faultproxy.options import (
     Blackhole,
     Delay,
     Drop,
     FaultProxyOptions,
     Flip,
+    FrameBuffer,
+    FrameClose,
+    FrameCut,
+    FrameFaults,
+    FrameFlip,
+    FrameStall,
     Html,
     IdleCut,
     LateDuplicate,

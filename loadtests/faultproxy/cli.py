@@ -2,32 +2,12 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from loadtests.faultproxy.frame_options import (
-    FrameBuffer,
-    FrameClose,
-    FrameCut,
-    FrameFaults,
-    FrameFlip,
-    FrameStall,
-)
-from loadtests.faultproxy.grammar import parse_address, parse_count, parse_probability, parse_size_bytes
-from loadtests.faultproxy.options import (
-    Blackhole,
-    Delay,
-    Drop,
-    FaultProxyOptions,
-    Flip,
-    Html,
-    IdleCut,
-    LateDuplicate,
-    Status,
-    Truncate,
-    parse_upstream,
-)
+from loadtests.faultproxy.grammar import Fault
+from loadtests.faultproxy.options import FaultProxyOptions, FrameFaults, Option
 
 __all__ = ["Arguments", "parse_arguments", "trace_path"]
 
@@ -69,7 +49,7 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
     """Parse the command line. On an error, print what was expected and exit with code 2."""
     given = vars(_parser().parse_args(arguments))
     trace, json = given.pop("trace"), given.pop("json")
-    given["statuses"] = tuple(given.pop("status"))
+    given["statuses"] = tuple(given.get("statuses", ()))
     names = [name for name in given if name.startswith("frame_")]
     given["frames"] = FrameFaults(**{name.removeprefix("frame_"): given.pop(name) for name in names})
     return Arguments(FaultProxyOptions(**given), trace, json)
@@ -93,172 +73,47 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    _add_places(parser)
-    _add_faults(parser)
-    _add_frame_faults(parser)
-    _add_behaviour(parser)
+    _add(parser, FaultProxyOptions)
+    _add(parser.add_argument_group("faults of single frames of websockets"), FrameFaults, "frame-")
+    group = parser.add_argument_group("records")
+    place = f"write a record for each fault to this file, or to {TRACE_FILE} in this directory"
+    group.add_argument("--trace", type=Path, default=None, metavar="DIR/FILE", help=place)
+    group.add_argument("--json", action="store_true", default=False, help="print the counters as JSON at the end")
     return parser
 
 
-def _add_places(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("addresses and records")
-    group.add_argument(
-        "--listen",
-        type=_checked(parse_address),
-        required=True,
-        metavar="HOST:PORT",
-        help="address to listen on; port 0 picks a free port. Every client that can reach it may use the forward proxy",
-    )
-    group.add_argument(
-        "--upstream",
-        type=_checked(parse_upstream),
-        metavar="URL",
-        help="server for requests that name only a path; CONNECT and absolute URLs go to the host that they name",
-    )
-    group.add_argument("--seed", type=int, metavar="N", help="seed of all random faults; default 0")
-    group.add_argument("--node", metavar="NAME", help="the name of this proxy in traces; default faultproxy")
-    group.add_argument(
-        "--trace",
-        type=Path,
-        default=None,
-        metavar="DIR/FILE",
-        help=f"write a record for each fault to this file, or to {TRACE_FILE} in this directory",
-    )
-    group.add_argument("--json", action="store_true", default=False, help="print the counters as JSON at the end")
+def _add(group: argparse._ActionsContainer, options: type, prefix: str = "") -> None:
+    """Add an argument for each option that a class declares."""
+    for field, kind, option in _declared(options):
+        flag = f"--{prefix}{(option.name or field).replace('_', '-')}"
+        fault = option.fault or _fault_of(kind)
+        told = option.help or " ".join((fault.__doc__ or "").split()) if fault else option.help
+        more: dict[str, Any] = {"dest": f"{prefix}{field}".replace("-", "_"), "help": told}
+        if kind is bool:
+            group.add_argument(flag, action="store_true", **more)
+            continue
+        if option.fault is not None:
+            more["action"] = "append"
+        parse = option.parse if fault is None else fault.parse
+        metavar = option.metavar if fault is None else fault.grammar()
+        assert parse is not None, f"{flag} has no parser"
+        known = parse if parse in (int, str) else _checked(parse)  # argparse words the errors of these
+        group.add_argument(flag, type=known, metavar=metavar, required=field == "listen", **more)
 
 
-def _add_faults(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("random faults")
-    drop = _checked(Drop.parse)
-    group.add_argument(
-        "--drop-request",
-        type=drop,
-        metavar="P[:silent]",
-        help="drop the request before it reaches upstream, and close the client's connection, or (silent) leave it "
-        "open without an answer",
-    )
-    group.add_argument(
-        "--drop-response",
-        type=drop,
-        metavar="P[:silent]",
-        help="drop the answer after upstream has sent it; close the client's connection or (silent) leave it open",
-    )
-    group.add_argument(
-        "--duplicate", type=_checked(parse_probability), metavar="P", help="send the request upstream twice, at once"
-    )
-    group.add_argument(
-        "--late-duplicate",
-        type=_checked(LateDuplicate.parse),
-        metavar="P:DURATION",
-        help="send the request upstream again, this much later",
-    )
-    group.add_argument(
-        "--delay",
-        type=_checked(Delay.parse),
-        metavar="D[±J]",
-        help="delay every request and every answer by D, plus or minus up to J (+- works, too); tunnels and chunked "
-        "bodies keep flowing, with that delay",
-    )
-    group.add_argument(
-        "--truncate",
-        type=_checked(Truncate.parse),
-        metavar="P[:request|:response][:short|:cut]",
-        help="end bodies early: with a matching Content-Length (short), by breaking the connection (cut), or with a "
-        "random choice of the two",
-    )
-    group.add_argument(
-        "--flip",
-        type=_checked(Flip.parse),
-        metavar="P[:request|:response][:bits=N]",
-        help="flip from one to N bits of a body; N is 1 unless given, and at most 64",
-    )
-    group.add_argument(
-        "--status",
-        type=_checked(Status.parse),
-        action="append",
-        default=[],
-        metavar="CODE:P[:after][:retry=DURATION]",
-        help="answer with this status instead of asking upstream, or (after) instead of upstream's answer; may be "
-        "repeated",
-    )
-    group.add_argument(
-        "--html",
-        type=_checked(Html.parse),
-        metavar="P[:after]",
-        help="like --status 200, with a login page as the body",
-    )
+def _declared(options: type) -> Iterator[tuple[str, Any, Option]]:
+    """Yield the name, the type and the declaration of each field that is an option."""
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        if hasattr(hint, "__metadata__"):
+            yield name, hint.__origin__, hint.__metadata__[0]
+        elif _fault_of(hint) is not None:
+            yield name, hint, Option()
 
 
-def _add_frame_faults(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("faults of single frames of websockets")
-    group.add_argument(
-        "--frame-close",
-        type=_checked(FrameClose.parse),
-        metavar="P[:request|:response][:code=N]",
-        help="send a close frame in place of a frame, then close both connections; N is 1001 unless given",
-    )
-    group.add_argument(
-        "--frame-cut",
-        type=_checked(FrameCut.parse),
-        metavar="P[:request|:response]",
-        help="close both connections inside a frame",
-    )
-    group.add_argument(
-        "--frame-stall",
-        type=_checked(FrameStall.parse),
-        metavar="P[:request|:response][:for=DURATION]",
-        help="from the middle of a frame on, pass nothing in this direction, for this time or (without it) for ever",
-    )
-    group.add_argument(
-        "--frame-flip",
-        type=_checked(FrameFlip.parse),
-        metavar="P[:request|:response]",
-        help="flip one bit of a frame, in its header or in its data",
-    )
-    group.add_argument(
-        "--frame-buffer",
-        type=_checked(FrameBuffer.parse),
-        metavar="P:DURATION[:request|:response]",
-        help="hold back a frame and all that follow it for this time, then pass them on at once",
-    )
-
-
-def _add_behaviour(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("behaviour of the proxy")
-    group.add_argument(
-        "--limit",
-        dest="limit_bytes",
-        type=_checked(parse_size_bytes),
-        metavar="SIZE",
-        help="answer larger request bodies with 413",
-    )
-    group.add_argument("--buffer", action="store_true", help="collect whole bodies, both ways, before forwarding them")
-    group.add_argument("--no-upgrade", action="store_true", help="remove Upgrade from requests")
-    group.add_argument(
-        "--idle-cut",
-        type=_checked(IdleCut.parse),
-        metavar="DURATION[:silent]",
-        help="reset client connections on which no byte has moved for this long; silent: leave them open, but discard "
-        "everything",
-    )
-    group.add_argument(
-        "--blackhole",
-        type=_checked(Blackhole.parse),
-        metavar="LASTS@EVERY[:once][:request|:response]",
-        help="pass no bytes on for a time, in both directions or one, without closing connections; bytes that waited "
-        "pass afterwards. 30s@60s: for 30 s, first 60 s after the start and then every 60 s",
-    )
-    group.add_argument(
-        "--slots",
-        type=_checked(parse_count),
-        metavar="N",
-        help="carry N requests at once, those of tunnels included; the others wait for their turn",
-    )
-    group.add_argument(
-        "--one-connection",
-        action="store_true",
-        help="while one client connection is open, reset all others",
-    )
+def _fault_of(kind: Any) -> type[Fault] | None:
+    """Return the fault that a type is, perhaps beside None."""
+    kinds = (kind, *get_args(kind))
+    return next((one for one in kinds if isinstance(one, type) and issubclass(one, Fault)), None)
 
 
 def _checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:

@@ -6,7 +6,7 @@ from random import Random
 
 from loadtests.faultproxy.context import Context
 from loadtests.faultproxy.faults import FaultKind, Side
-from loadtests.faultproxy.frame_options import FrameBuffer, FrameClose, FrameCut, FrameFaults, FrameFlip, FrameStall
+from loadtests.faultproxy.options import FrameBuffer, FrameClose, FrameCut, FrameFaults, FrameFlip, FrameStall
 from loadtests.faultproxy.stream import Stream
 from tunnel.traces.record import TraceFault
 

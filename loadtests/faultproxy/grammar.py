@@ -1,29 +1,142 @@
-"""Parsers for the option values: probabilities, durations, sizes, addresses, and the words after a value.
+"""Parsers for the option values: probabilities, durations, sizes, addresses, and faults with words after a value.
 
-A value and its words are separated by colons, as in `0.05:silent`. Every error is a ValueError that says what was
-expected.
+A fault is a dataclass: its fields say how it stands on a command line, as in `0.05:silent`. Every error is a
+ValueError that says what was expected.
 """
 
+import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, get_type_hints
 
 __all__ = [
-    "SIDES",
-    "one_of",
+    "Choice",
+    "Fault",
+    "Named",
+    "Value",
+    "number_from",
     "parse_address",
+    "parse_count",
     "parse_duration_us",
+    "parse_pause_us",
     "parse_probability",
     "parse_size_bytes",
-    "split_words",
-    "value_of",
 ]
 
 _DURATION_US = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 _SIZE_BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([^\d.]*)")
 _PORT_MAX = 65_535
-SIDES = ("request", "response")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """Annotates a field whose value is required. The values come first, in the order of the fields."""
+
+    metavar: str
+    parse: Callable[[str], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """Annotates a field that is one of these words, or its default without any."""
+
+    words: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """Annotates a field that is written `name=VALUE`, or has its default."""
+
+    name: str
+    metavar: str
+    parse: Callable[[str], Any]
+
+
+class Fault:
+    """The base of dataclasses whose text form follows from their fields, which are annotated by one of the above.
+
+    A field of type bool is a word: its own name.
+    """
+
+    __slots__ = ()
+    separator: ClassVar[str] = ":"  # between the values
+
+    @classmethod
+    def grammar(cls) -> str:
+        """Return the form of the text for people, such as P[:silent]."""
+        values, words = _declared(cls)
+        found = [cls.separator.join(value.metavar for value in values.values())]
+        for word in words.values():
+            match word:
+                case Choice():
+                    found.append(f"[{'|'.join(f':{name}' for name in word.words)}]")
+                case Named():
+                    found.append(f"[:{word.name}={word.metavar}]")
+                case _:
+                    found.append(f"[:{word}]")
+        return "".join(found)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse text of the form that `grammar` shows."""
+        values, words = _declared(cls)
+        parts = text.split(":")
+        if cls.separator != ":":
+            parts[:1] = parts[0].split(cls.separator)
+        found, rest = parts[: len(values)], parts[len(values) :]
+        if len(found) < len(values) or not all(found):
+            raise ValueError(f"{text!r} has too few parts, or an empty one: write {cls.grammar()}")
+        given = {name: value.parse(part) for (name, value), part in zip(values.items(), found, strict=True)}
+        for part in rest:
+            name, value = _word(text, part, words)
+            if name in given:
+                raise ValueError(_twice(text, words[name]))
+            given[name] = value
+        fault = cls(**given)
+        fault.check(text)
+        return fault
+
+    def check(self, text: str) -> None:
+        """Raise a ValueError if the values, each of which is right, do not go together."""
+
+
+def _declared(cls: type[Fault]) -> tuple[dict[str, Value], dict[str, Choice | Named | str]]:
+    """Return the fields for values, and those for words: a plain str is the word of a bool."""
+    values: dict[str, Value] = {}
+    words: dict[str, Choice | Named | str] = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        match getattr(hint, "__metadata__", (name,) if hint is bool else ()):
+            case (Value() as value, *_):
+                values[name] = value
+            case (Choice() | Named() | str() as word, *_):
+                words[name] = word
+    return values, words
+
+
+def _word(text: str, part: str, words: dict[str, Choice | Named | str]) -> tuple[str, Any]:
+    """Return the field that a word is for, and its value."""
+    expected: list[str] = []
+    for name, word in words.items():
+        match word:
+            case Choice() if part in word.words:
+                return name, part
+            case Named() if part.startswith(f"{word.name}="):
+                try:
+                    return name, word.parse(part.removeprefix(f"{word.name}="))
+                except ValueError as error:
+                    raise ValueError(f"{text!r}: {word.name}={error}") from error
+            case str() if part == word:
+                return name, True
+        expected += word.words if isinstance(word, Choice) else [word.name + "=" if isinstance(word, Named) else word]
+    raise ValueError(f"{part!r} in {text!r} is not known; expected after the value: {', '.join(expected) or 'nothing'}")
+
+
+def _twice(text: str, word: Choice | Named | str) -> str:
+    if isinstance(word, Choice):
+        return f"{text!r}: only one of these may be given: {', '.join(word.words)}"
+    return f"{text!r} has a word twice; give each at most once"
 
 
 def parse_probability(text: str) -> float:
@@ -42,16 +155,31 @@ def parse_duration_us(text: str) -> int:
     return _scaled(text, _DURATION_US, "a duration with its unit, such as 50ms, 1.5s or 2min")
 
 
+def parse_pause_us(text: str) -> int:
+    """Parse a duration above 0."""
+    found = parse_duration_us(text)
+    if found == 0:
+        raise ValueError(f"{text!r} is no time at all: give one above 0, such as 50ms or 20s")
+    return found
+
+
 def parse_size_bytes(text: str) -> int:
     """Parse a size such as `1MiB`, `64KiB` or `1000`; return bytes."""
     return _scaled(text, _SIZE_BYTES, "a size, such as 65536, 64KiB or 1MiB")
 
 
-def parse_count(text: str) -> int:
-    """Parse a number from 1 on."""
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise ValueError(f"{text!r} is not a number from 1 on, such as 2")
-    return int(text)
+def number_from(least: int, most: int | None = None, *, what: str = "a number") -> Callable[[str], int]:
+    """Return a parser of whole numbers in this range."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= (most or int(text))):
+            raise ValueError(f"{text!r} is not {what} from {least} {f'to {most}' if most else 'on'}")
+        return int(text)
+
+    return parse
+
+
+parse_count = number_from(1)
 
 
 def _scaled(text: str, units: dict[str, int], expected: str) -> int:
@@ -70,36 +198,3 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not bare or not valid_port or (":" in bare) != bracketed:
         raise ValueError(f"{text!r} is not an address: HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080")
     return bare, int(port)
-
-
-def split_words(text: str, *, values: int, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split `text` at colons; return the first `values` parts, which are required, and the words after them.
-
-    Each word may occur at most once, in any order. In `words`, an entry that ends in "=" allows all words that begin
-    with it.
-    """
-    parts = text.split(":")
-    found, rest = parts[:values], parts[values:]
-    if len(found) < values or not all(found):
-        raise ValueError(f"{text!r} has too few parts, or an empty one: it needs {values} or more, separated by colons")
-    names = [word.partition("=")[0] + ("=" if "=" in word else "") for word in rest]
-    for word, name in zip(rest, names, strict=True):
-        if name not in words:
-            expected = ", ".join(words) if words else "nothing"
-            raise ValueError(f"{word!r} in {text!r} is not known; expected after the value: {expected}")
-    if len(set(names)) < len(names):
-        raise ValueError(f"{text!r} has a word twice; give each at most once")
-    return found, rest
-
-
-def value_of(words: Sequence[str], name: str) -> str | None:
-    """Return what follows `name=` in the word that begins with it; None if there is no such word."""
-    return next((word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")), None)
-
-
-def one_of(text: str, found: Sequence[str], choices: Sequence[str]) -> str:
-    """Return the one word in `found` that is among `choices`, or "". Raise ValueError if there are several."""
-    chosen = [word for word in found if word in choices]
-    if len(chosen) > 1:
-        raise ValueError(f"{text!r}: only one of these may be given: {', '.join(choices)}")
-    return chosen[0] if chosen else ""

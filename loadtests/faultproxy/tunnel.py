@@ -6,10 +6,10 @@ import dataclasses
 
 from loadtests.faultproxy.context import Context
 from loadtests.faultproxy.faults import BodyPlan, ExchangePlan, Side
-from loadtests.faultproxy.frame_options import FrameFaults
 from loadtests.faultproxy.frames import CloseError, CutError, Frames
 from loadtests.faultproxy.mangle import Mangler
 from loadtests.faultproxy.marks import mark_flips, mark_truncation
+from loadtests.faultproxy.options import FrameFaults
 from loadtests.faultproxy.sources import DelayLine, Source
 from loadtests.faultproxy.stream import Stream
 

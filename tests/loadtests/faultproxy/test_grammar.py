@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from loadtests.faultproxy.grammar import (
-    one_of,
+    Fault,
     parse_address,
     parse_duration_us,
     parse_probability,
     parse_size_bytes,
-    split_words,
 )
 from loadtests.faultproxy.options import (
     Blackhole,
@@ -116,7 +115,7 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (Delay.parse, "50ms+20ms", "a duration with its unit"),
     (Truncate.parse, "0.1:request:response", "only one of these may be given: request, response"),
     (Truncate.parse, "0.1:short:cut", "only one of these may be given: short, cut"),
-    (Flip.parse, "0.1:bits=65", "bits=65 is not a number from 1 to 64"),
+    (Flip.parse, "0.1:bits=65", "bits='65' is not a number from 1 to 64"),
     (Flip.parse, "0.1:bits=", "is not a number from 1 to 64"),
     (Flip.parse, "0.1:bits", "'bits' in '0.1:bits' is not known"),
     (Status.parse, "0.1:503", "is not a status from 300 to 599"),
@@ -124,11 +123,11 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (Status.parse, "503", "too few parts"),
     (Status.parse, "503:0.1:retry=soon", "a duration with its unit"),
     (Status.parse, "503:0.1:retry=1s:retry=2s", "has a word twice"),
-    (IdleCut.parse, "0s", "an idle time of 0 would cut every connection"),
-    (Blackhole.parse, "30s", "lacks @EVERY, as in 30s@60s"),
+    (IdleCut.parse, "0s", "no time at all: give one above 0"),
+    (Blackhole.parse, "30s", "too few parts, or an empty one: write LASTS@EVERY[:once][:request|:response]"),
     (Blackhole.parse, "60s@60s", "end before the next one begins"),
-    (Blackhole.parse, "0s@60s", "longer than 0"),
-    (Blackhole.parse, "0s@60s:once", "longer than 0"),
+    (Blackhole.parse, "0s@60s", "give one above 0"),
+    (Blackhole.parse, "0s@60s:once", "give one above 0"),
     (Blackhole.parse, "30s@60s:request:response", "only one of these may be given: request, response"),
 ]
 
@@ -139,8 +138,17 @@ def test_invalid_values_are_refused_with_a_reason(parse: Callable[[str], Any], t
         parse(text)
 
 
-def test_words_after_a_value_are_split_and_chosen() -> None:
-    assert split_words("a:b", values=2, words=[]) == (["a", "b"], [])
-    assert split_words("a:x:y=1", values=1, words=["y=", "x"]) == (["a"], ["x", "y=1"])
-    assert one_of("a:x", ["x"], ["x", "y"]) == "x"
-    assert one_of("a", [], ["x", "y"]) == ""
+@pytest.mark.parametrize(
+    ("fault", "grammar"),
+    [
+        (Drop, "P[:silent]"),
+        (LateDuplicate, "P:DURATION"),
+        (Delay, "D[±J]"),
+        (Truncate, "P[:request|:response][:short|:cut]"),
+        (Flip, "P[:request|:response][:bits=N]"),
+        (Status, "CODE:P[:after][:retry=DURATION]"),
+        (Blackhole, "LASTS@EVERY[:once][:request|:response]"),
+    ],
+)
+def test_the_form_for_people_follows_from_the_fields(fault: type[Fault], grammar: str) -> None:
+    assert fault.grammar() == grammar
