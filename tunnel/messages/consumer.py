@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
-
-import msgspec
 
 from tunnel.messages.broker import BEHIND_MESSAGES, FETCH, check_range, place_fields
 from tunnel.messages.calls import Response
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import CorruptMessageError
-from tunnel.messages.message import UNPACKED_BYTES_MAX, plain_payloads, scan
-from tunnel.messages.sets import ByteBufferMessageSet
+from tunnel.messages.unpacking import ConsumedMessage, Unpacker
 
 __all__ = ["ConsumedMessage", "Consumer"]
 
 _FETCH_BYTES = 1024 * 1024
 _TURNS = 3  # turns of the event loop until a request is in the socket: one each for its task, its channel, and a tunnel
 _ANSWER_S = 30.0  # longest wait for the answer to a fetch, in addition to the time for which it may be held
-
-
-class ConsumedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message and its offset in the log. The messages of one compressed set share an offset."""
-
-    offset: int
-    payload: bytes
 
 
 class Consumer:
@@ -49,7 +38,9 @@ class Consumer:
         on_lag: Callable[[int], None] | None = None,
         topic: str = "",
         partition: int = 0,
+        large_sets: asyncio.Semaphore | None = None,
     ) -> None:
+        """`large_sets` is shared by consumers that must not hold large unpacked sets all at once (`Unpacker`)."""
         self.offset = offset
         self.skipped = 0  # messages of a topic in memory that the broker had discarded before they were fetched
         self.lag = 0  # messages between `offset` and the end of the log, at the last fetch
@@ -62,6 +53,7 @@ class Consumer:
         self._fetch_bytes = fetch_bytes
         self._lag_max = lag_max
         self._on_lag = on_lag
+        self._unpacker = Unpacker(large_sets)
         self._ahead: tuple[int, str, asyncio.Task[Response]] | None = None  # offset, address, task of the fetch ahead
 
     @property
@@ -74,13 +66,17 @@ class Consumer:
 
         Raises OffsetOutOfRangeError if the log no longer has the next message, and CorruptMessageError if the next
         message is damaged; those before it are returned first. A fetch that fails moves `offset` at most over messages
-        that the broker has discarded: call again.
+        that the broker has discarded: call again. A compressed set that is damaged, or unpacks to more than 64 MiB or
+        100,000 messages, raises DecompressError; to go on after it, add 1 to `offset`.
+
+        The sets of one fetch together unpack to at most 64 MiB, and no further set is unpacked after 100,000 messages.
         """
+        self.release()
         data, base = await self._fetch_raw(wait_ms)
         messages: list[ConsumedMessage] = []
         offset = base
         try:
-            offset = self._parse(data, base, messages)
+            offset = await self._unpacker.parse(data, base, messages)
         except CorruptMessageError:
             self.offset = base
             if not messages:
@@ -89,19 +85,9 @@ class Consumer:
         self._advance(offset)
         return messages
 
-    def _parse(self, data: bytes, base: int, messages: list[ConsumedMessage]) -> int:
-        """Add the messages in the data, and return the offset after them."""
-        payloads, end = plain_payloads(data, message_bytes_max=UNPACKED_BYTES_MAX)
-        messages += map(ConsumedMessage, count(base), payloads)
-        offset = base + len(payloads)
-        for found in scan(data[end:], base=end, message_bytes_max=UNPACKED_BYTES_MAX, deep=False):
-            if found.message.codec:
-                whole = data[found.offset : found.next_offset]
-                messages += [ConsumedMessage(offset, each) for each in ByteBufferMessageSet(whole).payloads()]
-            else:
-                messages.append(ConsumedMessage(offset, found.payload))
-            offset += 1
-        return offset
+    def release(self) -> None:
+        """Note that the messages of the last fetch are no longer needed. The next fetch does so, too."""
+        self._unpacker.release()
 
     async def _fetch_raw(self, wait_ms: int) -> tuple[bytes, int]:
         while True:

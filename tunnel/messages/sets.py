@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from tunnel.messages.codec import Codec, compress
 from tunnel.messages.message import (
     MESSAGE_BYTES_MAX,
+    SET_MESSAGES_MAX,
     UNPACKED_BYTES_MAX,
     Message,
     MessageAndOffset,
@@ -103,8 +104,8 @@ class ByteBufferMessageSet(MessageSet):
     ) -> ByteBufferMessageSet:
         """Return a set of these payloads, compressed as a whole if there is a codec.
 
-        If the set is larger than receivers unpack at once, it becomes several compressed messages. A single payload is
-        never divided. MessageTooLargeError if a payload is over the limit.
+        A set that has more bytes or messages than receivers unpack becomes several compressed messages. A single
+        payload is never divided. MessageTooLargeError if a payload is over the limit.
         """
         kept = payloads if isinstance(payloads, list) else list(payloads)
         if kept and max(map(len, kept)) > message_bytes_max:
@@ -136,7 +137,7 @@ def _compressed(payloads: list[bytes], codec: Codec) -> bytes:
     A single payload is never divided, even if it is larger than receivers unpack.
     """
     data = encode_payloads(payloads)
-    if len(data) > UNPACKED_BYTES_MAX and len(payloads) > 1:
+    if (len(data) > UNPACKED_BYTES_MAX or len(payloads) > SET_MESSAGES_MAX) and len(payloads) > 1:
         half = len(payloads) // 2
         return _compressed(payloads[:half], codec) + _compressed(payloads[half:], codec)
     return encode_message(Message(compress(data, codec), codec))

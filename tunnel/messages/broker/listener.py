@@ -34,6 +34,7 @@ _CLOSE_S = 5.0
 _HEARTBEAT_MS = 1_000  # the longest wait for a change in the group; each answer has the ends of the partitions, too
 _LIST_MAX = 32
 _PASSED_MAX = 256  # messages that an ordered listener handles before it lets other tasks run
+_LARGE_SETS_MAX = 2  # partitions of a listener that hold a large unpacked set at once
 _logger = structlog.get_logger("tunnel.broker")
 
 
@@ -99,6 +100,7 @@ class MessageListener(Startable):
         self._handler = handler
         self._is_ordered = concurrency == 1
         self._slots = asyncio.Semaphore(concurrency)
+        self._large_sets = asyncio.Semaphore(_LARGE_SETS_MAX)
         self._producer = consumer.client.producer()
         self._workers: dict[tuple[str, int], _Worker] = {}
         self._progressed = asyncio.Event()
@@ -312,7 +314,10 @@ class MessageListener(Startable):
 
     def start_fetching(self, topic: str, number: int, offset: int) -> Consumer:
         """Return a consumer that fetches a partition of this member from `offset` on."""
-        return self.consumer.client.consumer(topic, number, offset, fetch_bytes=self.consumer.config.fetch_bytes)
+        config = self.consumer.config
+        return self.consumer.client.consumer(
+            topic, number, offset, fetch_bytes=config.fetch_bytes, large_sets=self._large_sets
+        )
 
     @property
     def is_ordered(self) -> bool:
@@ -346,6 +351,7 @@ class _Worker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._consumer.release()
 
     async def _run(self) -> None:
         trouble = _TROUBLE_S

@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from tunnel import TunnelError, UnreachableError
-from tunnel.command_line import show, show_json, show_payload
+from tunnel.command_line import show, show_json, show_payload, tell
 from tunnel.exit_codes import LOST, OK
 from tunnel.messages import (
     BrokerClient,
     ChannelTable,
     ConsumedMessage,
+    DecompressError,
     OffsetOutOfRangeError,
     RemoteCallError,
     split_address,
@@ -188,6 +189,10 @@ async def _read(client: BrokerClient, topic: str, place: tuple[int, int], printe
             messages = await consumer.fetch(wait_ms)
         except OffsetOutOfRangeError as error:  # the broker has just removed old messages
             consumer.offset = error.first
+            continue
+        except DecompressError as error:
+            tell(f"offset {consumer.offset} of partition {place[0]} is skipped: {error}")
+            consumer.offset += 1
             continue
         if not messages and not wait_ms:
             return

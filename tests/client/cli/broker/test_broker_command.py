@@ -15,7 +15,9 @@ from loadtests.harness.processes import Process, python_command, relay_command, 
 from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel.exit_codes import LOST, OK, UNREACHABLE, USAGE
-from tunnel.messages import BrokerClient, ChannelTable, TopicSpec
+from tunnel.messages import BrokerClient, ByteBufferMessageSet, ChannelTable, Codec, Message, TopicSpec
+from tunnel.messages.message import encode_message
+from tunnel.messages.requests import ProduceRequest
 from tunnel_client.cli.broker.main import main, make_parser
 from tunnel_client.cli.broker.serve import parse_topic
 from tunnel_client.errors import UsageError
@@ -54,6 +56,23 @@ def running(tmp_path: Path) -> Iterator[Running]:
 def say(capsys: pytest.CaptureFixture[str], running: Running, *words: str) -> tuple[int, str]:
     code = main([*words, "--broker", running.address])
     return code, capsys.readouterr().out
+
+
+def test_two_users_reading_goes_on_after_a_set_that_cannot_be_unpacked(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def poison() -> None:
+        async with ChannelTable() as table:
+            producer = BrokerClient(table, running.address).producer()
+            poisoned = ByteBufferMessageSet(encode_message(Message(b"junk", Codec.GZIP)))
+            await producer.send_requests([ProduceRequest("orders", 1, poisoned)])
+            await producer.send("orders", b"of the victim", partition=1)
+
+    asyncio.run(poison())
+    code = main(["read", "orders", "--partition", "1", "--broker", running.address])
+    output = capsys.readouterr()
+    assert (code, output.out) == (OK, "of the victim\n")
+    assert "offset 0 of partition 1 is skipped: " in output.err
 
 
 def test_an_unknown_lag_counts_as_too_large(
