@@ -165,7 +165,7 @@ async def test_a_timeout_and_a_cancellation_reach_the_handler() -> None:
 @in_loop
 async def test_requests_over_the_limit_are_refused_and_not_queued() -> None:
     gated = Gated()
-    async with channels({1: gated, 2: gated}, handled_max=2, handled_bytes_max=100) as (caller, _):
+    async with channels({1: gated, 2: gated}, handled_max=2, handled_bytes_max=10_000) as (caller, _):
         first = asyncio.ensure_future(caller.call(1, b"a"))
         await asyncio.sleep(0)
         await caller.send(1, b"b")
@@ -175,7 +175,7 @@ async def test_requests_over_the_limit_are_refused_and_not_queued() -> None:
         gated.gate(b"a").set()
         assert (await first).body == b"A"
         with pytest.raises(RemoteCallError, match="too many"):
-            await caller.call(1, bytes(100))
+            await caller.call(1, bytes(10_000))
         gated.gate(b"d").set()
         assert (await caller.call(1, b"d")).body == b"D"
 
@@ -260,7 +260,7 @@ async def test_handled_requests_make_room_for_others() -> None:
         await asyncio.sleep(0)
         return Response(request.body)
 
-    async with channels({1: later}, handled_bytes_max=100) as (caller, answerer):
+    async with channels({1: later}, handled_bytes_max=3000) as (caller, answerer):
         for _ in range(5):
             assert (await caller.call(1, bytes(60))).body == bytes(60)
         assert answerer._handled_bytes == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from sys import getsizeof
 from typing import TypeAlias
 
 import msgspec
@@ -31,7 +32,8 @@ __all__ = ["CALL_TIMEOUT_S", "CallChannel", "CallHandler", "Request", "Response"
 CALL_TIMEOUT_S = 30.0
 _READ_BYTES = 256 * 1024
 _HANDLED_MAX = 1024  # requests at once
-_HANDLED_BYTES_MAX = 64 * 1024 * 1024  # bytes of the bodies of these requests
+_HANDLED_BYTES_MAX = 64 * 1024 * 1024  # bytes of these requests
+_REQUEST_BYTES = 2048  # about what a request takes besides its body and fields: a task, its frames, a timer
 _REMARK_MAX = 1000
 
 
@@ -180,6 +182,7 @@ class CallChannel(Startable):
         cancelling the call, also cancels the peer's handler.
         """
         self._check()
+        self._decoder.expects_answers = True
         self._opaque += 1
         opaque = self._opaque
         future: asyncio.Future[Response] = self._loop.create_future()
@@ -264,7 +267,8 @@ class CallChannel(Startable):
             self._end(MalformedFrameError(f"the peer sends requests and reads no answers: {unread} bytes wait for it"))
             return
         busy = len(self._handling) + len(self._one_way) >= self._handled_max or header.opaque in self._handling
-        if busy or max(unread, self._handled_bytes + len(body)) > self._handled_bytes_max:
+        size = len(body) + _REQUEST_BYTES + _fields_bytes(header.fields)
+        if busy or max(unread, self._handled_bytes + size) > self._handled_bytes_max:
             self._fail(header, ResponseCode.SYSTEM_BUSY, "too many requests at once: try again later")
             return
         request = Request(header.code, body, header.fields, one_way)
@@ -276,13 +280,13 @@ class CallChannel(Startable):
         if outcome is None or isinstance(outcome, Response):
             self._succeed(header, outcome)
             return
-        self._handled_bytes += len(body)
+        self._handled_bytes += size
         task = self._loop.create_task(self._run(header, outcome))
         if one_way:
             self._one_way.add(task)
         else:
             self._handling[header.opaque] = task
-        task.add_done_callback(lambda task: self._handled(header, len(body), task))
+        task.add_done_callback(lambda task: self._handled(header, size, task))
         # A task that is cancelled before its first step never awaits the coroutine or future that the handler has
         # returned. These callbacks end it; they have no effect if it has ended already.
         if asyncio.iscoroutine(outcome):
@@ -337,6 +341,13 @@ class CallChannel(Startable):
         if not header.flag & FrameFlag.ONE_WAY:
             answer = CallHeader(code, header.opaque, FrameFlag.RESPONSE, text[:_REMARK_MAX], fields or None)
             self._frames.put(encode_frame(answer))
+
+
+def _fields_bytes(fields: dict[str, str] | None) -> int:
+    """Return the memory that fields take, which may be many times the size of their JSON."""
+    if not fields:
+        return 0
+    return getsizeof(fields) + sum(map(getsizeof, fields)) + sum(map(getsizeof, fields.values()))
 
 
 def _expire(future: asyncio.Future[Response], code: int, seconds: float) -> None:

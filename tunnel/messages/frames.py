@@ -8,8 +8,9 @@
 | | body: bytes of the application |
 
 The whole frame, the length included, has at most 16,777,216 bytes, the limit of the decoder in remoting-and-backlog.md
-(docs/REFERENCES.md). The header's field names are those of RocketMQ's remoting command, and so are the codes and flags
-that RocketMQ has.
+(docs/REFERENCES.md). The header has at most 64 fields. The header of a request has at most 8 KiB, that of an answer
+2 MiB; a side that has never called accepts 8 KiB of both. The header's field names are those of RocketMQ's remoting
+command, and so are the codes and flags that RocketMQ has.
 """
 
 import enum
@@ -21,7 +22,10 @@ import msgspec
 from tunnel.messages.errors import MalformedFrameError, MessageTooLargeError
 
 __all__ = [
+    "ANSWER_HEADER_BYTES_MAX",
+    "FIELDS_MAX",
     "FRAME_BYTES_MAX",
+    "REQUEST_HEADER_BYTES_MAX",
     "CallHeader",
     "FrameDecoder",
     "FrameFlag",
@@ -33,6 +37,9 @@ __all__ = [
 FRAME_BYTES_MAX = (
     16_777_216  # 2^24, including the length field, as in LengthFieldBasedFrameDecoder(16777216, 0, 4, 0, 4)
 )
+REQUEST_HEADER_BYTES_MAX = 8 * 1024
+ANSWER_HEADER_BYTES_MAX = 2 * 1024 * 1024  # it lists the offsets of up to 65,535 sets of one request
+FIELDS_MAX = 64
 _LENGTHS = struct.Struct(">II")
 _LENGTH_BYTES = 4
 
@@ -82,6 +89,9 @@ def encode_frame(
 def encode_start(header: CallHeader, body_bytes: int) -> bytes:
     """Return a frame without its body, which has this size. MessageTooLargeError if the frame is over the limit."""
     json = _encoder.encode(header)
+    problem = _problem(header, len(json))
+    if problem:
+        raise MessageTooLargeError(f"{problem}: put the data into the body")
     size = _LENGTHS.size + len(json) + body_bytes
     if size > FRAME_BYTES_MAX:
         raise MessageTooLargeError(
@@ -90,10 +100,22 @@ def encode_start(header: CallHeader, body_bytes: int) -> bytes:
     return _LENGTHS.pack(size - _LENGTH_BYTES, len(json)) + json
 
 
+def _problem(header: CallHeader, size: int) -> str:
+    """Return what is wrong with a header of this size, or nothing."""
+    if size > REQUEST_HEADER_BYTES_MAX and not header.flag & FrameFlag.RESPONSE:
+        return f"a request with a header of {size} bytes, at most {REQUEST_HEADER_BYTES_MAX} are allowed"
+    if size > ANSWER_HEADER_BYTES_MAX:
+        return f"an answer with a header of {size} bytes, at most {ANSWER_HEADER_BYTES_MAX} are allowed"
+    if header.fields is not None and len(header.fields) > FIELDS_MAX:
+        return f"a header of {len(header.fields)} fields, at most {FIELDS_MAX} are allowed"
+    return ""
+
+
 class FrameDecoder:
-    """Cuts a stream of bytes into frames. A frame over the limit is refused as soon as its first eight bytes arrive."""
+    """Cuts a stream of bytes into frames. A frame over a limit is refused as soon as its first eight bytes arrive."""
 
     def __init__(self) -> None:
+        self.expects_answers = False  # only their headers may be long
         self._buffer = bytearray()
 
     @property
@@ -122,6 +144,9 @@ class FrameDecoder:
                         f"not a frame of at most {FRAME_BYTES_MAX} bytes: length {length}, header length "
                         f"{header_length}; check that the other side speaks this protocol"
                     )
+                longest = ANSWER_HEADER_BYTES_MAX if self.expects_answers else REQUEST_HEADER_BYTES_MAX
+                if header_length > longest:
+                    raise MalformedFrameError(f"a header of {header_length} bytes, at most {longest} are allowed here")
                 end = position + _LENGTH_BYTES + length
                 if end > size:
                     return
@@ -132,6 +157,9 @@ class FrameDecoder:
                     header = _decoder.decode(json)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     raise MalformedFrameError(f"not a frame: its header is not the expected JSON: {error}") from None
+                problem = _problem(header, header_length)
+                if problem:
+                    raise MalformedFrameError(problem)
                 yield header, bytes(memoryview(buffer)[start + header_length : end])
         finally:
             del buffer[:position]
