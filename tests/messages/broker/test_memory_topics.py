@@ -149,7 +149,7 @@ async def test_memory_is_limited(tmp_path: Path) -> None:
         with pytest.raises(RemoteCallError) as caught:
             await client.producer().send("t", b"x" * 91)
         assert caught.value.code == LIMIT
-        with pytest.raises(RemoteCallError, match="would hold"):
+        with pytest.raises(RemoteCallError, match="bytes of topics in memory"):
             await client.create_topic("u", TopicSpec(storage="memory", bytes_max=1 << 40))
         with pytest.raises(RemoteCallError, match="choose one of oldest"):
             await client.table.call(client.address, 128, b'{"policy": "best"}', {"topic": "u"})

@@ -28,7 +28,7 @@ OTHER: PositionKey = ("reports", "orders", 0)
 
 
 def made(directory: Path, positions_max: int = 10, **options: Any) -> Positions:
-    return Positions(directory, positions_max, DiskRoom(directory, 0), **options)
+    return Positions(directory, positions_max, DiskRoom(directory, 0), clock=lambda: 5.0, **options)
 
 
 @contextmanager
@@ -78,7 +78,7 @@ async def test_at_the_limit_of_positions_only_new_ones_are_refused(tmp_path: Pat
     await positions.load()
     for key in (KEY, OTHER):
         await positions.set(key, 1)
-    with pytest.raises(RemoteCallError, match=r"^the broker keeps 2 positions: use an existing group$") as caught:
+    with pytest.raises(RemoteCallError, match="the broker has 2 positions and may have 2") as caught:
         await positions.set(("new", "orders", 0), 1)
     assert caught.value.code == LIMIT
     assert await positions.set(KEY, 2) == 2
@@ -97,7 +97,7 @@ async def test_a_checkpoint_has_all_positions_and_saves_reading_the_records_befo
         written = checkpoint(tmp_path)
         found.append(written and written["offset"])
     assert found == [None, None, 4, 4, 4, 4, 8, 8]
-    assert checkpoint(tmp_path) == {"offset": 8, "positions": [[*OTHER, 7], [*KEY, 7]]}
+    assert checkpoint(tmp_path) == {"offset": 8, "positions": [[*OTHER, 7, "", 5], [*KEY, 7, "", 5]]}
     await positions.close()
     again = made(tmp_path, checkpoint_records=3)
     await again.load()
@@ -107,7 +107,7 @@ async def test_a_checkpoint_has_all_positions_and_saves_reading_the_records_befo
         await again.set(KEY, offset)
     assert checkpoint(tmp_path)["offset"] == 8
     await again.set(KEY, 11)
-    assert checkpoint(tmp_path) == {"offset": 12, "positions": [[*OTHER, 7], [*KEY, 11]]}
+    assert checkpoint(tmp_path) == {"offset": 12, "positions": [[*OTHER, 7, "", 5], [*KEY, 11, "", 5]]}
     await again.close()
 
 
@@ -122,7 +122,7 @@ async def test_a_checkpoint_that_cannot_be_written_stops_no_group(tmp_path: Path
     assert lines[0]["text"].startswith("positions are stored, but starting takes longer: ")
     (tmp_path / "positions.json.new").rmdir()
     assert await positions.set(KEY, 2) == 2
-    assert checkpoint(tmp_path) == {"offset": 2, "positions": [[*KEY, 2]]}
+    assert checkpoint(tmp_path) == {"offset": 2, "positions": [[*KEY, 2, "", 5]]}
     await positions.close()
 
 
@@ -258,9 +258,9 @@ async def test_positions_set_while_the_log_is_read_again_are_kept(
 
 
 @in_loop_within(HANGING_S)
-async def test_refused_positions_do_not_count_towards_the_limit_of_a_connection(tmp_path: Path) -> None:
+async def test_refused_positions_do_not_count_towards_the_limit_of_a_user(tmp_path: Path) -> None:
     """A client that tries until the disk has room again would otherwise be refused for good."""
-    async with brokered(tmp_path, settings=BrokerSettings(new_positions_max=2)) as (broker, client):
+    async with brokered(tmp_path, settings=BrokerSettings(positions_max=4)) as (broker, client):
         await client.producer().send("t", b"a", b"b")
         with failing_disk(broker.positions):
             for _ in range(4):
@@ -268,7 +268,7 @@ async def test_refused_positions_do_not_count_towards_the_limit_of_a_connection(
                     await client.commit("one", "t", 0, 1)
         for group in ("two", "three", "two"):
             assert await client.commit(group, "t", 0, 1) == 1
-        text = "^this connection has added too many positions: use an existing group$"
+        text = "address 127.0.0.1 has 2, and may have no more than remain free: use an existing group"
         with pytest.raises(RemoteCallError, match=text) as caught:
             await client.commit("four", "t", 0, 1)
         assert caught.value.code == LIMIT

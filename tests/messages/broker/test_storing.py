@@ -15,7 +15,7 @@ from tunnel.messages import BrokerSettings, RemoteCallError, TopicSpec
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
 from tunnel.messages.broker.protocol import CONFLICT, CORRUPT, LIMIT, NOT_MASTER, STORAGE, UNKNOWN
-from tunnel.messages.broker.storing import Allowance, Stored, Storing, check_set
+from tunnel.messages.broker.storing import Stored, Storing, check_set
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.codec import Codec
 from tunnel.messages.message import encode_payloads
@@ -33,10 +33,10 @@ class Rig:
         self.settings = settings or BrokerSettings(new_topic=MEMORY)
         self.topics = Topics(directory, self.settings, DiskRoom(directory, 0))
         self.storing = Storing(self.topics, self.settings)
-        self.allowance = Allowance(10, 10)
+        self.user = "user eve"
 
     async def store(self, *requests: ProduceRequest, options: ProduceOptions = PLAIN) -> list[Stored]:
-        return await self.storing.store(requests, options, self.allowance)
+        return await self.storing.store(requests, options, self.user)
 
     def ends(self, topic: str = "t") -> list[int]:
         return [partition.end_offset for partition in self.topics.get(topic).partitions]
@@ -135,7 +135,7 @@ async def test_a_replica_names_its_master(tmp_path: Path) -> None:
         await rig.store(request([b"a"]))
     assert caught.value.code == NOT_MASTER
     with pytest.raises(RemoteCallError, match="ask the operator") as caught:
-        await rig.storing.create("t", MEMORY, rig.allowance)
+        await rig.storing.create("t", MEMORY, rig.user)
     assert caught.value.code == LIMIT
 
 
@@ -147,36 +147,33 @@ async def test_topics_are_created_only_where_clients_may(tmp_path: Path) -> None
     assert caught.value.code == UNKNOWN
     text = "^clients may not create topics here: ask the operator of the broker for it$"
     with pytest.raises(RemoteCallError, match=text) as caught:
-        await rig.storing.create("t", MEMORY, rig.allowance)
+        await rig.storing.create("t", MEMORY, rig.user)
     assert caught.value.code == LIMIT
     await rig.topics.create("t", MEMORY)
-    assert await rig.storing.create("t", MEMORY, rig.allowance) is rig.topics.get("t")
+    assert await rig.storing.create("t", MEMORY, rig.user) is rig.topics.get("t")
     assert (await rig.store(request([b"a"])))[0].end == 1
-    assert rig.allowance.partitions == 10
 
 
 @in_loop_within(HANGING_S)
-async def test_a_connection_creates_no_more_partitions_than_it_may(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.allowance.partitions = 4
+async def test_a_user_creates_no_more_partitions_than_remain_free(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, BrokerSettings(new_topic=MEMORY, partitions_max=8))
     with capture_logs() as lines:
         for name in ("a", "b"):
-            assert (await rig.storing.create(name, MEMORY, rig.allowance)).name == name
+            assert (await rig.storing.create(name, MEMORY, rig.user)).name == name
     wanted = {"event": "topic_created", "partitions": 2, "storage": "memory"}
     assert [{**wanted, "topic": name} for name in ("a", "b")] == [
         {key: line[key] for key in ("event", "partitions", "storage", "topic")} for line in lines
     ]
-    assert rig.allowance.partitions == 0
-    text = "^this connection has created too many topics or partitions: use existing ones, or --topic$"
+    text = "^the broker has 4 partitions and may have 8, 2 more are too many; user eve has 4, and may have"
     with pytest.raises(RemoteCallError, match=text) as caught:
         await rig.store(request([b"a"], topic="c"))
     assert caught.value.code == LIMIT
     assert set(rig.topics.found) == {"a", "b"}
     assert (await rig.store(request([b"a"], topic="a")))[0].end == 1
     with pytest.raises(RemoteCallError, match=r"^'no/name' is no name for a topic:"):
-        await rig.storing.create("no/name", MEMORY, Allowance(10, 10))
+        await rig.storing.create("no/name", MEMORY, rig.user)
     with pytest.raises(RemoteCallError, match="exists with 2 partitions"):
-        await rig.storing.create("a", TopicSpec(storage="memory"), rig.allowance)
+        await rig.storing.create("a", TopicSpec(storage="memory"), rig.user)
 
 
 @in_loop_within(HANGING_S)
@@ -197,7 +194,7 @@ async def test_a_topic_that_could_not_be_created_does_not_count_as_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that tries until the disk has room again would otherwise be refused for good."""
-    rig = Rig(tmp_path)
+    rig = Rig(tmp_path, BrokerSettings(new_topic=MEMORY, partitions_max=4))
 
     def fail(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
@@ -210,9 +207,7 @@ async def test_a_topic_that_could_not_be_created_does_not_count_as_created(
             assert caught.value.code == STORAGE
     with pytest.raises(RemoteCallError, match="is no name for a topic"):
         await rig.store(request([b"a"], topic="no/name"))
-    assert rig.allowance.partitions == 10
     assert (await rig.store(request([b"a"])))[0].end == 1
-    assert rig.allowance.partitions == 8
 
 
 @in_loop_within(HANGING_S)

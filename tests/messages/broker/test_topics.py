@@ -202,7 +202,7 @@ async def test_the_number_of_partitions_is_limited(tmp_path: Path) -> None:
         await topics.create("c", TopicSpec(partitions=3))
     assert caught.value.code == LIMIT
     assert str(caught.value) == (
-        "the broker has 3 partitions and may have 5: use an existing topic, or raise the limit"
+        "the broker has 3 partitions and may have 5, 3 more are too many: use an existing topic, or delete one"
     )
     await topics.create("c", TopicSpec(partitions=2))
     assert sorted(topics.found) == ["a", "b", "c"]
@@ -217,7 +217,8 @@ async def test_the_memory_of_topics_in_memory_is_limited(tmp_path: Path) -> None
         await topics.create("b", TopicSpec(storage="memory", partitions=3, bytes_max=200))
     assert caught.value.code == LIMIT
     assert str(caught.value) == (
-        "topics in memory would hold 1200 bytes, at most 1000 are allowed: ask for a smaller bytes_max"
+        "the broker has 600 bytes of topics in memory and may have 1000, 600 more are too many: use an existing topic, "
+        "or delete one"
     )
     await topics.create("b", TopicSpec(storage="memory", partitions=2, bytes_max=200))
     await topics.create("log2", TopicSpec())

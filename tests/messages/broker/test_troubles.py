@@ -148,13 +148,13 @@ async def test_a_position_that_could_not_be_stored_is_stored_later(tmp_path: Pat
     handled = asyncio.Event()
     async with brokered(tmp_path) as (broker, client):
         await client.producer().send("t", b"a")
-        broker.positions._positions_max = 0
+        broker.positions._holdings.most = 0
         consumer = GroupConsumer(client.table, client.address, "billing", "t", config=FAST)
         async with consumer.register_message_listener(lambda _: handled.set()):
             await handled.wait()
             await until(lambda: broker.metrics()["refused_requests"] > 1)
             assert await position(client) == 0
-            broker.positions._positions_max = 10
+            broker.positions._holdings.most = 10
             await until_position(client, 1)
 
 

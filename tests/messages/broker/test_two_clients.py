@@ -136,24 +136,6 @@ async def test_a_request_that_makes_no_progress_ends_its_connection() -> None:
 
 
 @in_loop
-async def test_connections_are_limited_in_all_and_for_each_source(tmp_path: Path) -> None:
-    settings = BrokerSettings(connections_max=3, source_connections_max=2)
-    async with brokered(tmp_path, settings=settings) as (broker, client):
-        await client.producer().send("t", b"a")
-        _, second = await connect(client)
-        await until(lambda: broker.counters.connections == 2)
-        reader, third = await connect(client)
-        with pytest.raises(ConnectionError):
-            await reader.readexactly(1)
-        third.close()
-        second.close()
-        await until(lambda: broker.counters.connections == 1)
-        async with ChannelTable() as table:
-            await BrokerClient(table, client.address).topics()
-        assert broker.metrics()["connections_refused"] == 1
-
-
-@in_loop
 async def test_a_large_set_of_tiny_messages_lets_others_in(tmp_path: Path) -> None:
     async with brokered(tmp_path) as (_, client):
         tiny = encode_payloads([b""] * 300_000)  # 3 MB, which take a second to check

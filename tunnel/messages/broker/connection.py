@@ -37,7 +37,7 @@ from tunnel.messages.broker.protocol import (
     text_field,
 )
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
-from tunnel.messages.broker.storing import Allowance, Stored, Storing
+from tunnel.messages.broker.storing import Stored, Storing
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
 from tunnel.messages.errors import MalformedFrameError, RemoteCallError
@@ -86,12 +86,8 @@ class Shared:
     listing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Only one list of positions is made at a time, since each takes memory and time."""
 
-    def allowance(self) -> Allowance:
-        """Return what a new connection may create."""
-        return Allowance(self.settings.new_partitions_max, self.settings.new_positions_max)
 
-
-async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, source: str) -> None:
+async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, user: str) -> None:
     """Store the produce requests of a connection until it ends. Then close it, which confirms that all are stored.
 
     These requests have no answers. A connection with a refused request is reset, so that the producer gets an error.
@@ -99,12 +95,11 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
     decoder = ProduceDecoder(shared.settings.request_bytes_max)
     reader.held = lambda: decoder.held_bytes
     ends: dict[Partition, int] = {}
-    allowance = shared.allowance()
     try:
         while data := await reader.read(_READ_BYTES):
             for requests in decoder.feed(data):
                 shared.counters.produce_requests += 1
-                places = await shared.storing.store(requests, _PLAIN, allowance)
+                places = await shared.storing.store(requests, _PLAIN, user)
                 for stored in places:
                     if not stored.discarded:
                         ends[stored.partition] = stored.end
@@ -116,11 +111,11 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
             await partition.flushed(end)
     except RemoteCallError as error:
         shared.counters.refused_requests += 1
-        _logger.warning("refused", source=source, reason=REASONS.get(error.code, "failed"), text=str(error))
+        _logger.warning("refused", user=user, reason=REASONS.get(error.code, "failed"), text=str(error))
         reset_stream(writer)
     except MalformedFrameError as error:
         shared.counters.malformed_connections += 1
-        _logger.warning("malformed", source=source, text=str(error))
+        _logger.warning("malformed", user=user, text=str(error))
         reset_stream(writer)
     else:
         writer.close()
@@ -157,9 +152,9 @@ def _next(partition: Partition, offset: int) -> int:
 class CallConnection:
     """Answers the calls of one connection."""
 
-    def __init__(self, shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, user: str) -> None:
         self._shared = shared
-        self._allowance = shared.allowance()
+        self._user = user
         self._joined: set[tuple[str, str, str]] = set()
         self._storing = asyncio.Lock()  # requests of one connection are stored in their order
         self._disk_reads = asyncio.Semaphore(_DISK_READS_MAX)
@@ -227,7 +222,7 @@ class CallConnection:
             raise RemoteCallError(MALFORMED, f"the body must be one produce request, not {len(found)} and a rest")
         request.body = b""
         async with self._storing:
-            places = await shared.storing.store(found[0], options, self._allowance)
+            places = await shared.storing.store(found[0], options, self._user)
         found.clear()  # free the sets: they now wait in the logs, which limit the bytes that wait
         await self._acknowledge(places, durable=(request.fields or {}).get("durable", "1") == "1")
         _check_discarded(places)
@@ -271,17 +266,8 @@ class CallConnection:
         if "member" in (request.fields or {}):
             member = text_field(request, "member")
             shared.groups.check_owner(group, name, member, number, len(topic.partitions))
-        key = group, name, number
         force = (request.fields or {}).get("force") == "1"
-        added = 0 if shared.positions.knows(key) else 1
-        if added > self._allowance.positions:
-            raise RemoteCallError(LIMIT, "this connection has added too many positions: use an existing group")
-        self._allowance.positions -= added
-        try:
-            holds = await shared.positions.set(key, offset, force=force)
-        except RemoteCallError:
-            self._allowance.positions += added  # nothing was stored
-            raise
+        holds = await shared.positions.set((group, name, number), offset, force=force, user=self._user)
         memory = shared.topics.memory(name, number)
         if memory is not None:
             memory.has_read(group, holds)
@@ -370,7 +356,7 @@ class CallConnection:
             spec = msgspec.json.decode(request.body, type=TopicSpec)
         except (msgspec.DecodeError, ValueError) as error:
             raise RemoteCallError(MALFORMED, f"the body must describe the topic as JSON: {error}") from None
-        await self._shared.storing.create(name, spec, self._allowance)
+        await self._shared.storing.create(name, spec, self._user)
         return Response()
 
     async def _metrics(self, request: Request) -> Response:

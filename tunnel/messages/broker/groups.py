@@ -130,6 +130,10 @@ class Groups:
                 if member.ends < now:
                     self.leave(group, topic, name, member.owner)
 
+    def has_members(self, group: str, topic: str) -> bool:
+        """Whether a group has members that read a topic."""
+        return (group, topic) in self._groups
+
     @property
     def members(self) -> int:
         """The number of members of all groups."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +19,7 @@ from tunnel.messages.broker.in_parts import in_parts
 from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
 from tunnel.messages.broker.protocol import LIMIT, STORAGE
 from tunnel.messages.broker.unbroken import unbroken
+from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import encode_payloads
@@ -28,15 +31,20 @@ PositionKey: TypeAlias = tuple[str, str, int]
 
 _CHECKPOINT_RECORDS = 50_000  # between checkpoints: opening reads at most about this many records
 _LOG_CONFIG = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=4 * 1024 * 1024)
+_REMOVED_MAX = 1_000  # positions removed at once, while other clients wait
 _OPTIONS = ProduceOptions()
 _logger = structlog.get_logger("tunnel.broker")
 
 
 class _Record(msgspec.Struct, array_like=True):
+    """A position. `offset` is -1 if it was removed, `user` has added it, and `at` is when it was used last."""
+
     group: str
     topic: str
     partition: int
     offset: int
+    user: str = OPERATOR
+    at: int = 0
 
 
 class _Checkpoint(msgspec.Struct):
@@ -50,13 +58,21 @@ class Positions:
     """The positions of all groups, in a log of their changes and a checkpoint."""
 
     def __init__(
-        self, directory: Path, positions_max: int, room: DiskRoom, *, checkpoint_records: int = _CHECKPOINT_RECORDS
+        self,
+        directory: Path,
+        positions_max: int,
+        room: DiskRoom,
+        *,
+        checkpoint_records: int = _CHECKPOINT_RECORDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = StoredPartition(directory, _LOG_CONFIG, room)
         self._file = directory / "positions.json"
-        self._positions_max = positions_max
         self._checkpoint_records = checkpoint_records
+        self._clock = clock
         self._positions: dict[PositionKey, int] = {}
+        self._uses: dict[PositionKey, tuple[str, int]] = {}  # for each, who has added it, and when it was used last
+        self._holdings = Holdings(positions_max)
         # The positions on disk: for each, the offset of the log that had to be flushed for it, and the position itself.
         # The first is 0 for a position that was read from the log or the checkpoint.
         self._stored: dict[PositionKey, tuple[int, int]] = {}
@@ -76,11 +92,17 @@ class Positions:
 
     async def _read(self) -> None:
         log = self._store.log
-        self._checked, self._positions = await asyncio.to_thread(self._load, log)
+        self._checked, records = await asyncio.to_thread(self._load, log)
+        self._positions = {key: record.offset for key, record in records.items()}
+        now = int(self._clock())  # of positions that earlier versions have stored
+        self._uses = {key: (record.user, record.at or now) for key, record in records.items()}
+        self._holdings = Holdings(self._holdings.most)
+        for user, count in Counter(record.user for record in records.values()).items():
+            self._holdings.add(user, count)
         self._stored = {key: (0, offset) for key, offset in self._positions.items()}
         self._read_from = log
 
-    def _load(self, log: Log) -> tuple[int, dict[PositionKey, int]]:
+    def _load(self, log: Log) -> tuple[int, dict[PositionKey, _Record]]:
         """Return the offset of the checkpoint, and all positions."""
         try:
             checkpoint = _Checkpoint(0, [])
@@ -99,7 +121,8 @@ class Positions:
                 offset += len(payloads)
         except (msgspec.DecodeError, ValueError) as error:
             raise LogError(f"{self._file.parent} does not hold positions: {error}; restore it") from error
-        return checkpoint.offset, {(each.group, each.topic, each.partition): each.offset for each in records}
+        found = {(each.group, each.topic, each.partition): each for each in records}
+        return checkpoint.offset, {key: record for key, record in found.items() if record.offset >= 0}
 
     def get(self, key: PositionKey) -> int:
         """Return the stored position of a group, from which it continues; 0 if it has none."""
@@ -117,27 +140,76 @@ class Positions:
     def __len__(self) -> int:
         return len(self._positions)
 
-    async def set(self, key: PositionKey, offset: int, *, force: bool = False) -> int:
-        """Store a position, and return the one that holds now: a smaller one changes nothing, unless `force` is set."""
+    async def set(self, key: PositionKey, offset: int, *, force: bool = False, user: str = OPERATOR) -> int:
+        """Store a position, and return the one that holds now: a smaller one changes nothing, unless `force` is set.
+
+        `user` pays for the position if it is new.
+        """
         while not self._is_current:
             await unbroken(self._recover())
         known = self._positions.get(key)
-        if known is None and len(self._positions) >= self._positions_max:
-            raise RemoteCallError(LIMIT, f"the broker keeps {self._positions_max} positions: use an existing group")
+        problem = self._holdings.why_not(user, 1, "positions") if known is None else ""
+        if problem:
+            raise RemoteCallError(LIMIT, f"{problem}: use an existing group, or delete one")
         if known is not None and not force:
             offset = max(offset, known)  # the known position may not be on disk yet: wait for it below
         end = self._store.log.next_offset
         if offset != known:
-            record = encode_payloads([msgspec.json.encode(_Record(*key, offset))])
+            payer, now = self._uses[key][0] if known is not None else user, int(self._clock())
+            record = encode_payloads([msgspec.json.encode(_Record(*key, offset, payer, now))])
             end = self._store.append(record, 1, _OPTIONS) + 1
             self._positions[key] = offset
+            self._uses[key] = payer, now
+            if known is None:
+                self._holdings.add(payer)
         await self._store.flushed(end)
-        if end >= self._stored.get(key, (0, 0))[0]:
+        if key in self._positions and end >= self._stored.get(key, (0, 0))[0]:  # it may have been removed meanwhile
             self._stored[key] = end, offset
         if self._checkpoint_is_due:
             with suppress(RemoteCallError):  # a failed checkpoint does not concern this position: it is already on disk
                 await unbroken(self._checkpoint())
         return offset
+
+    def owner(self, key: PositionKey) -> str:
+        """Return the user who has added a position that is known."""
+        return self._uses[key][0]
+
+    async def keys(self, is_wanted: Callable[[PositionKey], bool]) -> list[PositionKey]:
+        """Return the positions that are wanted, in order. Lets other clients in now and then."""
+        return [key async for part in in_parts(list(self._positions), is_wanted) for key in part]
+
+    async def unused(self, seconds: float, is_used: Callable[[str, str], bool]) -> list[PositionKey]:
+        """Return the positions that were not used for longer. `is_used(group, topic)`: they are used now."""
+        now = int(self._clock())
+
+        def is_old(key: PositionKey) -> bool:
+            if key not in self._uses:
+                return False
+            user, at = self._uses[key]
+            if is_used(key[0], key[1]):
+                self._uses[key] = user, now
+                return False
+            return now - at > seconds
+
+        return await self.keys(is_old)
+
+    async def remove(self, keys: Sequence[PositionKey]) -> int:
+        """Remove positions, and return how many there were. Their groups begin with the oldest message again."""
+        while not self._is_current:
+            await unbroken(self._recover())
+        known = [key for key in keys if key in self._positions]
+        for start in range(0, len(known), _REMOVED_MAX):
+            part = [key for key in known[start : start + _REMOVED_MAX] if key in self._positions]
+            if not part:
+                continue
+            records = encode_payloads([msgspec.json.encode(_Record(*key, -1)) for key in part])
+            end = self._store.append(records, len(part), _OPTIONS) + len(part)
+            for key in part:
+                del self._positions[key]
+                self._stored.pop(key, None)
+                self._holdings.add(self._uses.pop(key)[0], -1)
+            await self._store.flushed(end)
+        return len(known)
 
     @property
     def _checkpoint_is_due(self) -> bool:
@@ -166,7 +238,7 @@ class Positions:
             if not self._checkpoint_is_due:
                 return  # another task has made the checkpoint, or the log failed and has not been read again yet
             log = self._store.log
-            records = [_Record(*key, offset) for key, offset in self._positions.items()]
+            records = [_Record(*key, offset, *self._uses[key]) for key, offset in self._positions.items()]
             checkpoint = _Checkpoint(log.next_offset, records)
             await self._store.flushed(checkpoint.offset)
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,11 +16,12 @@ from tunnel.messages.broker.disk_room import DiskRoom, free_bytes
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import FIRST_BYTES, MeteredReader, is_call
 from tunnel.messages.broker.partition import MemoryPartition, Partition
-from tunnel.messages.broker.positions import Positions
+from tunnel.messages.broker.positions import PositionKey, Positions
 from tunnel.messages.broker.replication import Replication
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.storing import Storing
 from tunnel.messages.broker.topics import Topics
+from tunnel.messages.broker.users import Holdings, user_of
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.resets import reset_stream
@@ -29,6 +29,7 @@ from tunnel.messages.resets import reset_stream
 __all__ = ["Broker"]
 
 _SWEEP_S = 1.0
+_EXPIRY_TURNS = 60  # positions are looked through once in this number of sweeps
 _logger = structlog.get_logger("tunnel.broker")
 
 
@@ -71,7 +72,7 @@ class Broker:
             self.metrics,
         )
         self._slots = asyncio.Semaphore(settings.large_requests_max)
-        self._sources: Counter[str] = Counter()
+        self._connections = Holdings(settings.connections_max)
         self._serving: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -131,15 +132,35 @@ class Broker:
 
     async def _sweep(self) -> None:
         """Remove old messages and silent members now and then."""
+        turns = 0
         while True:
             await asyncio.sleep(_SWEEP_S)
+            turns += 1
             try:
                 self.groups.expire()
+                if turns % _EXPIRY_TURNS == 0 and not self.settings.master:
+                    await self.expire_positions()
                 for partition in self.topics.partitions():
                     await partition.sweep()
                 await asyncio.to_thread(_retain, self.topics.partitions())
             except Exception:  # the next turn tries again: without turns, the disk would fill up
                 _logger.exception("sweep_failed")
+
+    async def expire_positions(self) -> None:
+        """Remove the positions of groups that have had no member and stored nothing for long."""
+        unused = await self.positions.unused(self.settings.position_s, self.groups.has_members)
+        if unused:
+            await self._forget(unused)
+            _logger.warning("positions_expired", positions=len(unused), groups=len({key[0] for key in unused}))
+
+    async def _forget(self, keys: list[PositionKey]) -> int:
+        """Remove positions, and keep no messages in memory for their groups. Return how many there were."""
+        count = await self.positions.remove(keys)
+        for group, topic, number in keys:
+            memory = self.topics.memory(topic, number)
+            if memory is not None and not self.positions.knows((group, topic, number)):
+                memory.left(group)
+        return count
 
     def _emptied(self, group: str, topic: str) -> None:
         """Keep no messages in memory for a group that has left without storing a position."""
@@ -154,13 +175,13 @@ class Broker:
         """Serve a connection of a producer, a consumer or a command until it ends."""
         task = asyncio.current_task()
         assert task is not None
-        source = _source(writer)
-        if not self._admit(source):
+        user = user_of(writer)
+        if not self._admit(user):
             reset_stream(writer)
             return
         self._serving.add(task)
         try:
-            await self._serve(reader, writer, source)
+            await self._serve(reader, writer, user)
         except (OSError, asyncio.IncompleteReadError):
             pass  # the peer has gone
         except asyncio.CancelledError:
@@ -168,26 +189,22 @@ class Broker:
                 raise  # not while closing: asyncio's server would report an error for each task that `close` cancels
         finally:
             self._serving.discard(task)
-            self._sources[source] -= 1
-            if not self._sources[source]:
-                del self._sources[source]
+            self._connections.add(user, -1)
             self.counters.connections -= 1
             writer.close()
 
-    def _admit(self, source: str) -> bool:
-        settings, counters = self.settings, self.counters
-        if counters.connections >= settings.connections_max or self._sources[source] >= settings.source_connections_max:
+    def _admit(self, user: str) -> bool:
+        counters = self.counters
+        if not self._connections.may_add(user):
             counters.connections_refused += 1
-            if not self._sources[source]:
-                del self._sources[source]
-            _logger.warning("too_many_connections", source=source, connections=counters.connections)
+            _logger.warning("too_many_connections", user=user, connections=counters.connections)
             return False
-        self._sources[source] += 1
+        self._connections.add(user)
         counters.connections += 1
         counters.connections_total += 1
         return True
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: str) -> None:
         sock = writer.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds peers that have vanished
@@ -201,12 +218,12 @@ class Broker:
         metered = MeteredReader(reader, first, self._slots)
         try:
             if not is_call(first):
-                await serve_producer(self._shared, metered, writer, source)
+                await serve_producer(self._shared, metered, writer, user)
                 return
-            error = await CallConnection(self._shared, metered, writer).serve()
+            error = await CallConnection(self._shared, metered, writer, user).serve()
             if isinstance(error, MalformedFrameError):
                 self.counters.malformed_connections += 1
-                _logger.warning("malformed", source=source, text=str(error))
+                _logger.warning("malformed", user=user, text=str(error))
         finally:
             metered.release()
 
@@ -233,9 +250,3 @@ def _retain(partitions: list[Partition]) -> None:
     for partition in partitions:
         with suppress(OSError):  # the next turn tries again
             partition.retain()
-
-
-def _source(writer: asyncio.StreamWriter) -> str:
-    """Return the address of a peer without its port; for the stream of a tunnel, what the tunnel says of the peer."""
-    peer = writer.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)

@@ -61,18 +61,15 @@ class BrokerSettings:
     new_topic: TopicSpec = TopicSpec()
     """How such a topic is kept."""
     partitions_max: int = 1_000
-    """The largest number of partitions of all topics together: each on disk costs a thread and three descriptors."""
-    new_partitions_max: int = 64
-    """The largest number of partitions that one connection may create, with all of its topics."""
+    """The largest number of partitions of all topics together: each on disk costs a thread and three descriptors. Here
+    and below, what one user has may be no more than what is free."""
     positions_max: int = 100_000
     """The largest number of positions that are kept."""
-    new_positions_max: int = 2_000
-    """The largest number of positions that one connection may add."""
+    position_s: float = 7 * 86_400.0
+    """A position is removed when its group has had no member, and has stored nothing, for longer."""
     memory_topics_bytes_max: int = 256 * _MIB
     """The largest sum of `bytes_max` of all partitions in memory."""
     connections_max: int = 1_000
-    source_connections_max: int = 500
-    """The largest number of connections from one address."""
     request_bytes_max: int = 16 * _MIB
     """The largest request; a frame cannot be larger either."""
     large_requests_max: int = 8

@@ -15,17 +15,9 @@ from tunnel.messages.errors import CorruptMessageError, RemoteCallError
 from tunnel.messages.message import count_whole
 from tunnel.messages.requests import ProduceRequest
 
-__all__ = ["Allowance", "Stored", "Storing", "check_set"]
+__all__ = ["Stored", "Storing", "check_set"]
 
 _SLICE_BYTES = 64 * 1024  # bytes checked at once, while other clients wait: about 5 ms if the messages are the smallest
-
-
-@dataclass(slots=True)
-class Allowance:
-    """The things that one connection may still create, so that one client cannot use up what all may create."""
-
-    partitions: int
-    positions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +60,8 @@ class Storing:
         self._topics = topics
         self._settings = settings
 
-    async def store(
-        self, requests: Sequence[ProduceRequest], options: ProduceOptions, allowance: Allowance
-    ) -> list[Stored]:
-        """Append the sets of one request. RemoteCallError if any of them is refused; then none is stored.
+    async def store(self, requests: Sequence[ProduceRequest], options: ProduceOptions, user: str) -> list[Stored]:
+        """Append the sets of one request of a user. RemoteCallError if any of them is refused; then none is stored.
 
         There are two exceptions. If a later set of a multi-produce request cannot be appended because the disk is full
         or fails, the sets before it are stored. A set that its topic in memory discards is no error here: the others
@@ -85,9 +75,7 @@ class Storing:
             raise RemoteCallError(LIMIT, "a request that names its offset must have one set: send one for each")
         checked: list[tuple[ProduceRequest, Topic, int]] = []
         for request in requests:
-            checked.append(
-                (request, await self._topic(request.topic, allowance), await check_set(request.messages.data))
-            )
+            checked.append((request, await self._topic(request.topic, user), await check_set(request.messages.data)))
         places: list[tuple[bytes, int, Partition, int]] = []
         for request, topic, count in checked:
             number = topic.choose() if request.partition == -1 else request.partition
@@ -110,29 +98,20 @@ class Storing:
                 found.append(Stored(partition, number, offset, offset + count))
         return found
 
-    async def _topic(self, name: str, allowance: Allowance) -> Topic:
+    async def _topic(self, name: str, user: str) -> Topic:
         topic = self._topics.found.get(name)
         if topic is not None:
             return topic
         if not self._settings.creates_topics:
             return self._topics.get(name)
-        return await self.create(name, self._settings.new_topic, allowance)
+        return await self.create(name, self._settings.new_topic, user)
 
-    async def create(self, name: str, spec: TopicSpec, allowance: Allowance) -> Topic:
-        """Create a topic for a client, or return the one that exists. RemoteCallError if a limit is reached."""
+    async def create(self, name: str, spec: TopicSpec, user: str) -> Topic:
+        """Create a topic for a user, or return the one that exists. RemoteCallError if a limit is reached."""
         if name in self._topics.found:
             return await self._topics.create(name, spec)
         if not self._settings.creates_topics or self._settings.master:
             raise RemoteCallError(LIMIT, "clients may not create topics here: ask the operator of the broker for it")
-        if allowance.partitions < spec.partitions:
-            raise RemoteCallError(
-                LIMIT, "this connection has created too many topics or partitions: use existing ones, or --topic"
-            )
-        allowance.partitions -= spec.partitions
-        try:
-            topic = await self._topics.create(name, spec)
-        except RemoteCallError:
-            allowance.partitions += spec.partitions  # nothing was created
-            raise
-        note("topic_created", topic=name, partitions=topic.spec.partitions, storage=topic.spec.storage)
+        topic = await self._topics.create(name, spec, user)
+        note("topic_created", topic=name, partitions=topic.spec.partitions, storage=topic.spec.storage, user=user)
         return topic

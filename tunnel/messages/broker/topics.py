@@ -18,19 +18,22 @@ from tunnel.messages.broker.partition import MemoryPartition, Partition, StoredP
 from tunnel.messages.broker.protocol import LIMIT, STORAGE, UNKNOWN, TopicReport, check_name
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.unbroken import unbroken
+from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import LogError, RemoteCallError
 
 __all__ = ["Topic", "Topics"]
 
 _FILE = "topic.json"
+_OWNER_FILE = "owner"  # the user who created the topic; the operator's have no such file
 
 
 class Topic:
-    """A topic and its partitions."""
+    """A topic and its partitions. `owner` is the user who created it."""
 
-    def __init__(self, name: str, spec: TopicSpec, partitions: list[Partition]) -> None:
+    def __init__(self, name: str, spec: TopicSpec, partitions: list[Partition], owner: str = OPERATOR) -> None:
         self.name = name
         self.spec = spec
+        self.owner = owner
         self.partitions = partitions
         self._turn = 0
 
@@ -66,6 +69,8 @@ class Topics:
             replica=settings.replica, behind_bytes=settings.behind_bytes, master=settings.master
         )
         self._creating = asyncio.Lock()
+        self._partitions = Holdings(settings.partitions_max)
+        self._memory_bytes = Holdings(settings.memory_topics_bytes_max)
 
     def load(self) -> None:
         """Find the topics on disk. Blocks. Raise LogError if one cannot be understood."""
@@ -77,11 +82,18 @@ class Topics:
                 continue
             try:
                 spec = msgspec.json.decode(file.read_bytes(), type=TopicSpec)
+                owner = _read_owner(place)
             except (OSError, msgspec.DecodeError, ValueError) as error:
                 raise LogError(f"{place} is not a topic: {error}; restore {file}, or move the folder away") from None
             # Its messages are gone, but readers keep their offsets. New messages must get higher ones, or readers would
             # take them for others that they have read.
-            self.found[place.name] = self._make(place.name, spec, first=time.time_ns() // 1_000)
+            self._add(self._make(place.name, spec, owner, first=time.time_ns() // 1_000))
+
+    def _add(self, topic: Topic, times: int = 1) -> None:
+        """Count a topic among those of its owner; with -1, no longer."""
+        self.found[topic.name] = topic
+        self._partitions.add(topic.owner, times * topic.spec.partitions)
+        self._memory_bytes.add(topic.owner, times * _memory_bytes(topic.spec))
 
     def get(self, name: str) -> Topic:
         """Return a topic. Raise RemoteCallError UNKNOWN if there is none of this name."""
@@ -91,14 +103,14 @@ class Topics:
             raise RemoteCallError(UNKNOWN, f"there is no topic {name}: create it, or send a message to it first")
         return topic
 
-    async def create(self, name: str, spec: TopicSpec) -> Topic:
-        """Return the topic of this name, and create it if there is none.
+    async def create(self, name: str, spec: TopicSpec, user: str = OPERATOR) -> Topic:
+        """Return the topic of this name, and create it for a user if there is none.
 
         Raise RemoteCallError if a limit is reached, if the topic exists with another number of partitions or another
         storage, or if it cannot be written to the disk.
         """
         check_name("topic", name)
-        topic = await unbroken(self._create(name, spec))
+        topic = await unbroken(self._create(name, spec, user))
         if (topic.spec.partitions, topic.spec.storage) != (spec.partitions, spec.storage):
             raise RemoteCallError(
                 LIMIT,
@@ -107,17 +119,17 @@ class Topics:
             )
         return topic
 
-    async def _create(self, name: str, spec: TopicSpec) -> Topic:
+    async def _create(self, name: str, spec: TopicSpec, user: str) -> Topic:
         async with self._creating:
             if name in self.found:
                 return self.found[name]
-            self._check_limits(spec)
+            self._check_limits(spec, user)
             self._room.take(len(name))
             try:
-                await asyncio.to_thread(self._write, name, spec)
+                await asyncio.to_thread(self._write, name, spec, user)
             except OSError as error:
                 raise RemoteCallError(STORAGE, f"the topic {name} cannot be created: {error}") from None
-            self.found[name] = self._make(name, spec)
+            self._add(self._make(name, spec, user))
             return self.found[name]
 
     def reports(self) -> list[TopicReport]:
@@ -137,36 +149,31 @@ class Topics:
         """Return the partitions of all topics."""
         return [partition for topic in self.found.values() for partition in topic.partitions]
 
-    def _check_limits(self, spec: TopicSpec) -> None:
-        count = sum(len(topic.partitions) for topic in self.found.values())
-        most = self._settings.partitions_max
-        if count + spec.partitions > most:
-            raise RemoteCallError(
-                LIMIT,
-                f"the broker has {count} partitions and may have {most}: use an existing topic, or raise the limit",
-            )
-        if spec.storage == "memory":
-            specs = [topic.spec for topic in self.found.values() if topic.spec.storage == "memory"]
-            size = sum(each.partitions * each.bytes_max for each in (*specs, spec))
-            if size > self._settings.memory_topics_bytes_max:
-                raise RemoteCallError(
-                    LIMIT,
-                    f"topics in memory would hold {size} bytes, at most {self._settings.memory_topics_bytes_max} are "
-                    "allowed: ask for a smaller bytes_max",
-                )
+    def _check_limits(self, spec: TopicSpec, user: str) -> None:
+        wanted = (
+            (self._partitions, spec.partitions, "partitions"),
+            (self._memory_bytes, _memory_bytes(spec), "bytes of topics in memory"),
+        )
+        for holdings, count, what in wanted:
+            problem = holdings.why_not(user, count, what) if count else ""
+            if problem:
+                raise RemoteCallError(LIMIT, f"{problem}: use an existing topic, or delete one")
 
-    def _write(self, name: str, spec: TopicSpec) -> None:
+    def _write(self, name: str, spec: TopicSpec, owner: str) -> None:
         fresh = self._directory / f".{name}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
+        if owner != OPERATOR:
+            write_atomically(fresh / _OWNER_FILE, owner.encode())
         write_atomically(fresh / _FILE, msgspec.json.encode(spec))
         os.rename(fresh, self._directory / name)
         sync_directory(self._directory)
 
-    def _make(self, name: str, spec: TopicSpec, first: int = 0) -> Topic:
+    def _make(self, name: str, spec: TopicSpec, owner: str, first: int = 0) -> Topic:
         """Make a topic. `first` is the offset at which its partitions begin if they are in memory."""
         if spec.storage == "memory":
-            return Topic(name, spec, [MemoryPartition(spec, name=name, first=first) for _ in range(spec.partitions)])
+            backlogs: list[Partition] = [MemoryPartition(spec, name=name, first=first) for _ in range(spec.partitions)]
+            return Topic(name, spec, backlogs, owner)
         config = self._settings.log
         if spec.retain_bytes is not None:
             config = replace(config, retain_bytes=spec.retain_bytes)
@@ -180,4 +187,14 @@ class Topics:
                 StoredPartition(place / str(number), config, self._room, self._serving)
                 for number in range(spec.partitions)
             ],
+            owner,
         )
+
+
+def _read_owner(place: Path) -> str:
+    file = place / _OWNER_FILE
+    return file.read_bytes().decode() if file.exists() else OPERATOR
+
+
+def _memory_bytes(spec: TopicSpec) -> int:
+    return spec.partitions * spec.bytes_max if spec.storage == "memory" else 0

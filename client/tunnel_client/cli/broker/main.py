@@ -163,8 +163,20 @@ def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
         ("connections", 1000, "largest number of simultaneous connections"),
     ):
         group.add_argument(
-            f"--max-{name}", type=_count, default=default, metavar="N", help=f"{what} (default: {default})"
+            f"--max-{name}",
+            type=_count,
+            default=default,
+            metavar="N",
+            help=f"{what}; one user or address may have no more than remain free (default: {default})",
         )
+    group.add_argument(
+        "--positions-for",
+        type=positive_seconds,
+        default=7 * 86_400.0,
+        metavar="S",
+        help="remove the position of a group that has had no member and stored nothing for S seconds; the group then "
+        "begins with the oldest message again (default: 604800, a week)",
+    )
 
 
 def _add_address(parser: argparse.ArgumentParser) -> None:

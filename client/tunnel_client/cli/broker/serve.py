@@ -101,8 +101,8 @@ def _settings(arguments: argparse.Namespace) -> BrokerSettings:
         master=arguments.replica_of,
         creates_topics=not arguments.only_these_topics,
         partitions_max=arguments.max_partitions,
+        position_s=arguments.positions_for,
         connections_max=arguments.max_connections,
-        source_connections_max=max(1, arguments.max_connections // 2),
         disk_reserve_bytes=arguments.reserve,
     )
 
