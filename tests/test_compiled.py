@@ -200,7 +200,7 @@ def test_tests_that_replace_compiled_methods_are_marked() -> None:
     ],
 )
 def test_an_unmarked_replacement_is_caught(body: str, found: list[str]) -> None:
-    imports = "from tunnel_servlet.switch.switch import Switch\nfrom tunnel_servlet.web.turns import Turns\n"
+    imports = "from tunnel_servlet.switch.switch import Switch\nfrom tunnel.turns.queues import Turns\n"
     source = f"{imports}def test_a():\n    {body}\n"
     assert list(unmarked_replacements(source, {"link_packets"})) == found
     marked = source.replace("def test_a", "@pytest.mark.interpreted\ndef test_a")

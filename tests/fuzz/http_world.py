@@ -7,7 +7,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from tests.fuzz.wire_end import MemoryTransport, portions, settle
-from tests.servlet.fake_meter import FakeMeter
+from tests.turns.fake_meter import FakeMeter
 from tunnel.wire import Attach, Attached, Status, StatusCode, decode_envelope, encode_envelope
 from tunnel_servlet.access.connections import Connections
 from tunnel_servlet.access.grants import Grant, GrantTable

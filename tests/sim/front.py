@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tests.sim.clock import SECOND
 from tests.sim.violation import Violation
+from tunnel.turns.shares import ProcessorShares
 from tunnel_servlet.access.connections import Connections, CountedConnection
-from tunnel_servlet.access.processor import ProcessorShares
 
 __all__ = ["Front", "FrontLimits"]
 

@@ -36,6 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.linger": (),
     "tunnel.tasks": (),
     "tunnel.rates": (),
+    "tunnel.turns.shares": (),
     "tunnel.carriers": (
         *("tunnel.wire", "tunnel.exchange"),
         *(f"tunnel.{name}" for name in ("installing", "linger", "printable", "private_files", "tasks")),
@@ -90,7 +91,7 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
 SANS_IO_LIBRARIES = frozenset({"crc32c", "msgspec", "xxhash"})
 SANS_IO_AREAS = (
     *("tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.traces.record", "tunnel.rates", "tunnel.printable"),
-    *("tunnel_servlet.switch", "tunnel_servlet.access", "tunnel_servlet.config"),
+    *("tunnel.turns.shares", "tunnel_servlet.switch", "tunnel_servlet.access", "tunnel_servlet.config"),
 )
 
 

@@ -23,9 +23,9 @@ from tunnel_servlet.web.answer_stream import AnswerStream
 from tunnel_servlet.web.bodies import BodyTooLargeError, ChunkedBody, TooManyChunksError, read_whole
 from tunnel_servlet.web.handler import RelayHandler
 from tunnel_servlet.web.inline_exit import InlineExit
+from tunnel_servlet.web.payers import UNAUTHENTICATED
 from tunnel_servlet.web.relay import REVOKED, Relay
 from tunnel_servlet.web.relay_link import serve_link
-from tunnel_servlet.web.turns import UNAUTHENTICATED
 from tunnel_servlet.web.websocket import serve_websocket
 
 __all__ = ["RELAY", "create_app"]

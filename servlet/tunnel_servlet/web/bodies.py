@@ -7,7 +7,7 @@ from contextlib import suppress
 import aiohttp
 from aiohttp import web
 
-from tunnel_servlet.web.turns import Turns
+from tunnel.turns.queues import Turns
 
 __all__ = ["BodyTooLargeError", "ChunkedBody", "TooManyChunksError", "discard", "read_whole"]
 

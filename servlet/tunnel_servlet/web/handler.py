@@ -7,12 +7,13 @@ from typing import Any
 import structlog
 from aiohttp import web, web_protocol
 
+from tunnel.turns.meter import Start
+from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.config import ServiceLimits
 from tunnel_servlet.web.bodies import discard
 from tunnel_servlet.web.heads import is_plain
-from tunnel_servlet.web.processor_meter import Start
-from tunnel_servlet.web.turns import REQUEST_US, UNAUTHENTICATED, Turns
+from tunnel_servlet.web.payers import REQUEST_US, UNAUTHENTICATED
 from tunnel_servlet.web.websocket_guard import FrameGuard
 
 __all__ = ["DISCARD_S", "RelayHandler"]

@@ -10,14 +10,14 @@ from weakref import WeakValueDictionary
 from tunnel.clock import LoopTimer, now_us
 from tunnel.garbage import CollectorTime
 from tunnel.traces.record import TraceSink
+from tunnel.turns.meter import ProcessorMeter
+from tunnel.turns.queues import Turns
 from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules, SeparateExits
 from tunnel_servlet.switch.pacing import no_rates
 from tunnel_servlet.switch.review import Ended
 from tunnel_servlet.switch.switch import Response, Switch
-from tunnel_servlet.web.processor_meter import ProcessorMeter
-from tunnel_servlet.web.turns import Turns
 
 __all__ = ["AnswerPath", "Answered", "HostedLink", "HostedStream", "SwitchHost"]
 

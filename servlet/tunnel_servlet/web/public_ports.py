@@ -25,9 +25,9 @@ from tunnel_servlet.switch.decisions import Publisher
 from tunnel_servlet.switch.inline_id import public_endpoint_id
 from tunnel_servlet.web.acceptor import Acceptor, bind, listen
 from tunnel_servlet.web.host import SwitchHost
+from tunnel_servlet.web.payers import REQUEST_US
 from tunnel_servlet.web.proxy_header import proxy_header
 from tunnel_servlet.web.public_sides import HttpSide, PublicSide
-from tunnel_servlet.web.turns import REQUEST_US
 
 __all__ = ["PublicPorts", "Published"]
 

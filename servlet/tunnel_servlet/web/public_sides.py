@@ -9,9 +9,9 @@ from typing import cast
 import structlog
 
 from tunnel.splice import Side, SocketSide
+from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.web.public_request import BadRequest, PublicRequest
-from tunnel_servlet.web.turns import Turns
 
 __all__ = ["HttpSide", "PublicSide"]
 

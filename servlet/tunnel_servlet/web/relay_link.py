@@ -17,6 +17,7 @@ from tunnel.carriers.link_protocol import LINK_LANE, LINK_PROTOCOL, LinkProtocol
 from tunnel.carriers.websocket_transport import GOING_AWAY, STATUS_CLOSE, WebSocketTransport
 from tunnel.clock import LoopTimer, now_us
 from tunnel.exchange import LinkInput, LinkPace
+from tunnel.turns.meter import Start
 from tunnel.wire import (
     HEADER_SIZE,
     Answer,
@@ -32,7 +33,6 @@ from tunnel.wire import (
 from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.web.handler import RelayHandler
-from tunnel_servlet.web.processor_meter import Start
 from tunnel_servlet.web.relay import REVOKED, Relay
 
 __all__ = ["RelayLink", "serve_link"]

@@ -8,11 +8,11 @@ from typing import Any
 
 from aiohttp import web
 
+from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.config import ConfigError, ListenAddress, ServiceLimits
 from tunnel_servlet.web.acceptor import Acceptor, bind
 from tunnel_servlet.web.handler import DISCARD_S, RelayHandler
-from tunnel_servlet.web.turns import Turns
 
 __all__ = [
     "RelayRunner",

@@ -175,7 +175,8 @@ def test_two_users_a_name_of_the_relay_is_no_address() -> None:
 
 @in_loop
 async def test_two_users_positions_without_use_expire_and_those_of_a_member_do_not(tmp_path: Path) -> None:
-    """The positions that one user has left behind are free for others again. A group that waits for messages keeps its position."""
+    """The positions that one user has left behind are free for others again. A group that waits for messages keeps
+    its position."""
     now = [1000.0]
     topics = {"t": TopicSpec(), "m": TopicSpec(storage="memory")}
     settings = BrokerSettings(positions_max=4, position_s=100.0)

@@ -17,8 +17,8 @@ from tests.servlet.web.test_server import answer, certificates, close, connect, 
 from tests.support.logs import limited_logs
 from tests.support.loops import in_loop
 from tunnel.wire import Attached, StatusCode
+from tunnel_servlet.web.payers import UNAUTHENTICATED
 from tunnel_servlet.web.running import RunningRelay
-from tunnel_servlet.web.turns import UNAUTHENTICATED
 
 __all__ = ["certificates"]
 

@@ -10,16 +10,16 @@ import pytest
 from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
 
-from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, until
 from tests.servlet.web.test_gates import TurnCounter, request
 from tests.servlet.web.test_server import answer, close, connect
 from tests.support.loops import HANGING_S, in_loop_within
+from tests.turns.fake_meter import FakeMeter
+from tunnel.turns.queues import Turns
+from tunnel.turns.shares import TURN_US
 from tunnel.wire import Attached, Status, StatusCode, decode_envelope
-from tunnel_servlet.access.processor import TURN_US
 from tunnel_servlet.web.bodies import discard
 from tunnel_servlet.web.running import RunningRelay
-from tunnel_servlet.web.turns import Turns
 
 MANY = 24
 READ_US = 5  # what reading a chunk costs on the clock of these tests

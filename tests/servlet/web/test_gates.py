@@ -9,18 +9,18 @@ from collections import Counter
 import pytest
 from aiohttp.web import RequestHandler
 
-from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, settings, until
 from tests.servlet.support import data
 from tests.servlet.web.test_relay_link import linked
 from tests.servlet.web.test_server import answer, close, connect
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
+from tests.turns.fake_meter import FakeMeter
 from tunnel.clock import now_us
+from tunnel.turns.shares import TURN_US
 from tunnel.wire import Attached, Frame, decode_envelope
-from tunnel_servlet.access.processor import TURN_US
 from tunnel_servlet.web.handler import RelayHandler
+from tunnel_servlet.web.payers import REQUEST_US, UNAUTHENTICATED
 from tunnel_servlet.web.running import RunningRelay
-from tunnel_servlet.web.turns import REQUEST_US, UNAUTHENTICATED
 
 MANY = 64
 PACKET_US = 5  # what a packet costs on the clock of these tests

@@ -11,10 +11,10 @@ import uvloop
 
 from tests.servlet.rig import until
 from tests.support.loops import run
+from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.web.acceptor import Acceptor, listen
 from tunnel_servlet.web.public_sides import HttpSide, PublicSide
-from tunnel_servlet.web.turns import Turns
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset

@@ -18,8 +18,8 @@ from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, until
 from tests.servlet.web.test_public_ports import echo, greet, request, rig, shut, talk, usual
 from tests.support.loops import in_loop, run
 from tunnel import PublicPlace, StreamReader, StreamWriter, attach
+from tunnel.turns.meter import Start
 from tunnel_servlet.access.tokens import TokenTable
-from tunnel_servlet.web.processor_meter import Start
 from tunnel_servlet.web.public_request import PublicRequest
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import KEYS, TOKENS, Client, relay, settings, until
 from tests.servlet.support import accepted, connect, data, kinds
 from tests.servlet.web.test_gates import TurnCounter
@@ -22,7 +21,9 @@ from tests.servlet.web.test_relay_link import METADATA, opening
 from tests.servlet.web.test_server import close
 from tests.servlet.web.test_server import connect as dial
 from tests.support.loops import in_loop
+from tests.turns.fake_meter import FakeMeter
 from tunnel.exchange import LinkState
+from tunnel.turns.shares import TURN_US
 from tunnel.wire import (
     LINK_HEADER_SIZE,
     Answer,
@@ -37,7 +38,6 @@ from tunnel.wire import (
     encode_packets,
     parse_packets,
 )
-from tunnel_servlet.access.processor import TURN_US
 from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.web.relay_link import RelayLink
 from tunnel_servlet.web.running import RunningRelay

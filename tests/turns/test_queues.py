@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from tests.servlet.fake_meter import FakeMeter
 from tests.servlet.rig import until
 from tests.support.loops import in_loop
-from tunnel_servlet.web.turns import Turns
+from tests.turns.fake_meter import FakeMeter
+from tunnel.turns.queues import Turns
 
 
 class Input:

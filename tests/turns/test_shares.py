@@ -1,6 +1,6 @@
 """Shares of the relay's processor time."""
 
-from tunnel_servlet.access.processor import ProcessorShares
+from tunnel.turns.shares import ProcessorShares
 
 MS = 1_000
 

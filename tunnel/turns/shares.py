@@ -1,4 +1,4 @@
-"""Divides the relay's processor time among users, so that one user's packets do not delay those of another."""
+"""Divides a server's processor time among users, so that one user's requests do not delay those of another."""
 
 from collections import OrderedDict
 
@@ -16,8 +16,8 @@ class ProcessorShares:
     """Counts the processor time that users have spent beyond their shares.
 
     All users who are active have equal shares of the processor. A user who spends more is in debt, which the user's
-    share pays back as time passes. After a charge that leaves a debt above _BURST_US, the relay reads nothing from that
-    user until the share has paid the debt back to _BURST_US, but for at most _WAIT_US_MAX. A larger debt may therefore
+    share pays back as time passes. After a charge that leaves a debt above _BURST_US, the server reads nothing from
+    that user until the share has paid the debt back to _BURST_US, but for at most _WAIT_US_MAX. A larger debt may therefore
     outlast the wait; the user's next charge then starts the next wait.
     """
 

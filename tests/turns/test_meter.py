@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel_servlet.web.processor_meter import EXCESS_S, GarbageTime, ProcessorMeter
+from tunnel.turns.meter import EXCESS_S, GarbageTime, ProcessorMeter
 
 SHORT_S = EXCESS_S / 10
 LONG_S = EXCESS_S * 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunnel_servlet.web.processor_meter import ProcessorMeter
+from tunnel.turns.meter import ProcessorMeter
 
 __all__ = ["FakeMeter"]
 

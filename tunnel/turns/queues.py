@@ -6,15 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tunnel.clock import now_us
-from tunnel_servlet.access.processor import ProcessorShares
-from tunnel_servlet.web.processor_meter import ProcessorMeter, Start
+from tunnel.turns.meter import ProcessorMeter, Start
+from tunnel.turns.shares import ProcessorShares
 
-__all__ = ["REQUEST_US", "UNAUTHENTICATED", "Turns", "UserInput"]
+__all__ = ["Turns", "UserInput"]
 
-# Processor time for the HTTP part of one request, a fixed value found in a benchmark of aiohttp. The time for its
-# packets is measured each time.
-REQUEST_US = 300
-UNAUTHENTICATED = "@unauthenticated"  # pays for connections on which no valid token came yet; no user has this name
 _SMALL_US = 200  # a user's charges take effect when their sum has reached this: most inputs cost less
 _RESUMED = 8  # the most requests, and the most inputs, of one user that go on in one turn of the event loop
 
@@ -179,7 +175,7 @@ class Turns:
         self._moved.clear()
 
     def close(self) -> None:
-        """Let all users go on, because the relay stops."""
+        """Let all users go on, because the server stops."""
         self._is_closed = True
         for user, queue in list(self._queues.items()):
             if queue.timer is not None:
