@@ -25,6 +25,7 @@ from tunnel.messages.frames import (
     encode_start,
 )
 from tunnel.messages.life import Startable
+from tunnel.messages.payers import FREE, Payer
 from tunnel.messages.resets import reset_stream
 
 __all__ = ["CALL_TIMEOUT_S", "CallChannel", "CallHandler", "Request", "Response", "serve_calls"]
@@ -33,6 +34,7 @@ CALL_TIMEOUT_S = 30.0
 _READ_BYTES = 256 * 1024
 _HANDLED_MAX = 1024  # requests at once
 _HANDLED_BYTES_MAX = 64 * 1024 * 1024  # bytes of these requests
+_HANDLED_TURN = 16  # frames handled at once, while other connections wait
 _REQUEST_BYTES = 2048  # about what a request takes besides its body and fields: a task, its frames, a timer
 _REMARK_MAX = 1000
 
@@ -80,8 +82,12 @@ class CallChannel(Startable):
         handled_max: int = _HANDLED_MAX,
         handled_bytes_max: int = _HANDLED_BYTES_MAX,
         unread_bytes_max: int | None = None,
+        payer: Payer = FREE,
     ) -> None:
-        """`unread_bytes_max`: if the peer sends a request while more bytes of answers wait, the connection ends."""
+        """`unread_bytes_max`: if the peer sends a request while more bytes of answers wait, the connection ends.
+
+        `payer` pays for requests and for the tasks that answer them.
+        """
         self.reads = 0  # grows with whatever the peer sends
         self.late_answers = 0  # answers to calls that have already ended
         self.error: Exception | None = None
@@ -91,6 +97,7 @@ class CallChannel(Startable):
         self._handled_max = handled_max
         self._handled_bytes_max = handled_bytes_max
         self._handled_bytes = 0
+        self._payer = payer
         self._unread_bytes_max = 2 * handled_bytes_max if unread_bytes_max is None else unread_bytes_max
         self._loop = asyncio.get_running_loop()
         self._opaque = 0
@@ -106,7 +113,7 @@ class CallChannel(Startable):
 
     def start(self) -> None:
         """Start the task that reads."""
-        self._task = self._loop.create_task(self._receive())
+        self._task = self._loop.create_task(self._payer.charged(self._receive()))
 
     @property
     def is_open(self) -> bool:
@@ -229,8 +236,11 @@ class CallChannel(Startable):
         try:
             while data := await self._reader.read(_READ_BYTES):
                 self.reads += 1
-                for header, body in decoder.feed(data):
+                for number, (header, body) in enumerate(decoder.feed(data), 1):
                     self._handle(header, body)
+                    if number % _HANDLED_TURN == 0:
+                        await asyncio.sleep(0)
+                        await self._payer.turn()
             whole = decoder.is_between_frames
             self._end(None if whole else ChannelClosedError("the peer closed the connection within a frame"))
         except (OSError, MalformedFrameError) as error:
@@ -268,20 +278,23 @@ class CallChannel(Startable):
             return
         busy = len(self._handling) + len(self._one_way) >= self._handled_max or header.opaque in self._handling
         size = len(body) + _REQUEST_BYTES + _fields_bytes(header.fields)
-        if busy or max(unread, self._handled_bytes + size) > self._handled_bytes_max:
+        busy = busy or max(unread, self._handled_bytes + size) > self._handled_bytes_max
+        if busy or not self._payer.hold(size):
             self._fail(header, ResponseCode.SYSTEM_BUSY, "too many requests at once: try again later")
             return
         request = Request(header.code, body, header.fields, one_way)
         try:
             outcome = handler(request)
         except Exception as error:
+            self._payer.free(size)
             self._failed(header, error)
             return
         if outcome is None or isinstance(outcome, Response):
+            self._payer.free(size)
             self._succeed(header, outcome)
             return
         self._handled_bytes += size
-        task = self._loop.create_task(self._run(header, outcome))
+        task = self._loop.create_task(self._payer.charged(self._run(header, outcome)))
         if one_way:
             self._one_way.add(task)
         else:
@@ -296,6 +309,7 @@ class CallChannel(Startable):
 
     def _handled(self, header: CallHeader, size: int, task: asyncio.Task[None]) -> None:
         self._handled_bytes -= size
+        self._payer.free(size)
         if header.flag & FrameFlag.ONE_WAY:
             self._one_way.discard(task)
         else:

@@ -17,8 +17,8 @@ class ProcessorShares:
 
     All users who are active have equal shares of the processor. A user who spends more is in debt, which the user's
     share pays back as time passes. After a charge that leaves a debt above _BURST_US, the server reads nothing from
-    that user until the share has paid the debt back to _BURST_US, but for at most _WAIT_US_MAX. A larger debt may therefore
-    outlast the wait; the user's next charge then starts the next wait.
+    that user until the share has paid the debt back to _BURST_US, but for at most _WAIT_US_MAX. A larger debt may
+    therefore outlast the wait; the user's next charge then starts the next wait.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Who pays for work before a token is known, and the cost of work that is not measured."""
+"""The payer of work before a token is known, and the cost of work that is not measured."""
 
 __all__ = ["REQUEST_US", "UNAUTHENTICATED"]
 

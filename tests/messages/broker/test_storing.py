@@ -17,6 +17,7 @@ from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
 from tunnel.messages.broker.protocol import CONFLICT, CORRUPT, LIMIT, NOT_MASTER, STORAGE, UNKNOWN
 from tunnel.messages.broker.storing import Stored, Storing, check_set
 from tunnel.messages.broker.topics import Topics
+from tunnel.messages.broker.users import User
 from tunnel.messages.codec import Codec
 from tunnel.messages.message import encode_payloads
 from tunnel.messages.requests import ProduceRequest
@@ -33,7 +34,7 @@ class Rig:
         self.settings = settings or BrokerSettings(new_topic=MEMORY)
         self.topics = Topics(directory, self.settings, DiskRoom(directory, 0))
         self.storing = Storing(self.topics, self.settings)
-        self.user = "user eve"
+        self.user = User("user eve")
 
     async def store(self, *requests: ProduceRequest, options: ProduceOptions = PLAIN) -> list[Stored]:
         return await self.storing.store(requests, options, self.user)
@@ -135,7 +136,7 @@ async def test_a_replica_names_its_master(tmp_path: Path) -> None:
         await rig.store(request([b"a"]))
     assert caught.value.code == NOT_MASTER
     with pytest.raises(RemoteCallError, match="ask the operator") as caught:
-        await rig.storing.create("t", MEMORY, rig.user)
+        await rig.storing.create("t", MEMORY, rig.user.name)
     assert caught.value.code == LIMIT
 
 
@@ -147,10 +148,10 @@ async def test_topics_are_created_only_where_clients_may(tmp_path: Path) -> None
     assert caught.value.code == UNKNOWN
     text = "^clients may not create topics here: ask the operator of the broker for it$"
     with pytest.raises(RemoteCallError, match=text) as caught:
-        await rig.storing.create("t", MEMORY, rig.user)
+        await rig.storing.create("t", MEMORY, rig.user.name)
     assert caught.value.code == LIMIT
     await rig.topics.create("t", MEMORY)
-    assert await rig.storing.create("t", MEMORY, rig.user) is rig.topics.get("t")
+    assert await rig.storing.create("t", MEMORY, rig.user.name) is rig.topics.get("t")
     assert (await rig.store(request([b"a"])))[0].end == 1
 
 
@@ -159,7 +160,7 @@ async def test_a_user_creates_no_more_partitions_than_remain_free(tmp_path: Path
     rig = Rig(tmp_path, BrokerSettings(new_topic=MEMORY, partitions_max=8))
     with capture_logs() as lines:
         for name in ("a", "b"):
-            assert (await rig.storing.create(name, MEMORY, rig.user)).name == name
+            assert (await rig.storing.create(name, MEMORY, rig.user.name)).name == name
     wanted = {"event": "topic_created", "partitions": 2, "storage": "memory"}
     assert [{**wanted, "topic": name} for name in ("a", "b")] == [
         {key: line[key] for key in ("event", "partitions", "storage", "topic")} for line in lines
@@ -171,9 +172,9 @@ async def test_a_user_creates_no_more_partitions_than_remain_free(tmp_path: Path
     assert set(rig.topics.found) == {"a", "b"}
     assert (await rig.store(request([b"a"], topic="a")))[0].end == 1
     with pytest.raises(RemoteCallError, match=r"^'no/name' is no name for a topic:"):
-        await rig.storing.create("no/name", MEMORY, rig.user)
+        await rig.storing.create("no/name", MEMORY, rig.user.name)
     with pytest.raises(RemoteCallError, match="exists with 2 partitions"):
-        await rig.storing.create("a", TopicSpec(storage="memory"), rig.user)
+        await rig.storing.create("a", TopicSpec(storage="memory"), rig.user.name)
 
 
 @in_loop_within(HANGING_S)

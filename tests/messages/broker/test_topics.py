@@ -210,17 +210,17 @@ async def test_the_number_of_partitions_is_limited(tmp_path: Path) -> None:
 
 @in_loop_within(HANGING_S)
 async def test_the_memory_of_topics_in_memory_is_limited(tmp_path: Path) -> None:
-    topics = loaded(tmp_path, memory_topics_bytes_max=1000)
+    topics = loaded(tmp_path, memory_topics_bytes_max=1000 + 4 * 256)
     await topics.create("log", TopicSpec(bytes_max=1 << 40))  # it takes no memory
-    await topics.create("a", TopicSpec(storage="memory", partitions=2, bytes_max=300))
+    await topics.create("a", TopicSpec(storage="memory", partitions=2, bytes_max=300, messages_max=1))
     with pytest.raises(RemoteCallError) as caught:
-        await topics.create("b", TopicSpec(storage="memory", partitions=3, bytes_max=200))
+        await topics.create("b", TopicSpec(storage="memory", partitions=3, bytes_max=200, messages_max=1))
     assert caught.value.code == LIMIT
     assert str(caught.value) == (
-        "the broker has 600 bytes of topics in memory and may have 1000, 600 more are too many: use an existing topic, "
-        "or delete one"
+        "the broker has 1112 bytes of topics in memory and may have 2024, 1368 more are too many: use an existing "
+        "topic, or delete one"
     )
-    await topics.create("b", TopicSpec(storage="memory", partitions=2, bytes_max=200))
+    await topics.create("b", TopicSpec(storage="memory", partitions=2, bytes_max=200, messages_max=1))
     await topics.create("log2", TopicSpec())
     assert sorted(topics.found) == ["a", "b", "log", "log2"]
 

@@ -14,6 +14,7 @@ from tests.support.loops import in_loop
 from tunnel.messages import BrokerClient, BrokerSettings, ChannelTable, RemoteCallError, TopicSpec, split_address
 from tunnel.messages.broker.intake import FREE_BYTES, MeteredReader, is_call
 from tunnel.messages.broker.protocol import FETCH, POSITIONS, PRODUCE
+from tunnel.messages.broker.users import Slots, User
 from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.frames import CallHeader, encode_frame
 from tunnel.messages.message import encode_payloads
@@ -117,8 +118,8 @@ async def test_large_requests_wait_for_each_other_and_small_ones_do_not_wait(tmp
 async def test_a_request_that_makes_no_progress_ends_its_connection() -> None:
     now = [0.0]
     source = asyncio.StreamReader()
-    slots = asyncio.Semaphore(1)
-    reader = MeteredReader(source, b"first", slots, clock=lambda: now[0])
+    slots = Slots(1)
+    reader = MeteredReader(source, b"first", slots, User("eve"), clock=lambda: now[0])
     held = [0]
     reader.held = lambda: held[0]
     assert await reader.read(10) == b"first"

@@ -62,8 +62,8 @@ async def test_two_users_one_takes_half_of_the_partitions_on_any_number_of_conne
 
 @in_loop
 async def test_two_users_one_takes_half_of_the_memory_of_topics_in_memory(tmp_path: Path) -> None:
-    settings = BrokerSettings(memory_topics_bytes_max=12 * 1000)
-    spec = TopicSpec(storage="memory", bytes_max=1000)
+    settings = BrokerSettings(memory_topics_bytes_max=12 * (1000 + 256))
+    spec = TopicSpec(storage="memory", bytes_max=1000, messages_max=1)
     async with brokered(tmp_path, settings=settings) as (_, client):
         assert await create_until_refused(client, "127.0.0.2", spec) == 6
         assert await create_until_refused(client, "127.0.0.3", spec) == 3

@@ -39,6 +39,7 @@ from tunnel.messages.broker.protocol import (
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.storing import Stored, Storing
 from tunnel.messages.broker.topics import Topics
+from tunnel.messages.broker.users import User
 from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
 from tunnel.messages.errors import MalformedFrameError, RemoteCallError
 from tunnel.messages.requests import ProduceDecoder
@@ -46,12 +47,12 @@ from tunnel.messages.resets import reset_stream
 
 __all__ = ["CallConnection", "Counters", "Shared", "serve_producer"]
 
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 16 * 1024  # at once, while other clients wait: of the smallest produce requests, this is 2 ms of work
+_STORED_TURN = 16  # produce requests stored at once
 _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one for each of its partitions
 _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # bytes of their bodies: one of the largest frames, and some small ones
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that wait for a client to read; further answers are made after it has read
 _UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included; then a client that goes on asking is cut off
-_DISK_READS_MAX = 1  # reads from the disk that one connection has at once: they take threads from other connections
 _JOINED_MAX = 1_000  # memberships of one connection
 _WAIT_MS_MAX = 60_000
 _PLAIN = ProduceOptions()
@@ -87,7 +88,7 @@ class Shared:
     """Only one list of positions is made at a time, since each takes memory and time."""
 
 
-async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, user: str) -> None:
+async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, user: User) -> None:
     """Store the produce requests of a connection until it ends. Then close it, which confirms that all are stored.
 
     These requests have no answers. A connection with a refused request is reset, so that the producer gets an error.
@@ -97,7 +98,7 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
     ends: dict[Partition, int] = {}
     try:
         while data := await reader.read(_READ_BYTES):
-            for requests in decoder.feed(data):
+            for number, requests in enumerate(decoder.feed(data), 1):
                 shared.counters.produce_requests += 1
                 places = await shared.storing.store(requests, _PLAIN, user)
                 for stored in places:
@@ -105,17 +106,20 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
                         ends[stored.partition] = stored.end
                         await stored.partition.room()
                 _check_discarded(places)
+                if number % _STORED_TURN == 0:
+                    await asyncio.sleep(0)
+                    await user.turn()
         if not decoder.is_between_requests:
             raise MalformedFrameError("it has ended within a request")
         for partition, end in ends.items():
             await partition.flushed(end)
     except RemoteCallError as error:
         shared.counters.refused_requests += 1
-        _logger.warning("refused", user=user, reason=REASONS.get(error.code, "failed"), text=str(error))
+        _logger.warning("refused", user=user.name, reason=REASONS.get(error.code, "failed"), text=str(error))
         reset_stream(writer)
     except MalformedFrameError as error:
         shared.counters.malformed_connections += 1
-        _logger.warning("malformed", user=user, text=str(error))
+        _logger.warning("malformed", user=user.name, text=str(error))
         reset_stream(writer)
     else:
         writer.close()
@@ -152,13 +156,12 @@ def _next(partition: Partition, offset: int) -> int:
 class CallConnection:
     """Answers the calls of one connection."""
 
-    def __init__(self, shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, user: str) -> None:
+    def __init__(self, shared: Shared, reader: MeteredReader, writer: asyncio.StreamWriter, user: User) -> None:
         self._shared = shared
         self._user = user
         self._joined: set[tuple[str, str, str]] = set()
         self._storing = asyncio.Lock()  # requests of one connection are stored in their order
-        self._disk_reads = asyncio.Semaphore(_DISK_READS_MAX)
-        self._listing = asyncio.Lock()  # one call of a connection at a time waits for `shared.listing`
+        self._listing = asyncio.Lock()  # one call of a connection at a time waits for room and for the others
         self._channel = CallChannel(
             reader,
             writer,
@@ -166,6 +169,7 @@ class CallConnection:
             handled_max=_HANDLED_MAX,
             handled_bytes_max=_HANDLED_BYTES_MAX,
             unread_bytes_max=_UNANSWERED_BYTES_MAX,
+            payer=user,
         )
         reader.held = lambda: self._channel.held_bytes
 
@@ -196,6 +200,7 @@ class CallConnection:
 
     def _counted(self, handler: Callable[[Request], Awaitable[Response]]) -> CallHandler:
         async def handle(request: Request) -> Response:
+            await self._user.turn()
             try:
                 return await handler(request)
             except RemoteCallError:
@@ -243,7 +248,7 @@ class CallConnection:
         await partition.readable()
         await self._channel.room(_UNREAD_BYTES_MAX)
         number_field(request, "offset")  # refuse what is no number with the code for it
-        return await partition.fetch(request, self._disk_reads)
+        return await partition.fetch(request, self._user.disk_reads)
 
     # positions and groups
 
@@ -267,7 +272,7 @@ class CallConnection:
             member = text_field(request, "member")
             shared.groups.check_owner(group, name, member, number, len(topic.partitions))
         force = (request.fields or {}).get("force") == "1"
-        holds = await shared.positions.set((group, name, number), offset, force=force, user=self._user)
+        holds = await shared.positions.set((group, name, number), offset, force=force, user=self._user.name)
         memory = shared.topics.memory(name, number)
         if memory is not None:
             memory.has_read(group, holds)
@@ -283,7 +288,7 @@ class CallConnection:
         async with self._listing:
             await self._channel.room(_UNREAD_BYTES_MAX)
             await self._readable()
-            async with self._shared.listing:
+            async with self._user.listing, self._shared.listing:
                 parts = [self._encode(part) async for part in self._shared.positions.of_group(group)]
         return Response(b"[" + b",".join(part for part in parts if part) + b"]")
 
@@ -356,7 +361,7 @@ class CallConnection:
             spec = msgspec.json.decode(request.body, type=TopicSpec)
         except (msgspec.DecodeError, ValueError) as error:
             raise RemoteCallError(MALFORMED, f"the body must describe the topic as JSON: {error}") from None
-        await self._shared.storing.create(name, spec, self._user)
+        await self._shared.storing.create(name, spec, self._user.name)
         return Response()
 
     async def _metrics(self, request: Request) -> Response:

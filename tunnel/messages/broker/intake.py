@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from tunnel.messages.broker.users import Slots, User
 from tunnel.messages.errors import MalformedFrameError
 
 __all__ = ["FIRST_BYTES", "FREE_BYTES", "MeteredReader", "is_call"]
@@ -36,14 +37,16 @@ class MeteredReader(asyncio.StreamReader):
     """A reader on top of another. It returns `first` before the bytes of the other. `held` returns the number of bytes
     that have come of the incomplete request.
 
-    `slots` are shared by all connections: a connection has one while it holds a large incomplete request.
+    `slots` are shared by all users: a connection has one while it holds a large incomplete request. Bytes are returned
+    when it is the user's turn.
     """
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         first: bytes,
-        slots: asyncio.Semaphore,
+        slots: Slots,
+        user: User,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -52,6 +55,7 @@ class MeteredReader(asyncio.StreamReader):
         self._source = reader
         self._first = first
         self._slots = slots
+        self._user = user
         self._has_slot = False
         self._clock = clock
         self._began: float | None = None
@@ -65,22 +69,29 @@ class MeteredReader(asyncio.StreamReader):
         if size <= FREE_BYTES:
             self.release()
         elif not self._has_slot:
-            await self._slots.acquire()
+            await self._slots.acquire(self._user.name)
             self._has_slot = True
             self._began = None  # the peer is not to blame for the time in the queue
         if not size:
             self._began = None
-            return await self._source.read(n)
+            return await self._in_turn(n)
         if self._began is None:
             self._began = self._clock()
         try:
             async with asyncio.timeout(self._began + _SLOW_S + size / _SLOW_BYTES_S - self._clock()):
-                return await self._source.read(n)
+                data = await self._source.read(n)
         except TimeoutError:
             raise MalformedFrameError(f"a request has not arrived in time, after {size} bytes of it") from None
+        await self._user.turn()
+        return data
+
+    async def _in_turn(self, n: int) -> bytes:
+        data = await self._source.read(n)
+        await self._user.turn()
+        return data
 
     def release(self) -> None:
         """Give back the connection's slot."""
         if self._has_slot:
             self._has_slot = False
-            self._slots.release()
+            self._slots.release(self._user.name)

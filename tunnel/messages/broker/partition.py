@@ -30,6 +30,7 @@ __all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
 _REOPEN_S = 1.0  # between two attempts to open a failed log
 _FETCH_BYTES_MAX = 64 * 1024  # largest answer from a partition in memory
 _WAIT_MS_MAX = 60_000
+_SET_MESSAGES_MAX = 10_000  # of a set for a partition in memory: it is stored as a whole, while other clients wait
 _REMOVED_MAX = 1_000  # messages removed from memory at once, while other clients wait: about 1 ms
 _logger = structlog.get_logger("tunnel.broker")
 
@@ -77,8 +78,8 @@ class Partition:
         """The offset after the newest message that readers may see."""
         raise NotImplementedError
 
-    def check(self, data: bytes) -> None:
-        """Raise RemoteCallError if this set can never be appended, whatever the partition contains."""
+    def check(self, data: bytes, count: int) -> None:
+        """Raise RemoteCallError if this set of `count` messages can never be appended, whatever the partition has."""
 
     def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
         """Append a checked set of `count` messages, and return the offset of the first."""
@@ -351,28 +352,22 @@ class MemoryPartition(Partition):
 
     # messages
 
-    def check(self, data: bytes) -> None:
-        self._checked(data)
-
-    def _checked(self, data: bytes) -> list[bytes]:
-        messages = _split(data)
+    def check(self, data: bytes, count: int) -> None:
         spec = self._spec
-        if messages and max(map(len, messages)) > spec.bytes_max:
-            raise RemoteCallError(LIMIT, f"a message is larger than the topic, which holds {spec.bytes_max} bytes")
-        if len(messages) > spec.messages_max or len(data) > spec.bytes_max:
+        most = min(spec.messages_max, _SET_MESSAGES_MAX)
+        if count > most or len(data) > spec.bytes_max:
             raise RemoteCallError(
                 LIMIT,
-                f"the set has {len(messages)} messages of {len(data)} bytes, and a partition of {self._name} holds "
-                f"{spec.messages_max} messages and {spec.bytes_max} bytes: send smaller sets",
+                f"the set has {count} messages of {len(data)} bytes, and {self._name} takes sets of up to {most} "
+                f"messages and {spec.bytes_max} bytes: send smaller sets",
             )
-        return messages
 
     def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
         offset = self._backlog.next_number
         if options.at is not None and options.at != offset:
             raise RemoteCallError(CONFLICT, f"the next offset is {offset}, not {options.at}: nothing was stored")
-        messages = self._checked(data)
-        if not self._backlog.put_all(messages, priority=options.priority, ttl=options.ttl_s):
+        self.check(data, count)
+        if not self._backlog.put_all(_split(data), priority=options.priority, ttl=options.ttl_s):
             raise RemoteCallError(DISCARDED, self._why_discarded(count))
         self.appended += count
         self.appended_bytes += len(data)

@@ -21,7 +21,7 @@ from tunnel.messages.broker.replication import Replication
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.storing import Storing
 from tunnel.messages.broker.topics import Topics
-from tunnel.messages.broker.users import Holdings, user_of
+from tunnel.messages.broker.users import Slots, User, Users, user_of
 from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import MalformedFrameError
 from tunnel.messages.resets import reset_stream
@@ -71,8 +71,8 @@ class Broker:
             self.counters,
             self.metrics,
         )
-        self._slots = asyncio.Semaphore(settings.large_requests_max)
-        self._connections = Holdings(settings.connections_max)
+        self._slots = Slots(settings.large_requests_max)
+        self.users = Users(settings.connections_max, settings.requests_bytes_max)
         self._serving: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,6 +101,7 @@ class Broker:
                     if memory is not None:
                         memory.has_read(group, offset)
         except BaseException:
+            self.users.close()
             await self.positions.close()
             raise
         loop = asyncio.get_running_loop()
@@ -119,6 +120,7 @@ class Broker:
     async def close(self) -> None:
         """Stop listening, end all connections, and return when everything is on disk."""
         self._is_closing = True
+        self.users.close()
         for server in self._servers:
             server.close()
         tasks = [*self._tasks, *self._serving]
@@ -175,13 +177,13 @@ class Broker:
         """Serve a connection of a producer, a consumer or a command until it ends."""
         task = asyncio.current_task()
         assert task is not None
-        user = user_of(writer)
-        if not self._admit(user):
+        user = self._admit(user_of(writer))
+        if user is None:
             reset_stream(writer)
             return
         self._serving.add(task)
         try:
-            await self._serve(reader, writer, user)
+            await user.charged(self._serve(reader, writer, user))
         except (OSError, asyncio.IncompleteReadError):
             pass  # the peer has gone
         except asyncio.CancelledError:
@@ -189,22 +191,22 @@ class Broker:
                 raise  # not while closing: asyncio's server would report an error for each task that `close` cancels
         finally:
             self._serving.discard(task)
-            self._connections.add(user, -1)
+            self.users.left(user)
             self.counters.connections -= 1
             writer.close()
 
-    def _admit(self, user: str) -> bool:
+    def _admit(self, name: str) -> User | None:
         counters = self.counters
-        if not self._connections.may_add(user):
+        user = self.users.admit(name)
+        if user is None:
             counters.connections_refused += 1
-            _logger.warning("too_many_connections", user=user, connections=counters.connections)
-            return False
-        self._connections.add(user)
+            _logger.warning("too_many_connections", user=name, connections=counters.connections)
+            return None
         counters.connections += 1
         counters.connections_total += 1
-        return True
+        return user
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: str) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: User) -> None:
         sock = writer.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds peers that have vanished
@@ -215,7 +217,7 @@ class Broker:
                 self.counters.malformed_connections += 1
                 reset_stream(writer)
             return
-        metered = MeteredReader(reader, first, self._slots)
+        metered = MeteredReader(reader, first, self._slots, user)
         try:
             if not is_call(first):
                 await serve_producer(self._shared, metered, writer, user)
@@ -223,7 +225,7 @@ class Broker:
             error = await CallConnection(self._shared, metered, writer, user).serve()
             if isinstance(error, MalformedFrameError):
                 self.counters.malformed_connections += 1
-                _logger.warning("malformed", user=user, text=str(error))
+                _logger.warning("malformed", user=user.name, text=str(error))
         finally:
             metered.release()
 

@@ -67,8 +67,10 @@ class BrokerSettings:
     """The largest number of positions that are kept."""
     position_s: float = 7 * 86_400.0
     """A position is removed when its group has had no member, and has stored nothing, for longer."""
-    memory_topics_bytes_max: int = 256 * _MIB
-    """The largest sum of `bytes_max` of all partitions in memory."""
+    memory_topics_bytes_max: int = 512 * _MIB
+    """The largest memory of all partitions in memory: their `bytes_max`, and 256 bytes for each message."""
+    requests_bytes_max: int = 256 * _MIB
+    """The largest size of all requests that are being answered."""
     connections_max: int = 1_000
     request_bytes_max: int = 16 * _MIB
     """The largest request; a frame cannot be larger either."""

@@ -11,8 +11,10 @@ from tunnel.messages.broker.partition import Partition, ProduceOptions
 from tunnel.messages.broker.protocol import CORRUPT, DISCARDED, LIMIT, NOT_MASTER
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.topics import Topic, Topics
+from tunnel.messages.broker.users import User
 from tunnel.messages.errors import CorruptMessageError, RemoteCallError
 from tunnel.messages.message import count_whole
+from tunnel.messages.payers import FREE, Payer
 from tunnel.messages.requests import ProduceRequest
 
 __all__ = ["Stored", "Storing", "check_set"]
@@ -34,7 +36,7 @@ class Stored:
     discarded: str = ""
 
 
-async def check_set(data: bytes) -> int:
+async def check_set(data: bytes, payer: Payer = FREE) -> int:
     """Return the number of messages in a set; a compressed message counts as one. Lets other clients in now and then.
 
     RemoteCallError CORRUPT if a message is damaged, or the last one is cut.
@@ -49,6 +51,7 @@ async def check_set(data: bytes) -> int:
             if not found:
                 raise CorruptMessageError("the set ends within a message", position)
             await asyncio.sleep(0)
+            await payer.turn()
     except CorruptMessageError as error:
         raise RemoteCallError(CORRUPT, f"the message set is damaged: {error}; nothing was stored") from None
 
@@ -60,7 +63,7 @@ class Storing:
         self._topics = topics
         self._settings = settings
 
-    async def store(self, requests: Sequence[ProduceRequest], options: ProduceOptions, user: str) -> list[Stored]:
+    async def store(self, requests: Sequence[ProduceRequest], options: ProduceOptions, user: User) -> list[Stored]:
         """Append the sets of one request of a user. RemoteCallError if any of them is refused; then none is stored.
 
         There are two exceptions. If a later set of a multi-produce request cannot be appended because the disk is full
@@ -75,7 +78,8 @@ class Storing:
             raise RemoteCallError(LIMIT, "a request that names its offset must have one set: send one for each")
         checked: list[tuple[ProduceRequest, Topic, int]] = []
         for request in requests:
-            checked.append((request, await self._topic(request.topic, user), await check_set(request.messages.data)))
+            topic = await self._topic(request.topic, user.name)
+            checked.append((request, topic, await check_set(request.messages.data, user)))
         places: list[tuple[bytes, int, Partition, int]] = []
         for request, topic, count in checked:
             number = topic.choose() if request.partition == -1 else request.partition
@@ -84,8 +88,8 @@ class Storing:
                 await partition.ready()
             places.append((request.messages.data, count, partition, number))
         if len(places) > 1:  # a single set is checked when it is appended
-            for data, _, partition, _ in places:
-                partition.check(data)
+            for data, count, partition, _ in places:
+                partition.check(data, count)
         found: list[Stored] = []
         for data, count, partition, number in places:
             try:

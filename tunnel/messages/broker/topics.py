@@ -20,10 +20,12 @@ from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import LogError, RemoteCallError
+from tunnel.messages.message import HEADER_BYTES
 
 __all__ = ["Topic", "Topics"]
 
 _FILE = "topic.json"
+_MESSAGE_BYTES = 256  # about what a message in memory takes besides its bytes
 _OWNER_FILE = "owner"  # the user who created the topic; the operator's have no such file
 
 
@@ -197,4 +199,8 @@ def _read_owner(place: Path) -> str:
 
 
 def _memory_bytes(spec: TopicSpec) -> int:
-    return spec.partitions * spec.bytes_max if spec.storage == "memory" else 0
+    """Return the memory that a topic may come to take, with the objects of its messages. The smallest has 10 bytes."""
+    if spec.storage != "memory":
+        return 0
+    messages = min(spec.messages_max, spec.bytes_max // HEADER_BYTES)
+    return spec.partitions * (spec.bytes_max + _MESSAGE_BYTES * messages)

@@ -1,4 +1,4 @@
-"""The users of a broker, and what each of them holds of that which there is a limited number of.
+"""The users of a broker: their turns at the processor, and what each of them holds of that which all need.
 
 A connection through a relay belongs to the user that the relay names. One over TCP belongs to its address, or to its
 network of /64: a machine with IPv6 has as many addresses as it likes.
@@ -7,13 +7,24 @@ network of /64: a machine with IPv6 has as many addresses as it likes.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Coroutine
 from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Any, TypeVar
 
-__all__ = ["OPERATOR", "Holdings", "is_local", "payer_of", "user_of"]
+from tunnel.garbage import CollectorTime
+from tunnel.messages.payers import Payer
+from tunnel.turns.charging import Charged
+from tunnel.turns.meter import ProcessorMeter
+from tunnel.turns.queues import Turns
+
+__all__ = ["OPERATOR", "Holdings", "Slots", "User", "Users", "is_local", "payer_of", "user_of"]
 
 OPERATOR = ""
 """Owns the topics that the command names, and what earlier versions have stored."""
+
+_DISK_READS_MAX = 2  # reads from the disk that one user has at once: they take threads from other users
+_T = TypeVar("_T")
 
 
 def user_of(writer: asyncio.StreamWriter) -> str:
@@ -75,3 +86,107 @@ class Holdings:
         self.of_user[user] += count
         if not self.of_user[user]:
             del self.of_user[user]
+
+
+class Slots:
+    """Places that connections wait for. A user may have one, and more if no more than remain free. Users take turns."""
+
+    def __init__(self, most: int) -> None:
+        self._held = Holdings(most)
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the user who got a place least recently is first
+
+    def locked(self) -> bool:
+        """Whether all places are taken."""
+        return self._held.total >= self._held.most
+
+    async def acquire(self, user: str) -> None:
+        """Wait for a place."""
+        if user not in self._waiting and self._is_free_for(user):
+            self._held.add(user)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, deque()).append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.release(user)
+            raise
+
+    def release(self, user: str) -> None:
+        """Give a place back."""
+        self._held.add(user, -1)
+        while (found := next(filter(self._is_free_for, self._waiting), None)) is not None:
+            queue = self._waiting.pop(found)
+            future = queue.popleft()
+            if queue:
+                self._waiting[found] = queue
+            if not future.done():
+                self._held.add(found)
+                future.set_result(None)
+
+    def _is_free_for(self, user: str) -> bool:
+        return not self.locked() and (not self._held.of_user[user] or self._held.may_add(user))
+
+
+class User(Payer):
+    """A user of the broker, for as long as there is a connection. Pays for the work and the memory of requests."""
+
+    def __init__(self, name: str, turns: Turns | None = None, requests: Holdings | None = None) -> None:
+        self.name = name
+        self.listing = asyncio.Lock()
+        """One list of positions of a user is made, or waited for, at a time."""
+        self.disk_reads = asyncio.Semaphore(_DISK_READS_MAX)
+        self._turns = turns
+        self._requests = requests
+
+    async def turn(self) -> None:
+        if self._turns is not None and self._turns.is_stopped(self.name):
+            await self._turns.admitted(self.name)
+
+    def charged(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
+        return work if self._turns is None else Charged(self._turns, self.name, work)
+
+    def hold(self, size: int) -> bool:
+        if self._requests is None:
+            return True
+        if not self._requests.may_add(self.name, size):
+            return False
+        self._requests.add(self.name, size)
+        return True
+
+    def free(self, size: int) -> None:
+        if self._requests is not None:
+            self._requests.add(self.name, -size)
+
+
+class Users:
+    """The users who have connections now."""
+
+    def __init__(self, connections_max: int, requests_bytes_max: int) -> None:
+        self.collector = CollectorTime()
+        self.turns = Turns(meter=ProcessorMeter(garbage=self.collector))
+        self.connections = Holdings(connections_max)
+        self.requests = Holdings(requests_bytes_max)
+        self._found: dict[str, User] = {}
+
+    def admit(self, name: str) -> User | None:
+        """Count a new connection of a user. Return None if the user has too many."""
+        if not self.connections.may_add(name):
+            return None
+        self.connections.add(name)
+        user = self._found.get(name)
+        if user is None:
+            user = self._found[name] = User(name, self.turns, self.requests)
+        return user
+
+    def left(self, user: User) -> None:
+        """Note that a connection has ended."""
+        self.connections.add(user.name, -1)
+        if user.name not in self.connections.of_user:
+            del self._found[user.name]
+
+    def close(self) -> None:
+        """Let all go on, because the broker ends."""
+        self.turns.close()
+        self.collector.close()
