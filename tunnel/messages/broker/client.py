@@ -11,6 +11,8 @@ from tunnel.messages.broker.log_broker import BEHIND_MESSAGES
 from tunnel.messages.broker.protocol import (
     COMMIT,
     CREATE,
+    DELETE_GROUP,
+    DELETE_TOPIC,
     DISCARDED,
     METRICS,
     POSITIONS,
@@ -130,6 +132,19 @@ class BrokerClient:
     async def create_topic(self, topic: str, spec: TopicSpec | None = None) -> None:
         """Create a topic; harmless if it exists with the same number of partitions and the same storage."""
         await self.table.call(self.address, CREATE, msgspec.json.encode(spec or TopicSpec()), {"topic": topic})
+
+    async def delete_topic(self, topic: str) -> int:
+        """Delete a topic with its messages and positions, and return the number of its partitions.
+
+        RemoteCallError NOT_ALLOWED unless this user has created it, or this machine is that of the broker.
+        """
+        response = await self.table.call(self.address, DELETE_TOPIC, b"", {"topic": topic})
+        return int((response.fields or {})["partitions"])
+
+    async def delete_group(self, group: str) -> int:
+        """Delete the positions of a group without members, and return their number. RemoteCallError as for topics."""
+        response = await self.table.call(self.address, DELETE_GROUP, b"", {"group": group})
+        return int((response.fields or {})["positions"])
 
     async def topics(self) -> list[TopicReport]:
         """Return all topics, with the offsets and sizes of their partitions."""

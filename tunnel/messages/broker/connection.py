@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
+from tunnel.messages.broker.deleting import Deleting
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import MeteredReader
 from tunnel.messages.broker.partition import MemoryPartition, Partition, ProduceOptions
@@ -17,6 +18,8 @@ from tunnel.messages.broker.positions import PositionKey, Positions
 from tunnel.messages.broker.protocol import (
     COMMIT,
     CREATE,
+    DELETE_GROUP,
+    DELETE_TOPIC,
     DISCARDED,
     FETCH,
     JOIN,
@@ -30,6 +33,7 @@ from tunnel.messages.broker.protocol import (
     PRODUCE,
     REASONS,
     TOPICS,
+    UNKNOWN,
     PositionReport,
     check_name,
     join_numbers,
@@ -82,6 +86,7 @@ class Shared:
     positions: Positions
     groups: Groups
     storing: Storing
+    deleting: Deleting
     counters: Counters
     metrics: Callable[[], dict[str, float]]
     listing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -194,6 +199,8 @@ class CallConnection:
             LEAVE: self._leave,
             TOPICS: self._topics,
             CREATE: self._create,
+            DELETE_TOPIC: self._delete_topic,
+            DELETE_GROUP: self._delete_group,
             METRICS: self._metrics,
         }
         return {code: self._counted(handler) for code, handler in handlers.items()}
@@ -316,6 +323,8 @@ class CallConnection:
         self._joined.add((group, name, member))
         if wait_ms:
             await found.changed(generation, wait_ms / 1000)
+            if shared.topics.found.get(name) is not topic:  # a new one has other messages
+                raise RemoteCallError(UNKNOWN, f"the topic {name} was deleted")
         partitions = found.partitions_of(member, len(topic.partitions))
         offsets = [self._start(group, name, number) for number in range(len(topic.partitions))]
         ends = [_end(topic.partitions[number]) for number in partitions]
@@ -363,6 +372,14 @@ class CallConnection:
             raise RemoteCallError(MALFORMED, f"the body must describe the topic as JSON: {error}") from None
         await self._shared.storing.create(name, spec, self._user.name)
         return Response()
+
+    async def _delete_topic(self, request: Request) -> Response:
+        count = await self._shared.deleting.topic(text_field(request, "topic"), self._user.name)
+        return Response(b"", {"partitions": str(count)})
+
+    async def _delete_group(self, request: Request) -> Response:
+        count = await self._shared.deleting.group(text_field(request, "group"), self._user.name)
+        return Response(b"", {"positions": str(count)})
 
     async def _metrics(self, request: Request) -> Response:
         return Response(msgspec.json.encode(self._shared.metrics()))

@@ -122,6 +122,12 @@ class Groups:
         if found is not None:
             found.change()
 
+    def topic_deleted(self, topic: str) -> None:
+        """Let the members of all groups that read a topic ask again at once."""
+        for key, found in self._groups.items():
+            if key[1] == topic:
+                found.change()
+
     def expire(self) -> None:
         """Remove the members whose session has ended."""
         now = self._clock()

@@ -150,7 +150,9 @@ class MessageListener(Startable):
             try:
                 response = await client.table.call(client.address, JOIN, b"", fields, timeout=_CALL_S)
             except (OSError, TunnelError) as error:
-                if not (isinstance(error, RemoteCallError) and error.code == UNKNOWN):
+                if isinstance(error, RemoteCallError) and error.code == UNKNOWN:
+                    await self._assign(topic, {})  # a topic that is created later under this name has other messages
+                else:
                     note("listener_waits", topic=topic, group=self.consumer.group, text=str(error))
                 generation, wait_ms = 0, 0
                 await asyncio.sleep(trouble)

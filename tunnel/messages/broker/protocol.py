@@ -13,6 +13,8 @@ Every call is a frame of `tunnel.messages.frames`. Fields are text; lists of num
 | LEAVE | `group`, `topic`, `member` | |
 | TOPICS | | the body is a JSON list of `TopicReport` |
 | CREATE | `topic`; the body is a JSON `TopicSpec` | |
+| DELETE_TOPIC | `topic` | `partitions`, their number |
+| DELETE_GROUP | `group` | `positions`, their number |
 | METRICS | | the body is a JSON object of numbers |
 
 An answer of the code DISCARDED has the fields of PRODUCE, too: -1 stands for the offset of a set that was discarded,
@@ -35,6 +37,8 @@ __all__ = [
     "CONFLICT",
     "CORRUPT",
     "CREATE",
+    "DELETE_GROUP",
+    "DELETE_TOPIC",
     "DISCARDED",
     "FETCH",
     "JOIN",
@@ -42,6 +46,7 @@ __all__ = [
     "LIMIT",
     "MALFORMED",
     "METRICS",
+    "NOT_ALLOWED",
     "NOT_MASTER",
     "NOT_OWNER",
     "OUT_OF_RANGE",
@@ -61,7 +66,8 @@ __all__ = [
     "text_field",
 ]
 
-PRODUCE, COMMIT, POSITIONS, JOIN, LEAVE, TOPICS, CREATE, METRICS = range(122, 130)  # codes of requests
+# Codes of requests.
+PRODUCE, COMMIT, POSITIONS, JOIN, LEAVE, TOPICS, CREATE, METRICS, DELETE_TOPIC, DELETE_GROUP = range(122, 132)
 
 UNKNOWN = 132  # codes of answers: there is no such topic or partition
 LIMIT = 133  # a limit of the broker is reached
@@ -71,6 +77,7 @@ NOT_OWNER = 136  # another member of the group has the partition now
 OUT_OF_RANGE = 137  # no such offset
 CONFLICT = 138  # the next offset is not the one that the request expects
 DISCARDED = 139  # a topic in memory is full, and its policy discards the new messages
+NOT_ALLOWED = 140  # it belongs to another user, or is in use
 
 REASONS = {
     MALFORMED: "malformed",
@@ -83,6 +90,7 @@ REASONS = {
     OUT_OF_RANGE: "out_of_range",
     CONFLICT: "conflict",
     DISCARDED: "discarded",
+    NOT_ALLOWED: "not_allowed",
 }
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

@@ -12,18 +12,19 @@ import structlog
 
 from tunnel.durable_files import make_directory
 from tunnel.messages.broker.connection import CallConnection, Counters, Shared, serve_producer
+from tunnel.messages.broker.deleting import Deleting
 from tunnel.messages.broker.disk_room import DiskRoom, free_bytes
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import FIRST_BYTES, MeteredReader, is_call
 from tunnel.messages.broker.partition import MemoryPartition, Partition
-from tunnel.messages.broker.positions import PositionKey, Positions
+from tunnel.messages.broker.positions import Positions
 from tunnel.messages.broker.replication import Replication
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.storing import Storing
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.broker.users import Slots, User, Users, user_of
 from tunnel.messages.channels import ChannelTable
-from tunnel.messages.errors import MalformedFrameError
+from tunnel.messages.errors import LogError, MalformedFrameError
 from tunnel.messages.resets import reset_stream
 
 __all__ = ["Broker"]
@@ -62,12 +63,14 @@ class Broker:
             self.directory / "positions", settings.positions_max, DiskRoom(self.directory, 0, free=free)
         )
         self.groups = Groups(settings.session_s, emptied=self._emptied)
+        self._deleting = Deleting(settings, self.topics, self.positions, self.groups)
         self._shared = Shared(
             settings,
             self.topics,
             self.positions,
             self.groups,
             Storing(self.topics, settings),
+            self._deleting,
             self.counters,
             self.metrics,
         )
@@ -152,21 +155,13 @@ class Broker:
         """Remove the positions of groups that have had no member and stored nothing for long."""
         unused = await self.positions.unused(self.settings.position_s, self.groups.has_members)
         if unused:
-            await self._forget(unused)
+            await self._deleting.forget(unused)
             _logger.warning("positions_expired", positions=len(unused), groups=len({key[0] for key in unused}))
-
-    async def _forget(self, keys: list[PositionKey]) -> int:
-        """Remove positions, and keep no messages in memory for their groups. Return how many there were."""
-        count = await self.positions.remove(keys)
-        for group, topic, number in keys:
-            memory = self.topics.memory(topic, number)
-            if memory is not None and not self.positions.knows((group, topic, number)):
-                memory.left(group)
-        return count
 
     def _emptied(self, group: str, topic: str) -> None:
         """Keep no messages in memory for a group that has left without storing a position."""
-        for number in range(len(self.topics.get(topic).partitions)):
+        found = self.topics.found.get(topic)  # it may have been deleted
+        for number in range(len(found.partitions) if found is not None else 0):
             memory = self.topics.memory(topic, number)
             if memory is not None and not self.positions.knows((group, topic, number)):
                 memory.left(group)
@@ -250,5 +245,5 @@ class Broker:
 
 def _retain(partitions: list[Partition]) -> None:
     for partition in partitions:
-        with suppress(OSError):  # the next turn tries again
+        with suppress(OSError, LogError):  # it was deleted, or the next turn tries again
             partition.retain()

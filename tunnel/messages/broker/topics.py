@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,31 @@ class Topics:
                 raise RemoteCallError(STORAGE, f"the topic {name} cannot be created: {error}") from None
             self._add(self._make(name, spec, user))
             return self.found[name]
+
+    async def delete(self, topic: Topic) -> None:
+        """Delete a topic and its messages. RemoteCallError if another one has its name by now, or the disk fails."""
+        await unbroken(self._delete(topic))
+
+    async def _delete(self, topic: Topic) -> None:
+        async with self._creating:
+            if self.found.get(topic.name) is not topic:
+                raise RemoteCallError(UNKNOWN, f"the topic {topic.name} was deleted meanwhile")
+            hidden = self._directory / f".{topic.name}"  # `load` removes what has such a name
+            try:
+                await asyncio.to_thread(self._hide, topic.name, hidden)
+            except OSError as error:
+                raise RemoteCallError(STORAGE, f"the topic {topic.name} cannot be deleted: {error}") from None
+            self._add(topic, -1)
+            del self.found[topic.name]
+            for partition in topic.partitions:
+                with suppress(OSError, LogError):  # its files are elsewhere
+                    await partition.close()
+            await asyncio.to_thread(shutil.rmtree, hidden, ignore_errors=True)
+
+    def _hide(self, name: str, hidden: Path) -> None:
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.rename(self._directory / name, hidden)
+        sync_directory(self._directory)
 
     def reports(self) -> list[TopicReport]:
         """Return what `tunnel-broker topics` shows. Looks at the disk."""

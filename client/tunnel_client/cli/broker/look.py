@@ -1,4 +1,4 @@
-"""The commands that ask a running broker: `tunnel-broker topics`, `lag`, `read` and `metrics`."""
+"""The commands that ask a running broker: `tunnel-broker topics`, `topic`, `lag`, `group`, `read` and `metrics`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from tunnel import TunnelError, UnreachableError
+from tunnel import DeniedError, TunnelError, UnreachableError
 from tunnel.command_line import show, show_json, show_payload, tell
 from tunnel.exit_codes import LOST, OK
 from tunnel.messages import (
@@ -23,13 +23,14 @@ from tunnel.messages import (
     RemoteCallError,
     split_address,
 )
+from tunnel.messages.broker.protocol import NOT_ALLOWED
 from tunnel.printable import printable
 from tunnel_client.cli.attaching import QUIET_S, attached, told_of_waiting
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import relay_settings
 from tunnel_client.errors import UsageError
 
-__all__ = ["lag", "metrics", "read", "topics"]
+__all__ = ["delete_group", "delete_topic", "lag", "metrics", "read", "topics"]
 
 _FOLLOW_WAIT_MS = 20_000
 
@@ -43,6 +44,8 @@ def _run(arguments: argparse.Namespace, ask: Callable[[BrokerClient], Awaitable[
                     await client.metrics()
                 return await ask(client)
             except RemoteCallError as error:
+                if error.code == NOT_ALLOWED:
+                    raise DeniedError(f"the broker at {arguments.broker} answers: {error}") from None
                 raise UsageError(f"the broker at {arguments.broker} answers: {error}") from None
             except TunnelError:
                 raise  # from the relay, with what to do and an exit code of its own
@@ -222,6 +225,34 @@ class _Printer:
             return place | {"payload": message.payload.decode()}
         except UnicodeDecodeError:
             return place | {"payload_base64": b64encode(message.payload).decode()}
+
+
+def delete_topic(arguments: argparse.Namespace) -> int:
+    """Delete a topic."""
+
+    async def ask(client: BrokerClient) -> int:
+        count = await client.delete_topic(arguments.name)
+        if arguments.json:
+            show_json({"topic": arguments.name, "partitions": count})
+        else:
+            show(f"deleted the topic {arguments.name} with {count} partitions")
+        return OK
+
+    return _run(arguments, ask)
+
+
+def delete_group(arguments: argparse.Namespace) -> int:
+    """Delete the positions of a group."""
+
+    async def ask(client: BrokerClient) -> int:
+        count = await client.delete_group(arguments.name)
+        if arguments.json:
+            show_json({"group": arguments.name, "positions": count})
+        else:
+            show(f"deleted the group {arguments.name} with {count} positions")
+        return OK
+
+    return _run(arguments, ask)
 
 
 def metrics(arguments: argparse.Namespace) -> int:

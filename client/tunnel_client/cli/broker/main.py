@@ -41,7 +41,7 @@ def make_parser() -> CommandParser:
         "--log", choices=LOG_LEVELS, default="info", help="log events of this level and above (default: info)"
     )
     commands = CommandAdder(parser)
-    for add in (_add_serve, _add_topics, _add_lag, _add_read, _add_metrics):
+    for add in (_add_serve, _add_topics, _add_topic, _add_lag, _add_group, _add_read, _add_metrics):
         add(commands)
     return parser
 
@@ -200,6 +200,34 @@ def _add_topics(commands: CommandAdder) -> None:
     _add_json(parser)
     _add_address(parser)
     parser.set_defaults(run=look.topics)
+
+
+def _add_topic(commands: CommandAdder) -> None:
+    outer = commands.add("topic", "delete a topic", "tunnel-broker topic delete orders")
+    parser = CommandAdder(outer).add(
+        "delete",
+        "delete a topic with its messages and the positions of all groups; only its owner may do so, or this command "
+        "on the machine of the broker",
+        "tunnel-broker topic delete orders",
+    )
+    parser.add_argument("name", metavar="TOPIC", help="name of the topic")
+    _add_json(parser)
+    _add_address(parser)
+    parser.set_defaults(run=look.delete_topic)
+
+
+def _add_group(commands: CommandAdder) -> None:
+    outer = commands.add("group", "delete a group", "tunnel-broker group delete billing")
+    parser = CommandAdder(outer).add(
+        "delete",
+        "delete the positions of a group without members; a group of this name begins with the oldest messages again. "
+        "Only the owner may do so, or this command on the machine of the broker",
+        "tunnel-broker group delete billing",
+    )
+    parser.add_argument("name", metavar="GROUP", help="name of the group")
+    _add_json(parser)
+    _add_address(parser)
+    parser.set_defaults(run=look.delete_group)
 
 
 def _add_lag(commands: CommandAdder) -> None:

@@ -12,10 +12,22 @@ import pytest
 
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
+from tests.messages.streams import served
 from tests.support.loops import in_loop
 from tunnel import attach
-from tunnel.exit_codes import LOST, OK, UNREACHABLE, USAGE
-from tunnel.messages import BrokerClient, ByteBufferMessageSet, ChannelTable, Codec, Message, TopicSpec
+from tunnel.exit_codes import DENIED, LOST, OK, UNREACHABLE, USAGE
+from tunnel.messages import (
+    BrokerClient,
+    ByteBufferMessageSet,
+    ChannelTable,
+    Codec,
+    Message,
+    RemoteCallError,
+    Request,
+    Response,
+    TopicSpec,
+)
+from tunnel.messages.broker.protocol import DELETE_GROUP, DELETE_TOPIC, METRICS, NOT_ALLOWED
 from tunnel.messages.message import encode_message
 from tunnel.messages.requests import ProduceRequest
 from tunnel_client.cli.broker.main import main, make_parser
@@ -73,6 +85,34 @@ def test_two_users_reading_goes_on_after_a_set_that_cannot_be_unpacked(
     output = capsys.readouterr()
     assert (code, output.out) == (OK, "of the victim\n")
     assert "offset 0 of partition 1 is skipped: " in output.err
+
+
+def test_topics_and_groups_are_deleted(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert say(capsys, running, "group", "delete", "billing", "--json") == (OK, '{"group":"billing","positions":1}\n')
+    assert main(["group", "delete", "billing", "--broker", running.address]) == USAGE
+    assert "the group billing has no positions" in capsys.readouterr().err
+    assert say(capsys, running, "topic", "delete", "orders") == (OK, "deleted the topic orders with 2 partitions\n")
+    assert main(["topic", "delete", "orders", "--broker", running.address]) == USAGE
+    assert "there is no topic orders" in capsys.readouterr().err
+
+
+def test_two_users_one_may_not_delete_the_topic_of_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says whose it is, and ends with the code for what is not allowed."""
+
+    async def refuse(request: Request) -> Response:
+        raise RemoteCallError(NOT_ALLOWED, "the topic orders belongs to user ann")
+
+    async def answer(request: Request) -> Response:
+        return Response(b"{}")
+
+    async def check() -> None:
+        handlers = {METRICS: answer, DELETE_TOPIC: refuse, DELETE_GROUP: refuse}
+        async with served(handlers) as address:
+            for what in ("topic", "group"):
+                assert await asyncio.to_thread(main, [what, "delete", "orders", "--broker", address]) == DENIED
+                assert "belongs to user ann" in capsys.readouterr().err
+
+    asyncio.run(check())
 
 
 def test_an_unknown_lag_counts_as_too_large(
