@@ -17,8 +17,8 @@ from tunnel.rate_limit import RateLimit
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
 PUBLIC = """
-add_connection_listener add_error_listener check close create_connection create_server is_attached open_connection
-rate_limit refusal renew_secrets set_pull_interval set_statistics_collector start start_server stats
+add_connection_listener add_error_listener check close create_connection create_server is_attached leave
+open_connection rate_limit refusal renew_secrets set_pull_interval set_statistics_collector start start_server stats
 """
 
 
@@ -235,15 +235,14 @@ async def test_connecting_after_the_relay_has_refused_raises_its_refusal_at_once
 
 
 @in_loop
-async def test_a_closing_exit_dials_no_target() -> None:
+async def test_an_exit_that_leaves_dials_no_target_that_reaches_it_nevertheless() -> None:
     async def dial(request: ExitRequest) -> None:
-        raise AssertionError("it is closing")
+        raise AssertionError("it leaves")
 
     async with MemoryTestRelay() as relay, relay.attach("exit", exit_handler=dial) as exit_, relay.attach() as client:
-        exit_._endpoint._closed = True
-        with pytest.raises(RefusedError) as refused:
+        exit_._endpoint._leaving = True  # and the relay has not heard it yet
+        with pytest.raises(RefusedError, match="the exit is shutting down") as refused:
             await client.open_connection("db.internal", 5432)
-        exit_._endpoint._closed = False
     assert refused.value.reason is RejectReason.SHUTTING_DOWN
 
 

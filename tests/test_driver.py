@@ -281,7 +281,7 @@ async def test_the_pump_goes_on_after_a_handler_raised() -> None:
 async def test_the_carrier_hears_on_which_pull_interval_the_relay_settled() -> None:  # 2.7
     driver, carrier, _ = make()
     carrier.tell(ATTACHED)
-    driver.endpoint.pull_rate.ask(200, driver.now())
+    driver.endpoint.attachment_options.ask(200, driver.now())
     driver.pump()
     (packet,) = [packet for packets, _ in carrier.pushed for packet in packets]
     assert decode_option(packet.payload) == Option(1, Options(pull_interval_ms=200))

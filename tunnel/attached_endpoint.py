@@ -78,6 +78,7 @@ class AttachedEndpoint:
         self._empty: asyncio.Event
         self._attached: asyncio.Future[None]
         self._driver: Driver | None = None
+        self._leaving = False  # no further connections are accepted
         self._closed = False
 
     # lifecycle
@@ -119,13 +120,22 @@ class AttachedEndpoint:
             transport.abort()
         self._linger = min(self._linger, 1.0)
 
+    def leave(self) -> None:
+        """Stop accepting connections, and tell the relay."""
+        driver = self._ready()
+        self._leaving = True
+        for server in list(self._servers.values()):
+            server.close()
+        if self._exit_handler is not None and self._refusal is None:
+            driver.endpoint.leave(driver.now())
+            driver.wake()
+
     async def close(self) -> None:
         """Stop accepting connections, wait for written bytes to arrive, then end everything."""
         driver = self._driver
         if driver is None or self._closed:
             return
-        for server in list(self._servers.values()):
-            server.close()
+        self.leave()
         for transport in list(self._transports):
             transport.close()
         with suppress(TimeoutError):
@@ -228,6 +238,8 @@ class AttachedEndpoint:
     async def serve(self, take: Sink, name: str, backlog: int, public: PublicPlace | None) -> Server:
         """Offer a service: call `take` with each connection."""
         driver = self._ready()
+        if self._leaving:
+            raise RuntimeError("this attachment accepts no connections any more: make another one")
         if self._encryption.mode is Mode.REQUIRE and self._encryption.key is None:
             raise ValueError(f"encryption is required, but {name!r} has no key to be served with: name a file as `key`")
         if name in self._servers:
@@ -280,7 +292,7 @@ class AttachedEndpoint:
 
     async def set_pull_interval(self, seconds: float) -> float:
         """Ask the relay for another interval between pulls, and return the seconds on which the relay settles."""
-        driver, rate = self._ready(), self._ready().endpoint.pull_rate
+        driver, rate = self._ready(), self._ready().endpoint.attachment_options
         rate.ask(pull_interval_us(seconds) // 1000, driver.now())
         driver.wake()
         await driver.until(lambda: self._refusal is not None or rate.is_answered)
@@ -314,8 +326,9 @@ class AttachedEndpoint:
         is_service = target.kind == TargetKind.SERVICE
         server = self._servers.get(target.host) if is_service else None
         try:
-            if self._closed:
-                raise RefusedError("", RejectReason.SHUTTING_DOWN)
+            if self._leaving:
+                who = "endpoint" if is_service else "exit"
+                raise RefusedError(f"the {who} is shutting down", RejectReason.SHUTTING_DOWN)
             if is_service and server is None:
                 raise RefusedError("", RejectReason.NO_SUCH_SERVICE)
             slot = self._encryption.take_up(event.offer, event.user)

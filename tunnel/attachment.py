@@ -79,6 +79,10 @@ class Attachment(WarnsIfUnused):
             await asyncio.to_thread(self._load)
         await self._endpoint.start()
 
+    def leave(self) -> None:
+        """Accept no further connections, and let the relay hand them to other endpoints. Open connections go on."""
+        self._endpoint.leave()
+
     async def close(self) -> None:
         """Stop accepting connections, wait up to `linger` seconds for written bytes to arrive, then end everything."""
         self._mark_used()

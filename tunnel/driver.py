@@ -226,7 +226,7 @@ class Driver:
         while (refusal := self.endpoint.services.poll_refusal()) is not None:
             moved = True
             self._application.refused(*refusal)
-        if (settled := self.endpoint.pull_rate.poll_settled()) is not None:
+        if (settled := self.endpoint.attachment_options.poll_settled()) is not None:
             moved = True
             wanted_us, settled_us = settled
             self.carrier.set_pull_interval(settled_us, wanted_us=wanted_us)

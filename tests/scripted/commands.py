@@ -84,6 +84,10 @@ def _unlisten(world: World, phrase: Phrase) -> None:
     world.endpoint.unlisten(_argument(phrase, "svc"), world.now)
 
 
+def _leave(world: World, phrase: Phrase) -> None:
+    world.endpoint.leave(world.now)
+
+
 def _accept(world: World, phrase: Phrase) -> None:
     world.endpoint.accept(world.party(phrase.connection).own_id, world.now)
 
@@ -208,6 +212,7 @@ COMMANDS: dict[str, Callable[[World, Phrase], None]] = {
     "connect": _connect,
     "listen": _listen,
     "unlisten": _unlisten,
+    "leave": _leave,
     "accept": _accept,
     "refuse": _refuse,
     "write": _write,

@@ -133,6 +133,7 @@ def _options(fields: Fields, versions: str = "", user: str = "") -> Options:
         pull_interval_ms=fields.milliseconds("pull"),
         user=fields.text("user", user) or None,
         endpoint_id=bytes.fromhex(endpoint) if endpoint else None,
+        leaving=fields.flag("leaving") or None,
     )
 
 

@@ -113,7 +113,8 @@ class _Player:
             for phrase in step.phrases:
                 if phrase.word == "CONNECT" and phrase.fields.get("resume") != "yes":
                     phrase = self._connecting(phrase)
-                party = NOBODY if phrase.word == "LISTEN_STATE" else world.party(phrase.connection)
+                of_attachment = phrase.word == "LISTEN_STATE" or phrase.fields.get("destination") == "0"
+                party = NOBODY if of_attachment else world.party(phrase.connection)
                 packets.append(build(phrase, party))
             world.history.append(f"{clock(world.now)}  {step.text}")
             world.receive(packets)

@@ -79,7 +79,7 @@ def show(packet: Packet, party: Party | None) -> Shown:
     fields |= _PAYLOADS.get(packet.type, _nothing)(packet, party)
     fields["source"], fields["destination"] = packet.source, packet.destination
     if party is None:
-        return Shown(word, "" if packet.type == PacketType.LISTEN_STATE else "?", fields)
+        return Shown(word, "?" if packet.source or packet.destination else "", fields)
     return Shown(word, party.name, fields)
 
 
@@ -114,6 +114,7 @@ def _options(options: Options) -> dict[str, Value]:
         "pull": _micros(options.pull_interval_ms),
         "user": options.user,
         "endpoint": options.endpoint_id.hex() if options.endpoint_id else None,
+        "leaving": options.leaving,
     }
     return {key: value for key, value in shown.items() if value is not None}
 

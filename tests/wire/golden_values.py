@@ -93,6 +93,7 @@ _ack = Ack(7, 262_144, 0, 7, 0)
 _gaps = Ack(_TOP - 1, 0, 25_000, 6, 3, [(6, 6), (0, 3)])
 _abort = Abort(AbortReason.USER_TIMEOUT, "no answer for 5 min – lost")
 _option = Option(3, Options(pull_interval_ms=1000))
+_farewell = Option(4, Options(pull_interval_ms=1000, leaving=True))
 _up = ListenState(1, ListenStatus.UP, 128, "reports")
 _public = ListenState(
     5, ListenStatus.UP, 128, "reports", options=Options(public=PublicPlace(host="app.example", http=True))
@@ -144,6 +145,12 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
     ("shutdown", _packet(PacketType.SHUTDOWN, 0), None, "5.7"),
     ("abort", _packet(PacketType.ABORT, 0, encode_abort(_abort)), _abort, "2.6"),
     ("option", _packet(PacketType.OPTION, 4, encode_option(_option)), _option, "2.7"),
+    (
+        "option_of_exit_that_leaves",
+        Packet(PacketType.OPTION, 0, 0, 0, encode_option(_farewell)),
+        _farewell,
+        "2.7, 6.10",
+    ),
     ("option_of_attachment", Packet(PacketType.OPTION, 0, 0, 0, encode_option(_option)), _option, "2.7"),
     ("listen_state_up", Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_up)), _up, "2.8"),
     (

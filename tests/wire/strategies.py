@@ -80,8 +80,8 @@ packets = st.builds(
     version=u16,
 )
 
-# Whole items of unknown kinds (above 9).
-_unknown = st.lists(st.tuples(st.integers(10, 255), st.binary(max_size=9)), max_size=3).map(
+# Whole items of unknown kinds (above 10).
+_unknown = st.lists(st.tuples(st.integers(11, 255), st.binary(max_size=9)), max_size=3).map(
     lambda items: b"".join(bytes([kind, 0, len(value)]) + value for kind, value in items)
 )
 options = st.builds(
@@ -94,6 +94,7 @@ options = st.builds(
     user=st.none() | _text,
     endpoint_id=st.none() | _key,
     encryption=st.none() | st.binary(max_size=40),
+    leaving=st.none() | st.just(value=True),
     unknown=_unknown,
 )
 

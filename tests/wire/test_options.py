@@ -79,10 +79,18 @@ def test_the_encryption_option_has_at_most_2048_bytes() -> None:
         encode_options(Options(encryption=bytes(2049)))
 
 
+def test_the_leaving_option_is_empty_or_absent() -> None:
+    assert decode_options(item(10, b"")) == Options(leaving=True)
+    assert encode_options(Options(leaving=True)) == item(10, b"")
+    assert decode_options(item(10, b"\1")) is None
+    with pytest.raises(ValueError, match="pass None"):
+        encode_options(Options(leaving=False))
+
+
 def test_unknown_kinds_are_skipped_and_kept() -> None:
-    raw = item(10, b"") + item(3, bytes(4)) + item(255, b"later") + item(10, b"again")
+    raw = item(11, b"") + item(3, bytes(4)) + item(255, b"later") + item(11, b"again")
     value = decode_options(raw)
-    assert value == Options(keepalive_ms=0, unknown=item(10, b"") + item(255, b"later") + item(10, b"again"))
+    assert value == Options(keepalive_ms=0, unknown=item(11, b"") + item(255, b"later") + item(11, b"again"))
     assert encode_options(value) == item(3, bytes(4)) + value.unknown
 
 

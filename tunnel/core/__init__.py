@@ -10,7 +10,7 @@ Where things are
     endpoint.py       all connections; finds the connection of each packet; one timer, one queue of events
     admission.py      decides about each CONNECT: open, repeat the answer, resume or refuse
     services.py       the services that this endpoint offers, and their announcements to the relay
-    pull_rate.py      negotiates the interval between pulls with the relay
+    attachment_options.py  tells the relay which interval between pulls is wanted, and that an exit leaves
     scheduler.py      fills batches fairly, and remembers the contents of each batch until its receipt
     tombstones.py     the memory of ended connections: their ids, and the answers to late CONNECTs
     tracer.py         writes the trace records of an endpoint

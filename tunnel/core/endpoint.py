@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from random import Random
 
 from tunnel.core.admission import Admission, AdmittingOwner
+from tunnel.core.attachment_options import AttachmentOptions
 from tunnel.core.budget import BudgetShares, WindowBudget
 from tunnel.core.config import EndpointConfig
 from tunnel.core.connection.base import ConnectionIdentity
@@ -21,7 +22,6 @@ from tunnel.core.constants import BATCH_PACKETS_MAX, NEVER_US
 from tunnel.core.errors import LocalProtocolError
 from tunnel.core.events import Event
 from tunnel.core.ports import CarrierView
-from tunnel.core.pull_rate import PullRate
 from tunnel.core.scheduler import Batch, Scheduler
 from tunnel.core.send.window import Segment
 from tunnel.core.services import Services
@@ -90,7 +90,7 @@ class Endpoint(AdmittingOwner):
         self.connections: dict[int, Connection] = {}
         self.packets_discarded = 0  # without a connection, or of a version that this endpoint does not speak
         self.services = Services(self.send)
-        self.pull_rate = PullRate(self.send)
+        self.attachment_options = AttachmentOptions(self.send)
         self.tombstones = Tombstones()
         self._admission = Admission(self, self.services, self.tombstones)
         self._scheduler = Scheduler()
@@ -115,7 +115,7 @@ class Endpoint(AdmittingOwner):
         due_us = timers[0][0] if timers else NEVER_US
         if self.services.announcements.due_us < due_us:
             due_us = self.services.announcements.due_us
-        due_us = min(due_us, self.pull_rate.due_us)
+        due_us = min(due_us, self.attachment_options.due_us)
         return None if due_us == NEVER_US else due_us
 
     def poll_event(self) -> Event | None:
@@ -151,6 +151,10 @@ class Endpoint(AdmittingOwner):
     def unlisten(self, name: str, now: int) -> None:
         """Accept no further connections to the service. Existing connections go on."""
         self.services.unlisten(name, now)
+
+    def leave(self, now: int) -> None:
+        """Tell the relay that this exit dials no further targets (6.10). Open connections go on."""
+        self.attachment_options.leave(now)
 
     def accept(self, connection_id: int, now: int, *, encrypted: bool = False) -> None:
         """Accept the connection of a ConnectRequested; `encrypted`: take up its initiator's offer to encrypt (3.13)."""
@@ -224,6 +228,7 @@ class Endpoint(AdmittingOwner):
         self.carrier.absent_since_us = NEVER_US
         if fresh:
             self.services.announce_all(now)
+            self.attachment_options.attached_afresh(now)
             for connection in list(self.connections.values()):
                 connection.handshake.route_lost(now)
                 self.touch(connection)
@@ -248,7 +253,7 @@ class Endpoint(AdmittingOwner):
             self._arm_receipted()
         if self.services.announcements.due_us <= now:
             self.services.announcements.handle_timeout(now)
-        self.pull_rate.handle_timeout(now)
+        self.attachment_options.handle_timeout(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             deadline, _, connection = heappop(timers)
@@ -362,7 +367,7 @@ class Endpoint(AdmittingOwner):
         elif packet.type == _LISTEN_STATE:
             self.packets_discarded += not self.services.receive_listen_state(packet)
         elif packet.type == _OPTION and not packet.source and not packet.destination:
-            self.packets_discarded += not self.pull_rate.receive_option(packet)
+            self.packets_discarded += not self.attachment_options.receive_option(packet)
         elif (answer := answer_shutdown(packet)) is not None:
             self._scheduler.add_unowned(answer, is_answer=True)
         elif packet.destination and packet.type not in _UNANSWERED:

@@ -65,7 +65,7 @@ class PeerTrust:
             wanted = f"{place} lists a key for it ({keys})" if keys else "encryption is required"
             return PeerKeyError(
                 f"the connection to {self._who()} would not be encrypted, but {wanted}. The relay's inline exit took "
-                "it, which never encrypts: no exit in a process of its own was attached. Ask the "
+                "it, which never encrypts: no exit in a process of its own was attached, or none answered. Ask the "
                 'operator to start `tunnel-relay exit` with its key, and to set exit = "none" in the relay\'s '
                 "configuration"
             )

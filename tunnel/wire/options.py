@@ -33,6 +33,7 @@ class Options(msgspec.Struct, frozen=True):
     endpoint_id: bytes | None = None
     encryption: bytes | None = None  # in CONNECT a ClientHello, in ACCEPTED empty
     public: PublicPlace | None = None  # in LISTEN_STATE
+    leaving: bool | None = None  # in the OPTION of an attachment: True, or None
     unknown: bytes = b""  # items of unknown kinds, as they came: the relay forwards them
 
 
@@ -91,6 +92,16 @@ def _decode_encryption(raw: bytes) -> bytes | None:
     return raw if len(raw) <= OFFER_BYTES_MAX else None
 
 
+def _encode_leaving(value: bool) -> bytes:
+    if not value:
+        raise ValueError("an endpoint that does not leave leaves the option out: pass None")
+    return b""
+
+
+def _decode_leaving(raw: bytes) -> bool | None:
+    return None if raw else True
+
+
 # Kind -> field, encoder, decoder (returns None if the value is malformed). This is the table of 2.0.
 _KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     1: ("versions", _encode_versions, _decode_versions),
@@ -102,6 +113,7 @@ _KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = 
     7: ("endpoint_id", _encode_endpoint_id, _decode_endpoint_id),
     8: ("encryption", _encode_encryption, _decode_encryption),
     9: ("public", encode_public_place, decode_public_place),
+    10: ("leaving", _encode_leaving, _decode_leaving),
 }
 
 

@@ -171,8 +171,8 @@ def _announce(arguments: argparse.Namespace) -> None:
 
 
 async def _finish(attachment: Attachment, dialer: Dialer) -> None:
-    """Refuse new connections, and return when those that are open move no bytes any more."""
-    dialer.is_draining = True
+    """Leave new connections to other exits, and return when those that are open move no bytes any more."""
+    attachment.leave()
     count = dialer.connections
     if not count:
         return

@@ -72,7 +72,6 @@ class Dialer:
         find_records: FindRecords = find_records,
     ) -> None:
         self.connections = 0  # being dialled, or open
-        self.is_draining = False  # new connections are refused
         self._open: dict[TunnelSide, _Dialled] = {}  # by the tunnel's side of each open connection
         self._rules_of = rules_of
         self._dial_seconds = dial_seconds
@@ -84,9 +83,6 @@ class Dialer:
 
     async def __call__(self, request: ExitRequest) -> None:
         """Dial the target and join it to the connection, or refuse the connection with the reason."""
-        if self.is_draining:
-            request.refuse(RejectReason.SHUTTING_DOWN, "the exit is shutting down")
-            return
         user = request.user
         held = self._of_user.get(user, 0)
         free = self._connections_max - self.connections

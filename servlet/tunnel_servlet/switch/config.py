@@ -60,6 +60,9 @@ class SwitchConfig:
     """How long a CONNECT that was handed on may stay unanswered before the relay answers REJECTED(timed out). It is
     longer than the longest pause between two CONNECTs of an initiator, so that at least one repeat comes within it
     (3.2)."""
+    silent_us: int = 5 * SECOND
+    """How long after a CONNECT was handed to it an endpoint from which nothing has come gets others only if no other
+    endpoint can take them (6.10). Its pull interval is added."""
     park_us: int = 5 * SECOND
     """How long after its newest repeat the relay keeps a resume whose endpoint is not attached (6.5)."""
     settle_us: int = 5 * SECOND

@@ -83,7 +83,10 @@ class SeparateExits:
         """The first one is attached: it gets the connections that the inline exit got so far."""
 
     def left(self) -> None:
-        """The last one is no longer attached: the inline exit gets the connections from now on."""
+        """The last one leaves, or is no longer attached: the inline exit gets the connections from now on."""
+
+    def silent(self, user: str, name: str) -> None:
+        """Nothing comes from this one: other exits get its connections, the inline one if need be, until it does."""
 
 
 class Rules(Protocol):

@@ -117,7 +117,7 @@ class Forwarder:
             # The initiator sent it before ACCEPTED arrived.
             self._forward(leg, readdress(frame, destination=leg.far_id), now)
         else:
-            self._hold(leg, frame)
+            self._routes.hold(leg.route, frame)
 
     def _without_route(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Count a packet without a route, and answer DROPPED(no route) where 6.7 requires it.
@@ -149,14 +149,6 @@ class Forwarder:
             limit = self._context.config.packet_bytes_max
             leg.queue.note_dropped(DropReason.TOO_LARGE, leg.queue.back.ledger.key(frame.sequence), limit)
 
-    def _hold(self, leg: Leg, frame: Frame) -> None:
-        """Hold a packet that was sent before ACCEPTED. It is forwarded when the acceptor's id is known (3.6)."""
-        acceptor = leg.route.acceptor
-        if frame.type in IN_STREAM:
-            acceptor.mailbox.put(acceptor.queue, frame)
-        else:
-            acceptor.mailbox.put_control(acceptor.queue, frame)
-
     def _option(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Handle OPTION of the attachment: settle the pull interval and answer with the settled value (2.7)."""
         option = decode_option(frame.payload)
@@ -167,6 +159,8 @@ class Forwarder:
             return
         if option.version > attachment.option_version and option.options.pull_interval_ms is not None:
             attachment.set_pull_interval(option.options.pull_interval_ms)
+        if option.options.leaving and attachment.is_exit and not attachment.is_leaving:
+            self._openings.leave(attachment, now)
         attachment.option_version = option.version
         settled = Options(pull_interval_ms=attachment.pull_interval_us // 1000)
         attachment.mailbox.post(("option", 0), option_frame(Option(option.version, settled)))
@@ -178,6 +172,9 @@ class Forwarder:
             self._invalid(attachment, frame, now)
             return
         answer = self._services.announce(attachment, state, now)
+        listener = attachment.listeners.get(state.name)
+        if listener is not None and not listener.is_up and listener.pending:
+            self._openings.hand_over(attachment, now)
         if answer is not None:
             attachment.mailbox.post(("listens " + state.name, 0), listen_state_frame(answer))
 

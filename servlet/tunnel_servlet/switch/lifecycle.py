@@ -78,7 +78,7 @@ class Lifecycle:
             return UNKNOWN
         if message.generation < attachment.generation:
             return Status(StatusCode.STALE)
-        attachment.last_seen_us = now
+        attachment.heard(now)
         if message.generation > attachment.generation:
             self._host.end_links(attachment)
             self._renew(attachment, message, now, fresh=not attachment.is_heard)
@@ -107,8 +107,9 @@ class Lifecycle:
         self._host.refuse_held(attachment)
         self._host.end_links(attachment)
         attachment.close_lanes()
-        self._routes.release_all(attachment, reason, now)
         self._services.forget(attachment, now)
+        self._openings.leave(attachment, now)
+        self._routes.release_all(attachment, reason, now)
         self._registry.remove(attachment)
         why = TraceReason.GONE if reason is DropReason.GONE else TraceReason.USER_TIMEOUT
         self._context.trace(TraceEvent.DETACHED, now, reason=why, text=attachment.account.user)

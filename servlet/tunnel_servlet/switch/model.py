@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
+from itertools import islice
 from typing import TypeAlias
 
+import msgspec
+
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits
-from tunnel.wire import Attached, Connect, Frame, PublicPlace
+from tunnel.wire import AbortReason, Attached, Connect, Frame, PublicPlace
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
@@ -23,7 +26,9 @@ from tunnel_servlet.switch.mailbox import Mailbox
 from tunnel_servlet.switch.open_streams import OpenStreams
 from tunnel_servlet.switch.queues import RouteQueue
 
-__all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "ServedAttachment", "Turn"]
+__all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "ServedAttachment", "Turn", "Withdrawn"]
+
+_FORGOTTEN_AT_ONCE = 2  # with each that is added, at most: so the oldest ones go, and no call takes long
 
 Turn: TypeAlias = tuple[str, str]
 """Those who take one turn at a service: a user; or the strangers who come to the service of one user (2.11), by the
@@ -158,6 +163,15 @@ class Listener:
             del self.pending_of[turn]
 
 
+class Withdrawn(msgspec.Struct):
+    """A CONNECT that was denied, or handed to another acceptor, after it was handed to an attachment. Until `until_us`,
+    an ACCEPTED for it is answered with an ABORT with this reason and text."""
+
+    until_us: int
+    reason: AbortReason
+    text: str
+
+
 class ServedAttachment:
     """An attachment at the relay.
 
@@ -175,6 +189,9 @@ class ServedAttachment:
         self.claim = ""  # the name in its ATTACH; becomes `name` with its first exchange or link at the latest
         self.is_heard = False  # it made an exchange or a link, so its ATTACH was not a late copy from a dead endpoint
         self.is_exit = is_exit
+        self.is_leaving = False  # an exit that takes no further connections (6.10)
+        self._unheard_since_us: int | None = None  # a CONNECT was handed to it then, and nothing has come from it since
+        self.is_silence_known = False  # its silence was reported
         self.is_awake = False  # queued in `Attention.awake`
         self.is_gone = False
         self.last_seen_us = 0
@@ -190,8 +207,7 @@ class ServedAttachment:
         # Routes that it initiated and that wait for the second SHUTDOWN, the longest waiting first.
         self.lingering: OrderedDict[Route, None] = OrderedDict()
         self.routes_opened = 0
-        # Route keys of CONNECTs that were denied after they were handed to it, and until when the relay remembers each.
-        self.withdrawn: dict[bytes, int] = {}
+        self.withdrawn: dict[bytes, Withdrawn] = {}  # by route key: CONNECTs that were handed to it, the oldest first
         self.accepted: dict[str, int] = {}  # by user: how many of the routes in `handed` are theirs
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}
@@ -217,6 +233,22 @@ class ServedAttachment:
 
     # --- unanswered CONNECTs
 
+    def heard(self, now: int) -> None:
+        """Note that something has come from the endpoint."""
+        self.last_seen_us = now
+        self._unheard_since_us = None
+
+    def is_silent(self, now: int) -> bool:
+        """Whether nothing has come from the endpoint for a while since a CONNECT was handed to it (6.10)."""
+        since_us = self._unheard_since_us
+        return since_us is not None and now - since_us >= self._config.silent_us + self.pull_interval_us
+
+    def asked(self, now: int) -> None:
+        """Note that a CONNECT was handed to the attachment, perhaps again."""
+        if self._unheard_since_us is None:
+            self._unheard_since_us = now
+            self.is_silence_known = False
+
     def awaits(self, initiator_id: int) -> None:
         """Note that a CONNECT from this id was handed to the attachment."""
         self.awaited[initiator_id] = self.awaited.get(initiator_id, 0) + 1
@@ -226,6 +258,14 @@ class ServedAttachment:
         self.awaited[initiator_id] -= 1
         if not self.awaited[initiator_id]:
             del self.awaited[initiator_id]
+
+    def withdraw(self, route_key: bytes, reason: AbortReason, text: str, now: int) -> None:
+        """Remember that a CONNECT that was handed to the attachment is no longer meant for it, and why."""
+        for key, found in list(islice(self.withdrawn.items(), _FORGOTTEN_AT_ONCE)):
+            if found.until_us <= now:
+                del self.withdrawn[key]
+        self.withdrawn.pop(route_key, None)
+        self.withdrawn[route_key] = Withdrawn(now + self._config.pending_timeout_us, reason, text)
 
     def is_awaited(self, initiator_id: int) -> bool:
         """Whether a CONNECT from this id is unanswered, so that ACCEPTED may come at any moment."""

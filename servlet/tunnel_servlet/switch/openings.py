@@ -28,7 +28,7 @@ from tunnel_servlet.switch.inline_id import PUBLIC_USER, is_public_endpoint, str
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.own_packets import rejected_frame
 from tunnel_servlet.switch.registry import Registry
-from tunnel_servlet.switch.routes import DENIED_TEXT, RouteTable
+from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 
 __all__ = ["Openings", "may_accept"]
@@ -113,8 +113,9 @@ class Openings:
         route = attachment.handed.get(accepted.route_key)
         if route is None or route.initiator.own_id != frame.source:
             self._context.counters.packets_without_route += 1
-            if attachment.withdrawn.get(accepted.route_key, now) > now:
-                self._routes.tell_denied(attachment, frame.source, frame.destination, DENIED_TEXT)
+            withdrawn = attachment.withdrawn.get(accepted.route_key)
+            if withdrawn is not None and withdrawn.until_us > now:
+                self._routes.tell_withdrawn(attachment, frame.source, frame.destination, withdrawn)
             elif frame.destination not in attachment.legs:
                 self._routes.tell_dropped(attachment, frame.destination, DropReason.NO_ROUTE)
             return
@@ -172,7 +173,7 @@ class Openings:
         if route.state is RouteState.WAITING:
             route.frame = stamped
         elif route.state is not RouteState.PARKED:
-            self._routes.hand_again(route, stamped)
+            self._hand_again(route, stamped, now)
         elif connect.resume and connect.options.endpoint_id == route.endpoint_id:
             route.frame = stamped
             self._routes.park(route, now)
@@ -241,19 +242,24 @@ class Openings:
         return self._hand_to_exit(route, decision.name, now)
 
     def _hand_to_exit(self, route: Route, name: str, now: int) -> Refusal | None:
-        """Hand the route to an exit in a process of its own, even if that has no room, as long as one is attached; to
-        the inline exit only otherwise (6.9). With a `name`, only exits of this name count."""
-        exits = self._registry.separate_exits(name)
-        if not exits:
-            exits = [found for found in self._registry.exits if name in ("", found.name)]
-            if exits and not name and not self._is_settled(now) and self._registry.expected.may_come():
-                self._routes.release(route, now)  # one may be on its way back, and the initiator repeats CONNECT
-                return None
-        return self._hand_to(route, [(found, None) for found in exits], _NO_EXIT, now)
+        """Hand the route to an exit in a process of its own, even if that has no room, as long as one is attached from
+        which something comes; otherwise to the inline exit (6.9), and to a silent one only if there is no other. With a
+        `name`, only exits of this name count."""
+        attached: list[Acceptor] = [(one, None) for one in self._registry.exits if name in ("", one.name)]
+        heard = [one for one in attached if not one[0].is_silent(now)]
+        exits = _separate(heard) or heard or attached
+        is_inline = not _separate(exits)
+        if exits and is_inline and not name and not self._is_settled(now) and self._registry.expected.may_come():
+            self._routes.release(route, now)  # another one may be on its way back, and the initiator repeats CONNECT
+            return None
+        for one, _ in _separate(attached) if heard else ():
+            if one.is_silent(now):
+                self._report_silent(one)
+        return self._hand_to(route, exits, _NO_EXIT, now)
 
     def _hand_to_listener(self, route: Route, name: str, now: int) -> Refusal | None:
         """Hand the route to a listener of this name. If none has room, or other routes wait, it waits, too (2.8)."""
-        listeners = self._services.candidates(name, route.owner)
+        listeners = self._listeners(name, route.owner, now)
         has_room = any(listener.has_room(route.turn) for listener in listeners)
         if name in self._routes.waiting or (listeners and not has_room):
             self._routes.wait(route, name, now)
@@ -265,20 +271,20 @@ class Openings:
         """Hand waiting routes to the listeners that have room now; refuse them if their service is down."""
         waiting = self._routes.waiting
         while (name := waiting.poll_changed()) is not None:
-            while (route := self._next_waiting(name)) is not None:
-                listeners = self._services.candidates(name, route.owner)
+            while (route := self._next_waiting(name, now)) is not None:
+                listeners = self._listeners(name, route.owner, now)
                 refusal = self._hand_to(route, _acceptors(listeners), _NO_SERVICE, now)
                 if refusal is not None:
                     self._context.counters.connects_refused += 1
                     self._routes.tell_rejected(route, *refusal)
 
-    def _next_waiting(self, name: str) -> Route | None:
+    def _next_waiting(self, name: str, now: int) -> Route | None:
         """Return the waiting route that is to be handed next, or None if none can be. No user waits for another who
         has as many unanswered CONNECTs as are free, nor for strangers, whom only some of the listeners accept."""
         candidates: dict[str, list[Listener]] = {}  # by `Route.owner`
         for route in self._routes.waiting.firsts(name):
             if route.owner not in candidates:
-                candidates[route.owner] = self._services.candidates(name, route.owner)
+                candidates[route.owner] = self._listeners(name, route.owner, now)
             listeners = candidates[route.owner]
             if not listeners or any(listener.has_room(route.turn) for listener in listeners):
                 return route
@@ -306,6 +312,66 @@ class Openings:
         if not candidates and not self._is_settled(now):
             return None  # an acceptor may be about to attach again, and the initiator repeats CONNECT (3.1, 6.5)
         return refusal
+
+    # --- other acceptors
+
+    def leave(self, attachment: ServedAttachment, now: int) -> None:
+        """Let an exit get no further connections, or end an attachment, and hand over the CONNECTs without an answer
+        (6.10)."""
+        self._registry.leave(attachment)
+        self.hand_over(attachment, now)
+
+    def hand_over(self, attachment: ServedAttachment, now: int) -> None:
+        """Give each CONNECT that the attachment, which no longer accepts such ones, has not answered to another
+        acceptor. If there is none, it stays."""
+        for route in list(attachment.handed.values()):
+            accepts = route.listener.is_up if route.listener is not None else not attachment.is_leaving
+            if route.state is RouteState.HANDED and not route.resume and not accepts:
+                self._move(route, now)
+
+    def _hand_again(self, route: Route, frame: Frame, now: int) -> None:
+        """Hand a repeated CONNECT to the same acceptor; if that is silent, to another one if there is one (6.10)."""
+        if route.state is RouteState.HANDED:
+            route.frame = frame
+            if not route.resume and route.acceptor.attachment.is_silent(now) and self._move(route, now):
+                return
+        self._routes.hand_again(route, frame, now)
+
+    def _move(self, route: Route, now: int) -> bool:
+        """Hand a route whose acceptor has not answered to another one, from which something comes. Return False, and
+        change nothing, if there is none."""
+        present = route.acceptor.attachment
+        others = [one for one in self._like(route) if one[0] is not present and not one[0].is_silent(now)]
+        decision = self._authorise(route.asks_as, route.target) if others else Deny()
+        if isinstance(decision, Deny):
+            return False  # the review ends a route that the rules no longer allow
+        may_listen = self._services.may_listen
+        others = [one for one in others if may_accept(one[0], decision, route, may_listen)]
+        for acceptor, listener in _separate(others) or others:
+            has_room = listener is None or listener.has_room(route.turn)
+            if has_room and self._routes.hand(route, acceptor, listener, now) is None:
+                self._context.counters.connects_moved += 1
+                self._take_turn(acceptor, listener)
+                if present.is_silent(now):
+                    self._report_silent(present)
+                return True
+        return False
+
+    def _like(self, route: Route) -> list[Acceptor]:
+        """Return all acceptors of the same kind as the one to which the route was handed, in rotation order."""
+        if route.listener is not None:
+            return _acceptors(self._services.candidates(route.listener.name, route.owner))
+        return [(one, None) for one in self._registry.exits]
+
+    def _listeners(self, name: str, owner: str, now: int) -> list[Listener]:
+        """Return the listeners of this name in rotation order; those that are silent come last."""
+        return sorted(self._services.candidates(name, owner), key=lambda one: one.attachment.is_silent(now))
+
+    def _report_silent(self, attachment: ServedAttachment) -> None:
+        """Report, once for each silence, that connections pass by this exit."""
+        if attachment.is_exit and not attachment.is_silence_known:
+            attachment.is_silence_known = True
+            self._registry.expected.silent(attachment.account.user, attachment.name)
 
     def _take_turn(self, acceptor: ServedAttachment, listener: Listener | None) -> None:
         if listener is not None:
@@ -341,6 +407,11 @@ def may_accept(endpoint: ServedAttachment, decision: Hand, route: Route, may_lis
         user = endpoint.account.user
         return route.owner in ("", user) and may_listen(user, decision.name or route.target.host)
     return endpoint.is_exit and decision.name in ("", endpoint.claim)
+
+
+def _separate(acceptors: list[Acceptor]) -> list[Acceptor]:
+    """Return all but the inline exit."""
+    return [one for one in acceptors if not is_inline_exit(one[0].identity)]
 
 
 def _acceptors(listeners: list[Listener]) -> list[Acceptor]:

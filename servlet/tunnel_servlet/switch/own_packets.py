@@ -21,7 +21,7 @@ from tunnel.wire import (
 )
 
 __all__ = [
-    "denied_frame",
+    "abort_frame",
     "dropped_frame",
     "edge_frame",
     "listen_state_frame",
@@ -45,9 +45,9 @@ def rejected_frame(source: int, route_key: bytes, reason: int, text: str) -> Fra
     return frame_of(Packet(PacketType.REJECTED, source, 0, 0, encode_rejected(Rejected(route_key, reason, text))))
 
 
-def denied_frame(source: int, destination: int, text: str) -> Frame:
-    """Build the ABORT of a connection that the rules no longer allow, as if its other side had sent it (9.7)."""
-    payload = encode_abort(Abort(AbortReason.DENIED, text))
+def abort_frame(source: int, destination: int, reason: AbortReason, text: str) -> Frame:
+    """Build the ABORT of a connection that the relay ends, as if its other side had sent it (6.10, 9.7)."""
+    payload = encode_abort(Abort(reason, text))
     return frame_of(Packet(PacketType.ABORT, source, destination, 0, payload))
 
 

@@ -263,6 +263,10 @@ class RouteQueue(Payer):
         self._count(0)
         return size
 
+    def held(self) -> list[Frame]:
+        """Return the packets that wait for the route to be bound."""
+        return [*(self.frames[key] for key in self.keys), *self.acks, *self.control.values()]
+
     def close(self) -> list[Frame]:
         """Discard the stream, because the route is released. Return the control packets, which still count as held.
 

@@ -60,26 +60,32 @@ class Registry:
         return attachment
 
     def serve(self, attachment: ServedAttachment) -> None:
-        """Let an exit that has taken its name get connections from now on. Has no effect on other attachments."""
-        if attachment.is_exit and attachment not in self.exits:
-            is_first = len(self.exits) > 0 and not self.separate_exits()
+        """Let an exit that has taken its name get connections from now on, unless it leaves. Has no effect on other
+        attachments."""
+        if attachment.is_exit and not attachment.is_leaving and attachment not in self.exits:
+            is_first = len(self.exits) > 0 and not self.has_separate_exits()
             self.exits.append(attachment)
-            if is_first and self.separate_exits():
+            if is_first and self.has_separate_exits():
                 self.expected.took_over(attachment.account.user, attachment.claim)
 
-    def separate_exits(self, name: str = "") -> list[ServedAttachment]:
-        """Return the exits in other processes than the relay's, in rotation. `name` selects those of this name."""
-        return [one for one in self.exits if name in ("", one.name) and not is_inline_exit(one.identity)]
+    def has_separate_exits(self) -> bool:
+        """Whether there is an exit in another process than the relay's."""
+        return any(not is_inline_exit(one.identity) for one in self.exits)
+
+    def leave(self, attachment: ServedAttachment) -> None:
+        """Let an exit get no further connections (6.10)."""
+        attachment.is_leaving = True
+        if attachment in self.exits:
+            self.exits.remove(attachment)
+            if self.exits and not is_inline_exit(attachment.identity) and not self.has_separate_exits():
+                self.expected.left()
 
     def remove(self, attachment: ServedAttachment) -> None:
         """Remove the attachment. The caller must have released its routes."""
         attachment.is_gone = True
         attachment.mailbox.budget.close()
         del self.by_id[attachment.identity]
-        if attachment in self.exits:
-            self.exits.remove(attachment)
-            if self.exits and not is_inline_exit(attachment.identity) and not self.separate_exits():
-                self.expected.left()
+        self.leave(attachment)
         account = attachment.account
         if self._names.get((account.user, attachment.name)) is attachment:
             del self._names[account.user, attachment.name]

@@ -70,7 +70,6 @@ class Review:
                         self._routes.pace(route, clock())
         for attachment in attachments:
             now = clock()
-            attachment.withdrawn = {key: until for key, until in attachment.withdrawn.items() if until > now}
             if attachment not in doomed and not attachment.is_gone:
                 yield self._refuse_names(attachment, rules, now)
         for attachment, why in doomed.items():

@@ -3,16 +3,18 @@
 from functools import partial
 
 from tunnel.traces.record import TraceEvent, TraceReason
-from tunnel.wire import Accepted, Connect, DropReason, Frame, RejectReason
+from tunnel.wire import AbortReason, Accepted, Connect, DropReason, Frame, RejectReason
 from tunnel_servlet.switch.accept_queues import AcceptQueues
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
 from tunnel_servlet.switch.inline_id import is_public_endpoint
-from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment
-from tunnel_servlet.switch.own_packets import denied_frame, rejected_frame
+from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment, Withdrawn
+from tunnel_servlet.switch.own_packets import abort_frame, rejected_frame
+from tunnel_servlet.switch.queues import IN_STREAM
 
-__all__ = ["DENIED_TEXT", "RouteTable"]
+__all__ = ["DENIED_TEXT", "MOVED_TEXT", "RouteTable"]
 
+MOVED_TEXT = "the answer came too late: the relay has given the connection to another endpoint"
 DENIED_TEXT = "the relay's rules no longer allow this connection"  # for acceptors, which must not learn the rules
 
 _SHARE = 8  # a user may have 8 routes to an acceptor for each one that still fits there, and 8 in any case (9.2)
@@ -62,7 +64,10 @@ class RouteTable:
     def hand(
         self, route: Route, acceptor: ServedAttachment, listener: Listener | None, now: int
     ) -> RejectReason | None:
-        """Hand the route's CONNECT to `acceptor`. Return None, or the reason if that is not possible."""
+        """Hand the route's CONNECT to `acceptor`, in place of an acceptor that has not answered it.
+
+        Return None, or the reason if that is not possible; the route then stays as it is.
+        """
         if route.route_key in acceptor.handed:
             return RejectReason.ID_IN_USE
         if not route.resume and not self._has_share(route.user, acceptor):
@@ -74,6 +79,7 @@ class RouteTable:
             acceptor.mailbox.close(queue)
             return RejectReason.BUSY
         initiator = route.initiator
+        early = self._take_back(route, now) if route.state is RouteState.HANDED else []
         queue.blocked = True
         queue.back, initiator.queue.back = initiator.queue, queue
         if not route.resume:
@@ -81,7 +87,9 @@ class RouteTable:
         route.acceptor = Leg(acceptor, 0, queue, route)
         acceptor.handed[route.route_key] = route
         acceptor.accepted[route.user] = acceptor.accepted.get(route.user, 0) + 1
+        acceptor.withdrawn.pop(route.route_key, None)
         acceptor.awaits(initiator.own_id)
+        acceptor.asked(now)
         if listener is not None:
             listener.awaits(route.turn)
             route.listener = listener
@@ -89,7 +97,15 @@ class RouteTable:
             self.waiting.turn_taken(route)
         self._become(route, RouteState.HANDED)
         self._context.deadlines.set(route.deadline, now + self._context.config.pending_timeout_us)
+        for frame in early:
+            self.hold(route, frame)
         return None
+
+    def hold(self, route: Route, frame: Frame) -> bool:
+        """Hold a packet that was sent before ACCEPTED. It leaves when the acceptor's id is known (3.6)."""
+        acceptor = route.acceptor
+        put = acceptor.mailbox.put if frame.type in IN_STREAM else acceptor.mailbox.put_control
+        return put(acceptor.queue, frame)
 
     def wait(self, route: Route, name: str, now: int) -> None:
         """Let a route wait until a listener of this name has room (2.8)."""
@@ -97,9 +113,11 @@ class RouteTable:
         self._become(route, RouteState.WAITING)
         self._context.deadlines.set(route.deadline, now + self._context.config.pending_timeout_us)
 
-    def hand_again(self, route: Route, frame: Frame) -> None:
+    def hand_again(self, route: Route, frame: Frame, now: int) -> None:
         """Hand a repeated CONNECT to the same acceptor, which answers it as before (3.3)."""
         route.acceptor.mailbox.post_connect(route.route_key, frame)
+        if route.state is RouteState.HANDED:
+            route.acceptor.attachment.asked(now)
 
     def park(self, route: Route, now: int) -> None:
         """Let a resume wait for the endpoint that it names; a repeat of the resume starts the wait again (6.5)."""
@@ -224,7 +242,7 @@ class RouteTable:
         if state is not RouteState.HANDED:
             return
         # The acceptor may have the CONNECT already, and answer it later.
-        acceptor.attachment.withdrawn[route.route_key] = now + self._context.config.pending_timeout_us
+        acceptor.attachment.withdraw(route.route_key, AbortReason.DENIED, DENIED_TEXT, now)
         if route.resume and frame is not None:
             self.tell_resume_denied(acceptor.attachment, frame)
 
@@ -239,9 +257,14 @@ class RouteTable:
         if frame.destination and len(acceptor.mailbox.general) < self._context.config.general_packets_max // 4:
             self.tell_denied(acceptor, frame.source, frame.destination, DENIED_TEXT)
 
+    def tell_withdrawn(self, attachment: ServedAttachment, far_id: int, own_id: int, withdrawn: Withdrawn) -> None:
+        """Queue the ABORT that answers ACCEPTED for a CONNECT that is no longer meant for the attachment."""
+        frame = abort_frame(far_id, own_id, withdrawn.reason, withdrawn.text)
+        attachment.mailbox.post(("denied", own_id), frame)
+
     def tell_denied(self, attachment: ServedAttachment, far_id: int, own_id: int, text: str) -> bool:
         """Queue ABORT(denied) for an id of the attachment. Return False if there is no room for it."""
-        return attachment.mailbox.post(("denied", own_id), denied_frame(far_id, own_id, text))
+        return attachment.mailbox.post(("denied", own_id), abort_frame(far_id, own_id, AbortReason.DENIED, text))
 
     def tell_dropped(self, attachment: ServedAttachment, own_id: int, reason: DropReason) -> None:
         """Queue DROPPED for an id that has no route; at most one waits for each id (6.7)."""
@@ -302,6 +325,18 @@ class RouteTable:
         """
         free = acceptor.mailbox.budget.unreserved() // self._context.config.reserved_bytes
         return acceptor.accepted.get(user, 0) < _SHARE * max(1, free)
+
+    def _take_back(self, route: Route, now: int) -> list[Frame]:
+        """Undo `hand`, except for the state. Return the packets that the initiator has sent before ACCEPTED. An
+        ACCEPTED that comes after all is answered with ABORT."""
+        acceptor = route.acceptor
+        acceptor.mailbox.withdraw_connect(route.route_key)
+        self._forget_pending(route)
+        self._forget_handed(route)
+        acceptor.attachment.withdraw(route.route_key, AbortReason.GONE, MOVED_TEXT, now)
+        early = acceptor.queue.held()
+        acceptor.mailbox.close(acceptor.queue)
+        return early
 
     def _forget_handed(self, route: Route) -> None:
         acceptor = route.acceptor.attachment

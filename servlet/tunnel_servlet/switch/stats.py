@@ -36,6 +36,7 @@ class Counters(msgspec.Struct):
 
     connects: int = 0  # including repeats
     connects_refused: int = 0  # refused by the relay
+    connects_moved: int = 0  # handed to another acceptor, because the first one left or was silent
     routes_bound: int = 0
     routes_resumed: int = 0  # of those bound
     routes_released: int = 0

@@ -260,7 +260,7 @@ class Switch:
             return False
         if len(attachment.links) >= self.config.links_per_attachment_max:
             return False
-        attachment.last_seen_us = now
+        attachment.heard(now)
         if not attachment.is_heard and not self._lifecycle.heard(attachment, now):
             return False
         self._context.counters.links_opened += 1
@@ -275,7 +275,7 @@ class Switch:
         found = self._links.get(link)
         if found is not None:
             attachment, served = found
-            self._heard(attachment, served)
+            self._heard(attachment, served, now)
             if len(attachment.links) > 1:
                 attachment.prefer(served, now)
             self._forwarder.receive(attachment, frames, now)
@@ -287,7 +287,7 @@ class Switch:
         if found is not None:
             attachment, served = found
             attachment.mailbox.confirmed(served.receipted(batches))
-            self._heard(attachment, served)
+            self._heard(attachment, served, now)
             self._serve_awake(now)
 
     def poll_link_ready(self) -> int | None:
@@ -397,7 +397,7 @@ class Switch:
         confirmed = self._confirmed_lane(attachment, exchange)
         if isinstance(confirmed, Status):
             return confirmed
-        attachment.last_seen_us = now
+        attachment.heard(now)
         if not attachment.is_heard and not self._lifecycle.heard(attachment, now):
             return UNKNOWN
         if confirmed is not None and exchange.confirms is not None:
@@ -450,8 +450,9 @@ class Switch:
         if due_us is None or lane.parked_until_us < due_us:
             self._context.deadlines.set(attachment.hold, lane.parked_until_us)
 
-    def _heard(self, attachment: ServedAttachment, served: ServedLink) -> None:
+    def _heard(self, attachment: ServedAttachment, served: ServedLink, now: int) -> None:
         """Note that the link is alive, so that it may get waiting packets again."""
+        attachment.heard(now)
         served.is_distrusted = False
         if attachment.mailbox.waiting:
             self._attention.wake(attachment)

@@ -58,10 +58,19 @@ class _LoggedExits(SeparateExits):
 
     def left(self) -> None:
         text = (
-            "the relay has forgotten the last exit in a process of its own: the inline exit, which does not encrypt, "
-            'dials targets again. Start `tunnel-relay exit`, or write exit = "none" to refuse connections instead'
+            "the last exit in a process of its own has left, or the relay has forgotten it: the inline exit, which "
+            'does not encrypt, dials targets again. Start `tunnel-relay exit`, or write exit = "none" to refuse '
+            "connections instead"
         )
         _log.warning("inline_exit", text=text)
+
+    def silent(self, user: str, name: str) -> None:
+        text = (
+            "nothing has come from this exit since it was given a connection: until something comes, other exits get "
+            "all new connections, and the inline exit does if there is no other. See whether the exit runs, and "
+            "whether it reaches the relay"
+        )
+        _log.warning("exit_silent", user=user, name=name, text=text)
 
 
 class Relay:

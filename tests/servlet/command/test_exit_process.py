@@ -70,7 +70,7 @@ async def echoing() -> AsyncIterator[int]:
 @asynccontextmanager
 async def exit_with_a_connection() -> AsyncIterator[tuple[Process, Attachment, StreamReader, StreamWriter]]:
     """Run an exit in a process, and open a connection through it to a target that sends back what it gets."""
-    async with relay() as running, echoing() as port:
+    async with relay(settings(switch={"settle_us": 1})) as running, echoing() as port:
         url = f"http://{running.addresses[0]}"
         arguments = ["exit", "--relay", url, "--allow", f"127.0.0.1:{port}", "--proxy", "none"]
         async with process(*arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
@@ -129,7 +129,7 @@ async def test_an_exit_waits_for_connections_that_move_bytes_and_refuses_new_one
         assert text == "waiting for 1 open connection until no byte has moved for 3 s; a second signal cuts them"
         writer.write(b"two")
         assert await reader.readexactly(3) == b"two"
-        with pytest.raises(RefusedError, match="the exit is shutting down"):
+        with pytest.raises(RefusedError, match="no exit is attached"):
             await client.open_connection("127.0.0.1", 1, timeout=30)
         assert await exit_.ended() == 0
         assert any("moved no byte for 3 s" in line for line in exit_.lines)

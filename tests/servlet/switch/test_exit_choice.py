@@ -39,6 +39,9 @@ class Expected(SeparateExits):
     def left(self) -> None:
         self.news.append("left")
 
+    def silent(self, user: str, name: str) -> None:
+        self.news.append(f"{user}/{name} is silent")
+
 
 def inline_of(relay: Relay) -> Peer:
     identity = inline_exit_id(relay.switch.epoch)
@@ -71,14 +74,14 @@ def test_the_inline_exit_dials_while_no_other_exit_is_attached() -> None:
     other = separate(relay)
     client.push(connect(2))
     assert got(inline, other) == [[], [2]]
-    for _ in range(3):  # the other exit is silent now, but the relay has not forgotten it
+    for _ in range(3):  # the other exit has nothing to say now, but the relay has not forgotten it
         relay.advance(3 * SECOND)
         inline.push(), client.push()
     client.push(connect(3))
     assert got(inline) == [[]]
     relay.advance(2 * SECOND)
     client.push(connect(4))
-    assert got(inline) == [[4]]
+    assert got(inline) == [[2, 3, 4]]
 
 
 @pytest.mark.parametrize("name", ["inline", "exit"])

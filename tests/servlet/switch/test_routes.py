@@ -272,7 +272,7 @@ def test_all_routes_of_an_endpoint_that_is_replaced_end() -> None:  # 6.4
         bind(client, exit_, initiator, acceptor)
     for initiator in (13, 14):
         client.push(connect(initiator))
-    Peer(relay, "exits", 9, "exit", is_exit=True).attached()
+    Peer(relay, "exits", 9, "exit").attached()  # no exit any more: it cannot take the CONNECTs over
     found = client.push()
     gone = [read_dropped(packet).reason for packet in found if packet.type == PacketType.DROPPED]
     refused = [read_rejected(packet) for packet in found if packet.type == PacketType.REJECTED]

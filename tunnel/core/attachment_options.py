@@ -1,28 +1,30 @@
-"""The negotiation of the attachment's pull interval with the relay: OPTION with both ids 0 (PROTOCOL 2.7)."""
+"""What the endpoint tells the relay about its attachment: OPTION with both ids 0 (PROTOCOL 2.7, 6.10)."""
 
 from collections.abc import Callable
 
 from tunnel.core.constants import BACKOFF_MAX_US, NEVER_US, SECOND_US
 from tunnel.wire import Option, Options, Packet, PacketType, decode_option, encode_option
 
-__all__ = ["PullRate", "SettledInterval"]
+__all__ = ["AttachmentOptions", "SettledInterval"]
 
 SettledInterval = tuple[int, int]  # what the endpoint asked for and what the relay settled on, in microseconds
 
 
-class PullRate:
-    """The pull interval that the endpoint wants, and the OPTION that asks the relay for it.
+class AttachmentOptions:
+    """The pull interval that the endpoint wants, whether it leaves, and the OPTION that tells the relay.
 
-    The newest OPTION is repeated until the relay answers it: after a second, then with exponential backoff.
+    The newest OPTION is repeated until the relay answers it: after a second, then with exponential backoff. So each one
+    holds all that the earlier ones held.
     """
 
-    __slots__ = ("_interval_us", "_packet", "_send", "_settled", "_version", "_wanted_ms", "due_us")
+    __slots__ = ("_interval_us", "_leaving", "_packet", "_send", "_settled", "_version", "_wanted_ms", "due_us")
 
     def __init__(self, send: Callable[[Packet], None]) -> None:
         self.due_us = NEVER_US
         self._send = send
         self._version = 0
-        self._wanted_ms = 0
+        self._wanted_ms: int | None = None  # None: the interval in ATTACH holds
+        self._leaving: bool | None = None
         self._packet: Packet | None = None  # the newest OPTION, until it is answered
         self._interval_us = SECOND_US  # from the last sending to the next repeat
         self._settled: SettledInterval | None = None
@@ -34,13 +36,17 @@ class PullRate:
 
     def ask(self, wanted_ms: int, now: int) -> None:
         """Ask the relay for this interval between pulls; 0: pulls are held. Raise ValueError if it fits no packet."""
-        payload = encode_option(Option(self._version + 1, Options(pull_interval_ms=wanted_ms)))
-        self._version += 1
-        self._wanted_ms = wanted_ms
-        self._packet = Packet(PacketType.OPTION, 0, 0, 0, payload)
-        self._interval_us = SECOND_US
-        self.due_us = now + SECOND_US
-        self._send(self._packet)
+        self._tell(wanted_ms, self._leaving, now)
+
+    def leave(self, now: int) -> None:
+        """Tell the relay that this exit takes no further connections."""
+        if self._leaving is None:
+            self._tell(self._wanted_ms, True, now)
+
+    def attached_afresh(self, now: int) -> None:
+        """Tell it to a relay that did not know the attachment. It knows the interval, which ATTACH asks for."""
+        if self._leaving is not None:
+            self._tell(self._wanted_ms, self._leaving, now)
 
     def receive_option(self, packet: Packet) -> bool:
         """Process the relay's answer. Return False if the packet does not answer the newest OPTION."""
@@ -48,7 +54,7 @@ class PullRate:
         if option is None or self._packet is None or option.version != self._version:
             return False
         settled_ms = option.options.pull_interval_ms
-        if settled_ms is not None:
+        if settled_ms is not None and self._wanted_ms is not None:
             self._settled = self._wanted_ms * 1000, settled_ms * 1000
         self._packet = None
         self.due_us = NEVER_US
@@ -65,3 +71,13 @@ class PullRate:
             self._interval_us = min(2 * self._interval_us, BACKOFF_MAX_US)
             self.due_us = now + self._interval_us
             self._send(self._packet)
+
+    def _tell(self, wanted_ms: int | None, leaving: bool | None, now: int) -> None:
+        options = Options(pull_interval_ms=wanted_ms, leaving=leaving)
+        payload = encode_option(Option(self._version + 1, options))
+        self._version += 1
+        self._wanted_ms, self._leaving = wanted_ms, leaving
+        self._packet = Packet(PacketType.OPTION, 0, 0, 0, payload)
+        self._interval_us = SECOND_US
+        self.due_us = now + SECOND_US
+        self._send(self._packet)

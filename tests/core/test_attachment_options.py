@@ -6,17 +6,17 @@ Clause 2.7 of docs/PROTOCOL.md.
 import pytest
 
 from tests.core.solo import Solo
+from tunnel.core.attachment_options import AttachmentOptions
 from tunnel.core.constants import NEVER_US, SECOND_US
-from tunnel.core.pull_rate import PullRate
 from tunnel.wire import Option, Options, Packet, PacketType, decode_option, encode_option
 
 
 class Recorder:
-    """A pull rate whose packets are recorded."""
+    """Options of an attachment whose packets are recorded."""
 
     def __init__(self) -> None:
         self.packets: list[Packet] = []
-        self.rate = PullRate(self.packets.append)
+        self.rate = AttachmentOptions(self.packets.append)
 
     def asked(self) -> list[Option | None]:
         """Return the OPTIONs that were sent since the last call."""
@@ -79,6 +79,41 @@ def test_an_answer_without_an_interval_changes_nothing() -> None:
     assert rate.poll_settled() is None
 
 
+def test_an_exit_that_leaves_says_so_once_and_in_all_later_options() -> None:
+    recorder = Recorder()
+    options = recorder.rate
+    options.ask(200, 0)
+    options.leave(0)
+    assert not options.receive_option(answer(1, 200))
+    assert options.receive_option(answer(2, 300))
+    assert options.poll_settled() == (200_000, 300_000)
+    options.leave(0)
+    assert options.is_answered
+    options.ask(400, 0)
+    assert recorder.asked() == [
+        Option(1, Options(pull_interval_ms=200)),
+        Option(2, Options(pull_interval_ms=200, leaving=True)),
+        Option(3, Options(pull_interval_ms=400, leaving=True)),
+    ]
+
+
+def test_an_interval_that_was_not_asked_for_is_not_settled_by_an_exit_that_leaves() -> None:
+    options = Recorder().rate
+    options.leave(0)
+    assert options.receive_option(answer(1, 700))
+    assert options.poll_settled() is None
+
+
+def test_a_new_relay_is_told_that_the_exit_leaves_but_not_which_interval_it_wants() -> None:
+    recorder = Recorder()
+    recorder.rate.ask(200, 0)
+    recorder.rate.attached_afresh(0)
+    recorder.rate.leave(0)
+    recorder.asked()
+    recorder.rate.attached_afresh(0)
+    assert recorder.asked() == [Option(3, Options(pull_interval_ms=200, leaving=True))]
+
+
 def test_an_interval_of_more_than_32_bits_is_not_asked_for() -> None:
     recorder = Recorder()
     with pytest.raises(ValueError, match=r"32 bits|fit"):
@@ -90,14 +125,14 @@ def test_an_interval_of_more_than_32_bits_is_not_asked_for() -> None:
 
 def test_an_endpoint_repeats_its_option_and_takes_the_answer() -> None:
     solo = Solo().opened()
-    solo.endpoint.pull_rate.ask(200, solo.now)
+    solo.endpoint.attachment_options.ask(200, solo.now)
     assert solo.types() == [PacketType.OPTION]
     assert solo.endpoint.next_timeout() == solo.now + SECOND_US
     solo.endpoint.handle_timeout(solo.now + SECOND_US)
     assert solo.types() == [PacketType.OPTION]
     before = solo.endpoint.packets_discarded
     solo.receive(answer(1, 250))
-    assert solo.endpoint.pull_rate.poll_settled() == (200_000, 250_000)
+    assert solo.endpoint.attachment_options.poll_settled() == (200_000, 250_000)
     assert solo.endpoint.packets_discarded == before
     solo.receive(answer(1, 250))
     assert solo.endpoint.packets_discarded == before + 1
@@ -106,15 +141,15 @@ def test_an_endpoint_repeats_its_option_and_takes_the_answer() -> None:
 @pytest.mark.parametrize(("source", "destination"), [(7, 0), (0, 7)])
 def test_an_option_of_a_connection_is_no_answer_to_one_of_the_attachment(source: int, destination: int) -> None:
     solo = Solo()
-    solo.endpoint.pull_rate.ask(200, solo.now)
+    solo.endpoint.attachment_options.ask(200, solo.now)
     payload = encode_option(Option(1, Options(pull_interval_ms=9)))
     solo.receive(Packet(PacketType.OPTION, source, destination, 0, payload))
-    assert not solo.endpoint.pull_rate.is_answered
+    assert not solo.endpoint.attachment_options.is_answered
 
 
 def test_an_option_that_waits_is_not_queued_twice() -> None:
     solo = Solo()
-    solo.endpoint.pull_rate.ask(200, solo.now)
+    solo.endpoint.attachment_options.ask(200, solo.now)
     for _ in range(9):
         due_us = solo.endpoint.next_timeout()
         assert due_us is not None
