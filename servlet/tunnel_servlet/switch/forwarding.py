@@ -159,7 +159,7 @@ class Forwarder:
             return
         if option.version > attachment.option_version and option.options.pull_interval_ms is not None:
             attachment.set_pull_interval(option.options.pull_interval_ms)
-        if option.options.leaving and attachment.is_exit and not attachment.is_leaving:
+        if option.options.leaving and not attachment.is_leaving:
             self._openings.leave(attachment, now)
         attachment.option_version = option.version
         settled = Options(pull_interval_ms=attachment.pull_interval_us // 1000)

@@ -402,8 +402,8 @@ def test_the_pull_interval_is_no_silence() -> None:
     assert got(inline) == [[3]]
 
 
-@pytest.mark.parametrize("sign", ["packets", "receipt", "new link"])
-def test_whatever_comes_on_a_link_ends_the_silence(sign: str) -> None:
+@pytest.mark.parametrize("sign", ["packets", "receipt", "new link", "ATTACH"])
+def test_whatever_comes_ends_the_silence(sign: str) -> None:
     relay, _, inline, other, client = scene()
     switch = relay.switch
     assert switch.link_opened(7, other.user, other.identity, other.epoch, other.generation, relay.now)
@@ -414,6 +414,8 @@ def test_whatever_comes_on_a_link_ends_the_silence(sign: str) -> None:
         switch.link_packets(7, frames_of(control(PacketType.NOOP, 0, 0)), relay.now)
     elif sign == "receipt":
         switch.link_receipted(7, 1, relay.now)
+    elif sign == "ATTACH":
+        other.attach()
     else:
         assert switch.link_opened(8, other.user, other.identity, other.epoch, other.generation, relay.now)
     client.push(connect(2))
@@ -445,6 +447,19 @@ def test_a_silent_exit_without_another_gets_connections_and_nothing_is_reported(
     client.push(connect(1, attempt=1), connect(2))
     assert got(only) == [[1, 2]]
     assert heard.news == []
+
+
+def test_a_silent_inline_exit_is_not_reported() -> None:
+    """It is silent only while the whole relay is."""
+    heard = Expected()
+    relay = Relay(separate_exits=heard)
+    _, client = inline_of(relay), Peer(relay).attached()
+    client.push(connect(1))
+    relay.advance(SILENT)
+    other = separate(relay)
+    client.push(connect(2))
+    assert got(other) == [[2]]
+    assert heard.news == ["exits/exit took over"]
 
 
 def test_an_exit_that_died_after_it_had_pulled_is_found_silent_by_the_repeats() -> None:

@@ -1,7 +1,16 @@
 """The lanes and links of one attachment, and the packets they hold (PROTOCOL 6.2, 7.3, 7.6, 8)."""
 
 from tests.servlet.support import SECOND, Peer, Relay, bound, data, kinds, of_kind
-from tunnel.wire import ANSWER_BYTES, EVIDENCE_BYTES, Attached, PacketType, StatusCode, encode_packets, whole_packet
+from tunnel.wire import (
+    ANSWER_BYTES,
+    EVIDENCE_BYTES,
+    AbortReason,
+    Attached,
+    PacketType,
+    StatusCode,
+    encode_packets,
+    whole_packet,
+)
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.model import Attention
@@ -10,6 +19,16 @@ from tunnel_servlet.switch.registry import Registry
 
 def body(*sequences: int, size: int) -> bytes:
     return b"".join(encode_packets([data(22, 11, sequence, bytes(size)) for sequence in sequences]))
+
+
+def test_connects_that_were_withdrawn_long_ago_are_forgotten() -> None:
+    config = SwitchConfig(pending_timeout_us=SECOND)
+    registry = Registry(SwitchContext(config, None), Attention())
+    attachment = registry.add(bytes(16), "exits", is_exit=True)
+    for number in range(100):
+        attachment.withdraw(bytes([number]), AbortReason.GONE, "", number * SECOND // 10)
+        assert len(attachment.withdrawn) <= 11
+    assert bytes([99]) in attachment.withdrawn
 
 
 def test_7_3_confirmed_packets_are_released() -> None:
