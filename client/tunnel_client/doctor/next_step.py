@@ -3,6 +3,7 @@
 import shlex
 
 from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
+from tunnel_client.doctor.denial import EXIT_DENIES, rule_check
 from tunnel_client.doctor.findings import Finding, Report, Verdict, counted
 from tunnel_client.places import Address
 from tunnel_client.proposals import LOGIN_OPTIONS, Given, line
@@ -33,6 +34,8 @@ def conclude(report: Report, settings: RelaySettings, target: Address | None, gi
     if report.exit_code != OK:
         report.summary = _SUMMARIES.get(report.exit_code, "the tunnel does not work here: see the problem above")
         report.next = _after_a_problem(report, given)
+        if any(EXIT_DENIES in found.text for found in problems_of(report).values()):
+            report.summary = "the tunnel works, but the rules of the exit do not allow this target"
         return
     notes = sum(finding.verdict is Verdict.NOTE for finding in report.findings)
     report.summary = "the tunnel works here" + (f"; see the {counted(notes, 'note')} above" if notes else "")
@@ -56,7 +59,10 @@ def _after_a_problem(report: Report, given: Given) -> str:
     if "TLS" in problems and problems["TLS"].data["kind"] == "unknown-issuer":
         return line("tunnel doctor", {**given, "--ca": ["FILE"]})
     if report.exit_code == DENIED and report.target:
-        return f"ask the relay's operator to run: tunnel-relay rule check NAME {report.target} --resolve"
+        check = rule_check(problems.get("target", _NOTHING).text, report.target)
+        if not check:
+            return f"{line(_doctor(report.target), given)}, once the operator of the exit has added the line above"
+        return f"ask the relay's operator to run: {check}"
     if problems.keys() == {"target"}:
         return f"{line(_doctor(report.target), given)}, once the target is known to run"
     if better.data.get("works"):

@@ -277,7 +277,9 @@ class Ruleset:
         where = (
             f"{name} leads to {face}, and no rule allows that" if name else f"no rule allows {self._label}{face}:{port}"
         )
-        return Verdict(False, where if found is None else f"{where} ({found.kind.value}: a rule must name its range)")
+        if found is not None:
+            where = f"{where}: {face} is {found.kind.value}, which a rule must name by its address or network"
+        return Verdict(False, where)
 
     def _names_localhost(self, host: str, port: int) -> bool:
         """Whether this host always means the machine itself (RFC 6761), and a rule names it. The host * names none."""

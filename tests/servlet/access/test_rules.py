@@ -212,7 +212,10 @@ def test_a_verdict_gives_its_reason() -> None:
     assert rules.check_target("10.0.0.1", 22).text == "allowed by 10.0.0.0/8:22"
     assert rules.check_target("x", 80).text == "no rule allows x:80"
     assert "metadata" in rules.check_target("169.254.169.254", 80).text
-    assert "leads to 127.0.0.1" in rules.check_address(ip_address("127.0.0.1"), 80, "db.internal").text
+    assert rules.check_address(ip_address("127.0.0.1"), 80, "db.internal").text == (
+        "db.internal leads to 127.0.0.1, and no rule allows that: 127.0.0.1 is the exit's own machine, which a rule "
+        "must name by its address or network"
+    )
     assert "no single host" in rules.check_target("0.0.0.0", 80).text
     assert "is not a port" in rules.check_target("db.internal", 0).text
     assert "neither an address nor a name" in rules.check_target("127.1", 80).text
