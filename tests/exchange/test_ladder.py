@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tunnel.exchange import POLL, Ladder, Road, Step
+from tunnel.exchange import POLL, Ladder, Refusal, Road, Step
+from tunnel.exchange.backoff import Backoff
 from tunnel.exchange.roads import TRANSITIONS, RungEvent, RungState
 
 MS = 1_000
@@ -364,3 +365,40 @@ def test_every_state_is_left_and_reached() -> None:
     assert {state for state, _ in TRANSITIONS} == set(RungState)
     assert set(TRANSITIONS.values()) == set(RungState)
     assert {event for _, event in TRANSITIONS} == set(RungEvent)
+
+
+def test_no_road_is_tried_during_a_pause_of_the_back_off_and_a_try_is_its_question() -> None:
+    backoff = Backoff(Low())
+    ladder = make("link", backoff=backoff)
+    for second in range(3):
+        backoff.refused(Refusal.BUSY, second * SECOND, second * SECOND)
+    ladder.attached(2 * SECOND)
+    assert ladder.next_timeout() == 4 * SECOND
+    assert steps(ladder, 4 * SECOND - 1) == []
+    assert steps(ladder, 4 * SECOND) == [(Step.TRY, "link")]
+    assert backoff.next_us == 6 * SECOND
+    backoff.answered(4 * SECOND)
+    ladder.failed("link", "HTTP 404", 4 * SECOND)
+    assert ladder.next_timeout() == 4 * SECOND + SECOND
+
+
+def test_a_road_that_was_in_use_waits_for_the_back_off_too() -> None:
+    backoff = Backoff(Low())
+    ladder = used(backoff=backoff)
+    ladder.lost("link", "reset", 61 * SECOND)
+    backoff.refused(Refusal.BUSY, 61 * SECOND, 61 * SECOND)
+    backoff.refused(Refusal.BUSY, 61 * SECOND, 61 * SECOND)
+    assert ladder.next_timeout() == 62 * SECOND
+
+
+def test_an_eager_ladder_rests_for_more_than_a_second_only_where_fewer_requests_are_asked_for() -> None:
+    rests = []
+    for is_ban in (False, True):
+        ladder, now = make("link", eager=True), 0
+        ladder.attached(0)
+        for _ in range(14):
+            assert steps(ladder, now) == [(Step.TRY, "link")]
+            ladder.failed("link", "HTTP 429", now, is_ban=is_ban)
+            before, now = now, ladder.next_timeout() or 0
+        rests.append(now - before)
+    assert rests == [SECOND, 60 * SECOND]

@@ -25,7 +25,7 @@ def attached(**fields: Any) -> Attached:
 
 
 def path(config: LaneConfig | None = None, **limits: int) -> PathModel:
-    it = PathModel(config or LaneConfig())
+    it = PathModel(config or LaneConfig(), Random(1))
     it.limit_to(attached(**limits))
     return it
 

@@ -19,11 +19,10 @@ from tunnel.carriers.base import Host
 from tunnel.carriers.dialed_link import DialedLink, hello
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.exchanging import Exchanger, ExchangingCarrier
-from tunnel.carriers.failures import describe_failure
 from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.carriers.link_greeting import MADE_WAY, NARROW_US, Greeting
 from tunnel.carriers.open_link import OpenLink
-from tunnel.carriers.openers import OPENERS, Opened, Opener
+from tunnel.carriers.openers import OPENERS, Opened, Opener, why_not
 from tunnel.carriers.upgrade import UpgradeRefusedError
 from tunnel.exchange import (
     AttachedEvent,
@@ -92,7 +91,9 @@ class LinkCarrier(ExchangingCarrier):
         self._openers: Mapping[str, Opener] = openers or OPENERS
         self._dialing = dialing
         self._eager = eager
-        self._ladder = Ladder([Road(road) for road in roads], random, remembered=remembered, eager=eager)
+        self._ladder = Ladder(
+            [Road(road) for road in roads], random, backoff=lanes.backoff, remembered=remembered, eager=eager
+        )
         self._events: deque[LaneEvent] = deque()
         self._open_links: dict[DialedLink, OpenLink] = {}
         self._line: OpenLink | None = None  # the link in use
@@ -215,8 +216,6 @@ class LinkCarrier(ExchangingCarrier):
         if self._events:
             return self._events.popleft()
         event = super().poll_event()
-        if event is None:
-            return None
         match event:
             case AttachedEvent():
                 self._attached = True
@@ -311,17 +310,19 @@ class LinkCarrier(ExchangingCarrier):
     async def _open(self, road: str) -> None:
         """Try once to open a link: request an upgrade, then greet. A failure is handled by `not_opened`."""
         dialing = next(self._dialings)
-        secrets = dialing.secrets
+        secrets, sent_us = dialing.secrets, self._host.now()
         try:
             async with asyncio.timeout(_OPEN_S):
                 opened = await self._openers[road](dialing)
         except Exception as error:
             if isinstance(error, UpgradeRefusedError | aiohttp.ClientHttpProxyError):
                 dialing.answered(secrets, error.status)
-            is_refusal = isinstance(error, UpgradeRefusedError)
-            self.not_opened(road, str(error) if is_refusal else describe_failure(error, dialing.base))
+            text, refusal = why_not(error, dialing)
+            if refusal is not None:
+                self._lanes.backoff.refused(refusal, sent_us, self._host.now())
+            self.not_opened(road, text, is_ban=refusal is not None and refusal.is_ban)
         else:
-            self._greet(Greeting(self, road, dialing, secrets), opened)
+            self._greet(Greeting(self, road, dialing, secrets, sent_us), opened)
 
     def _greet(self, owner: Greeting, opened: Opened) -> None:
         lanes = self._lanes
@@ -337,8 +338,9 @@ class LinkCarrier(ExchangingCarrier):
         link = owner.link = DialedLink(owner, self._host.now, closed)
         link.begin(opened.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), opened.early)
 
-    def link_opened(self, link: DialedLink, road: str) -> None:
+    def link_opened(self, link: DialedLink, road: str, sent_us: int) -> None:
         """Offer the link, which the relay has accepted, to the ladder; or keep it as a spare."""
+        self._lanes.backoff.answered(sent_us)
         is_spare, is_stale = self._is_spare, self._is_stale
         link.owner = self
         self._tried_once()
@@ -361,7 +363,7 @@ class LinkCarrier(ExchangingCarrier):
                 self._shut(line)
         self._host.pump()
 
-    def not_opened(self, road: str, reason: str) -> None:
+    def not_opened(self, road: str, reason: str, *, is_ban: bool = False) -> None:
         """Schedule the next try, because the request failed or the relay did not accept the link."""
         is_spare, is_stale = self._is_spare, self._is_stale
         self._tried_once()
@@ -371,7 +373,7 @@ class LinkCarrier(ExchangingCarrier):
         if is_spare:
             self._spare_times.failed(now)
         elif not is_stale:
-            self._ladder.failed(road, reason, now)
+            self._ladder.failed(road, reason, now, is_ban=is_ban)
             self._ladder.not_renewed(now)
             self._note()
         if not self._closed:
@@ -495,5 +497,4 @@ class LinkCarrier(ExchangingCarrier):
     def _use_lanes(self, used: bool) -> None:
         """Switch to the lanes or away from them. A link needs no pulls, and keeps packets in order as one lane does."""
         self._lanes.set_pulling(used)
-        lanes = LanesChanged(self._lanes.lane_count, self._lanes.pull_interval_us) if used else LanesChanged(1, 0)
-        self._events.append(lanes)
+        self._events.append(LanesChanged(*((self._lanes.lane_count, self._lanes.pull_interval_us) if used else (1, 0))))

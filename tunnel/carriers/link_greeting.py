@@ -18,7 +18,7 @@ NARROW_US = 600_000_000  # how long a path counts as one that carries only a few
 class _Carrier(Protocol):
     """Learns once how the opening of a link has ended."""
 
-    def link_opened(self, link: DialedLink, road: str) -> None: ...
+    def link_opened(self, link: DialedLink, road: str, sent_us: int) -> None: ...
 
     def not_opened(self, road: str, reason: str) -> None: ...
 
@@ -26,13 +26,14 @@ class _Carrier(Protocol):
 class Greeting:
     """Owns a link until the relay has answered its first message, then hands the link to the carrier."""
 
-    def __init__(self, carrier: _Carrier, road: str, dialing: Dialing, secrets: DialSecrets) -> None:
+    def __init__(self, carrier: _Carrier, road: str, dialing: Dialing, secrets: DialSecrets, sent_us: int) -> None:
         self.timer: asyncio.TimerHandle
         self.link: DialedLink
         self._carrier = carrier
         self._road = road
         self._dialing = dialing
         self._secrets = secrets
+        self._sent_us = sent_us  # when the request for the link left
         self._late = ""
 
     def give_up(self, seconds: float) -> None:
@@ -51,7 +52,7 @@ class Greeting:
     def link_open(self, link: DialedLink) -> None:
         self.timer.cancel()
         self._dialing.answered(self._secrets, 101, by_relay=True)
-        self._carrier.link_opened(link, self._road)
+        self._carrier.link_opened(link, self._road, self._sent_us)
 
     def link_input(self, link: DialedLink, found: LinkInput) -> None:
         """Do nothing: no input comes before the relay's answer."""

@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.upgrade import upgrade
-from tunnel.carriers.websocket_dial import open_websocket
+import aiohttp
 
-__all__ = ["OPENERS", "Opened", "Opener"]
+from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.failures import describe_failure
+from tunnel.carriers.upgrade import UpgradeRefusedError, upgrade
+from tunnel.carriers.websocket_dial import open_websocket
+from tunnel.exchange import Refusal, refusal_of
+
+__all__ = ["OPENERS", "Opened", "Opener", "why_not"]
 
 
 class Opened(Protocol):
@@ -30,3 +34,17 @@ class Opened(Protocol):
 Opener: TypeAlias = Callable[[Dialing], Awaitable[Opened]]
 
 OPENERS: dict[str, Opener] = {"link": upgrade, "websocket": open_websocket}
+
+# Other statuses may concern the upgrade alone, and exchanges pass.
+_COUNTED = (407, 429, 503)
+
+
+def why_not(error: Exception, dialing: Dialing) -> tuple[str, Refusal | None]:
+    """Return why no connection was opened, for people, and how that makes other requests to the relay wait."""
+    if isinstance(error, UpgradeRefusedError | aiohttp.ClientHttpProxyError):
+        refusal = refusal_of(error.status, 0) if error.status in _COUNTED else None
+    else:
+        is_closed = isinstance(error, aiohttp.ClientConnectionError | ConnectionError)
+        refusal = Refusal.CLOSED if is_closed and not isinstance(error, aiohttp.ClientSSLError) else None
+    text = str(error) if isinstance(error, UpgradeRefusedError) else describe_failure(error, dialing.base)
+    return text, refusal

@@ -3,6 +3,7 @@
 The package does no I/O and reads no clock: callers pass in the time and the bytes.
 """
 
+from tunnel.exchange.backoff import Refusal
 from tunnel.exchange.config import LaneConfig
 from tunnel.exchange.events import (
     Abandoned,
@@ -23,7 +24,7 @@ from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.link_state import LinkInput, LinkState
 from tunnel.exchange.outbox import Outbox
-from tunnel.exchange.responses import title_of
+from tunnel.exchange.responses import refusal_of, title_of
 from tunnel.exchange.roads import Road, RoadReport
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits, ServedRequest
 from tunnel.exchange.spare_times import SpareTimes
@@ -50,6 +51,7 @@ __all__ = [
     "Outbox",
     "PacketsReceived",
     "Recovered",
+    "Refusal",
     "Reply",
     "Request",
     "Road",
@@ -62,5 +64,6 @@ __all__ = [
     "Step",
     "StreamingLanes",
     "Troubled",
+    "refusal_of",
     "title_of",
 ]

@@ -3,6 +3,7 @@
 Clauses 7.5, 7.8, 7.9 of docs/PROTOCOL.md.
 """
 
+from collections.abc import Iterable
 from random import Random
 
 import msgspec
@@ -12,7 +13,7 @@ from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.exchange.events import Request
 from tunnel.wire import Answer, Attach, Buffer, Exchange, encode_envelope
 
-__all__ = ["ATTACH_LANE", "Attempt", "Flight", "repeat_delay"]
+__all__ = ["ATTACH_LANE", "Attempt", "Flight", "most_due", "repeat_delay"]
 
 ATTACH_LANE = -1
 
@@ -50,6 +51,23 @@ def repeat_delay(longest_us: int, random: Random) -> int:
     """
     spread = longest_us // 4
     return longest_us - spread + (spread * random.getrandbits(16) >> 16)
+
+
+def most_due(flights: "Iterable[Flight]", now: int, *, asks: bool) -> "Flight | None":
+    """Return the flight whose next attempt is to leave, or None.
+
+    `asks`: its answer is to show whether the path still refuses requests. A flight that was refused for its body, or
+    that the relay holds, would be a bad question.
+    """
+    best: Flight | None = None
+    for flight in flights:
+        if flight.next_us <= now and (best is None or _order(flight, asks) < _order(best, asks)):
+            best = flight
+    return best
+
+
+def _order(flight: "Flight", asks: bool) -> tuple[int, bool, int]:
+    return (flight.foreign, flight.hold_us > 0, flight.next_us) if asks else (0, False, flight.next_us)
 
 
 class Flight:

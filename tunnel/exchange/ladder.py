@@ -12,6 +12,7 @@ from random import Random
 
 import msgspec
 
+from tunnel.exchange.backoff import Backoff
 from tunnel.exchange.config import KIB, MILLISECOND_US
 from tunnel.exchange.roads import TRANSITIONS, Road, RoadReport, RungEvent, RungState
 
@@ -33,6 +34,7 @@ _REST_US = _SECOND_US
 _REST_US_WORKED = 100 * MILLISECOND_US  # first rest of a road that has been in use: often only a connection was lost
 _REST_US_MAX = 600 * _SECOND_US
 _REST_US_EAGER = _SECOND_US  # the longest rest of a road that the user has asked for
+_REST_US_REFUSED = 60 * _SECOND_US  # but if the path refuses it, up to this
 _GOOD_US = 60 * _SECOND_US  # after a road was in use for this time, its next rest is the shortest again
 _SPREAD_US = 2 * _SECOND_US  # when the relay is back, endpoints try their last roads at random times within this time
 _AGED_US = 5 * _SECOND_US  # connections that die younger than this tell nothing about a limit of the path
@@ -79,15 +81,25 @@ class _Rung:
 class Ladder:
     """The roads of one attachment.
 
-    `remembered`: the road that carried batches on this path earlier, POLL if none did; empty: unknown. `eager`: try the
-    best road at once whatever is remembered, and let no road rest for more than a second.
+    `backoff` is that of all requests to the relay: no road is tried during its pauses. `remembered`: the road that
+    carried batches on this path earlier, POLL if none did; empty: unknown. `eager`: try the best road at once whatever
+    is remembered, and let no road rest for more than a second, unless the path refuses it.
     """
 
-    def __init__(self, roads: Sequence[Road], random: Random, *, remembered: str = "", eager: bool = False) -> None:
+    def __init__(
+        self,
+        roads: Sequence[Road],
+        random: Random,
+        *,
+        backoff: Backoff | None = None,
+        remembered: str = "",
+        eager: bool = False,
+    ) -> None:
         if not roads:
             raise ValueError("a ladder needs at least one road")
         self.round_trip_us = 0  # smoothed, of exchanges; set by the caller
         self._random = random
+        self._backoff = backoff or Backoff(random)
         self._rest_us_max = _REST_US_EAGER if eager else _REST_US_MAX
         self._rungs = [_Rung(road, _REST_US_WORKED if eager else _REST_US) for road in roads]
         names = [road.name for road in roads]
@@ -185,15 +197,16 @@ class Ladder:
         rung.opened_us = now
         self._choose(rung, now)
 
-    def failed(self, name: str, why: str, now: int) -> None:
-        """The road that is tried does not work now."""
+    def failed(self, name: str, why: str, now: int, *, is_ban: bool = False) -> None:
+        """The road that is tried does not work now. `is_ban`: something on the path asks for fewer requests, so
+        that an eager ladder waits, too."""
         rung = self._rung(name)
         if rung is not self._trying:
             return
         self._trying = None
         rung.why = why
         self._move(rung, RungEvent.FAILED)
-        self._rest(rung, now)
+        self._rest(rung, now, max(self._rest_us_max, _REST_US_REFUSED if is_ban else 0))
 
     def sent(self, unreceipted_bytes: int, now: int) -> None:
         """A batch left on the road in use; `unreceipted_bytes` are without a receipt now."""
@@ -277,6 +290,7 @@ class Ladder:
             self._trying = candidate[1]
             self._trying.tries += 1
             self._move(self._trying, RungEvent.TRY)
+            self._backoff.sent(now)
             self._decide(Step.TRY, self._trying)
 
     def poll_decision(self) -> Decision | None:
@@ -325,13 +339,14 @@ class Ladder:
             if rung is self._used:
                 break
             if self._is_resting_briefly(rung):
-                return rung.rests_until_us, rung
+                return max(rung.rests_until_us, self._backoff.next_us), rung
             if rung.state in (RungState.UNKNOWN, RungState.RESTING):
                 at_us = self._first_us if rung.road.name == self._first else self._attached_us
                 if rung.road.name != self._first and self._moved_bytes < _MOVED_BYTES:
                     at_us += _AGE_US
                 if rung.state is RungState.RESTING:
                     at_us = max(at_us, rung.rests_until_us)
+                at_us = max(at_us, self._backoff.next_us)
                 if best is None or at_us < best[0]:
                     best = (at_us, rung)
         return best
@@ -371,7 +386,7 @@ class Ladder:
         if now - rung.used_since_us >= _GOOD_US:
             rung.rest_us = _REST_US_WORKED
         self._move(rung, RungEvent.LOST)
-        self._rest(rung, now)
+        self._rest(rung, now, self._rest_us_max)
         self._used = None
         self._forget_use()
 
@@ -384,9 +399,9 @@ class Ladder:
         if rung.renew_after_us:
             self._renew_us = rung.opened_us + rung.renew_after_us
 
-    def _rest(self, rung: _Rung, now: int) -> None:
-        wait_us = min(rung.rest_us, self._rest_us_max)
-        rung.rest_us = min(2 * wait_us, self._rest_us_max)
+    def _rest(self, rung: _Rung, now: int, most_us: int) -> None:
+        wait_us = min(rung.rest_us, most_us)
+        rung.rest_us = min(2 * wait_us, most_us)
         rung.rests_until_us = now + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
 
     def _doubt_us(self, rung: _Rung) -> int:

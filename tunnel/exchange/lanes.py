@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from random import Random
 
+from tunnel.exchange.backoff import Refusal
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US, LaneConfig
 from tunnel.exchange.events import (
     Abandoned,
@@ -22,7 +23,7 @@ from tunnel.exchange.events import (
     PacketsReceived,
     Request,
 )
-from tunnel.exchange.flight import Attempt, Flight, repeat_delay
+from tunnel.exchange.flight import Attempt, Flight, most_due, repeat_delay
 from tunnel.exchange.health import Health
 from tunnel.exchange.lane import Lane
 from tunnel.exchange.laneset import LaneSet
@@ -55,8 +56,9 @@ class Lanes:
         self._config = config
         self._random = random
         self._registration = Registration(secret, endpoint_name, config, identity=identity)
-        self._path = PathModel(config)
-        self._refusals = Refusals(config, self._path, self._registration, random)
+        self._path = PathModel(config, random)
+        self.backoff = self._path.backoff  # of all requests to the relay
+        self._refusals = Refusals(config, self._path, self._registration)
         self.health = Health()
         self._attach: Flight | None = None
         self._attach_at_us = 0  # the next ATTACH leaves no earlier
@@ -203,7 +205,7 @@ class Lanes:
         outcome = judge(status, body, retry_after_us)
         message = outcome.message
         if message is not None or outcome.code:  # the relay answered
-            self._path.asked.answered(flight.attempt(request_id).sent_us)
+            self._path.heard(flight.attempt(request_id).sent_us)
         if isinstance(message, Answer) and flight.answers(message) and not message.goes_on:
             self._accept(flight, self._close(flight, request_id), message, len(body), now)
         elif isinstance(message, Attached) and flight is self._attach:
@@ -217,6 +219,7 @@ class Lanes:
         """Record that the HTTP connection of a request could not be opened, was reset or was cut."""
         flight = self._open.get(request_id)
         if flight is not None:
+            self.backoff.refused(Refusal.CLOSED, flight.attempt(request_id).sent_us, now)
             self._fail(flight, request_id, "the HTTP connection failed", 0, now)
 
     def handle_timeout(self, now: int) -> None:
@@ -241,7 +244,7 @@ class Lanes:
             self._attach_at_us = now + repeat_delay(SECOND_US, self._random)
         if attached is not None and now >= self._path.next_us:
             self._start_what_is_due(attached, now)
-        while (due := min(self._flights(), key=_next_us, default=None)) is not None and due.next_us <= now:
+        while (due := most_due(self._flights(), now, asks=self.backoff.is_slow)) is not None:
             if not self._path.allows(now):
                 break
             self._check_silence(due, now)
@@ -379,7 +382,7 @@ class Lanes:
             return
         self._close(flight, request_id)
         if verdict is Verdict.FATAL:
-            self._refuse(outcome.refusal(status))
+            self._refuse(outcome.refused(status))
         elif verdict in (Verdict.STALE, Verdict.UNKNOWN):
             self.attach_again(outbid=verdict is Verdict.STALE)
         else:
@@ -494,7 +497,3 @@ class Lanes:
         self._registration.attached = None
         self._refused = True
         self._events.append(refused)
-
-
-def _next_us(flight: Flight) -> int:
-    return flight.next_us

@@ -1,8 +1,10 @@
 """The model of the path, learned from each answer: round trip, body sizes, lanes, hold, and when to pull."""
 
+from random import Random
+
 import msgspec
 
-from tunnel.exchange.asked_password import AskedPassword
+from tunnel.exchange.backoff import Backoff, Row
 from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.held_pulls import HeldPulls
@@ -36,13 +38,14 @@ class AnswerSeen(msgspec.Struct):
 class PathModel:
     """Everything that the lanes have learned about the path. It stays valid when the endpoint attaches again."""
 
-    def __init__(self, config: LaneConfig) -> None:
+    def __init__(self, config: LaneConfig, random: Random) -> None:
         most = 1 if config.one_connection else config.lanes_max
         self._one_connection = config.one_connection
         self._fixed_bytes = EXCHANGE_BYTES  # the size of a request body without packets
         self.round_trip = RoundTrip()
         self.pace = RequestPace()
-        self.asked = AskedPassword()
+        self.backoff = Backoff(random)
+        self.asked = Row()  # the 407s in a row
         self.as_form = False  # bodies leave as the files of forms, which pass here (7.19)
         self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
         self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
@@ -66,16 +69,21 @@ class PathModel:
     @property
     def next_us(self) -> int:
         """When the next request may leave."""
-        return max(self.pace.next_us, self.asked.next_us)
+        return max(self.pace.next_us, self.backoff.next_us)
 
     def allows(self, now: int) -> bool:
         """Return whether a request may leave now. If not, note that one waits."""
-        return self.pace.allows(now) and now >= self.asked.next_us
+        return self.pace.allows(now) and now >= self.backoff.next_us
 
     def sent(self, now: int) -> None:
         """Record that a request leaves."""
         self.pace.sent(now)
-        self.asked.sent(now)
+        self.backoff.sent(now)
+
+    def heard(self, sent_us: int) -> None:
+        """Record that the relay has answered a request that was sent at `sent_us`, whatever it said."""
+        self.backoff.answered(sent_us)
+        self.asked.answered(sent_us)
 
     def confirms_streams(self) -> None:
         """Leave room in each request for the confirmation of a stream."""
@@ -116,7 +124,7 @@ class PathModel:
 
     def streamed(self, attempt: Attempt, held_pulls: int, now: int) -> None:
         """Learn from the first envelope of a stream, which the relay sends at once."""
-        self.asked.answered(attempt.sent_us)
+        self.heard(attempt.sent_us)
         self.pace.answered(attempt.sent_us, now)
         self.round_trip.sample(now - attempt.sent_us, now)
         self._learn_held(attempt, held_pulls, now)

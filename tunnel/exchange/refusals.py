@@ -6,8 +6,7 @@ Many paths refuse large bodies without the status 413: with another status, a re
 repeatedly. An outage looks the same, except that smaller bodies fail, too.
 """
 
-from random import Random
-
+from tunnel.exchange.backoff import Refusal
 from tunnel.exchange.config import KIB, SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.laneset import LaneSet
@@ -23,15 +22,16 @@ _UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passe
 _PASSED_BETWEEN = 2  # at least this number of these failures must have come after a smaller body had passed
 _LOWER_FAILURES = 4  # 7.16: from this failure on, every second repeat asks for the smallest answer
 _ANSWER_BYTES_MIN = 4 * KIB
+_ASKED_LEAST = 3  # 7.9: 407s in a row that are needed for the end
+_ASKED_US = 60 * SECOND_US  # and their least time
 _HOLD_US_DOUBT = SECOND_US  # 7.16: the longest hold of a pull while the size of a push is in doubt
 
 
 class Refusals:
     """Decides what follows from the failures of exchanges. It learns the sizes that pass."""
 
-    def __init__(self, config: LaneConfig, path: PathModel, registration: Registration, random: Random) -> None:
+    def __init__(self, config: LaneConfig, path: PathModel, registration: Registration) -> None:
         self._wait = config.wait
-        self._random = random
         self._path = path
         self._registration = registration
         self._lowered_us = -1
@@ -48,16 +48,18 @@ class Refusals:
             outcome.verdict = Verdict.FOREIGN
         elif not was_attached and outcome.is_page and self._wait:
             outcome.verdict = Verdict.REPEAT
+        sent_us = flight.attempt(request_id).sent_us
+        if outcome.refusal is not None:
+            told_us = outcome.retry_after_us if outcome.refusal is not Refusal.AWAY else 0
+            self._path.backoff.refused(outcome.refusal, sent_us, now, retry_after_us=told_us)
         if outcome.too_many is not None and was_attached:
-            self._path.pace.refused(flight.attempt(request_id).sent_us, now, surely=outcome.too_many)
+            self._path.pace.refused(sent_us, now, surely=outcome.too_many)
             self._path.held.refused(now)
         self._try_other_form(flight, outcome)
         is_push = not attaching and not flight.pull
         match outcome.verdict:
             case Verdict.ASKED:
-                sent_us = flight.attempt(request_id).sent_us
-                is_final = not was_attached or self._path.asked.refused(sent_us, self._random.getrandbits(16), now)
-                return Verdict.FATAL if is_final else Verdict.REPEAT
+                return Verdict.FATAL if not was_attached or self._goes_on_asking(sent_us, now) else Verdict.REPEAT
             case Verdict.FOREIGN if not was_attached:
                 return Verdict.FATAL if flight.foreign > 1 else Verdict.REPEAT
             case Verdict.FOREIGN if not is_push or flight.foreign < _FOREIGN_MAX:
@@ -69,6 +71,11 @@ class Refusals:
             case Verdict.UNKNOWN if attaching:
                 return Verdict.REPEAT
         return outcome.verdict
+
+    def _goes_on_asking(self, sent_us: int, now: int) -> bool:
+        """Record a 407. Return whether the proxy has asked for so long that the password must have become wrong."""
+        asked = self._path.asked
+        return asked.refused(sent_us, now) and asked.count >= _ASKED_LEAST and now - asked.first_us >= _ASKED_US
 
     def _try_other_form(self, flight: Flight, outcome: Outcome) -> None:
         """Choose the other format for the next attempt, if this one may have been refused for its format (7.19).
@@ -102,9 +109,9 @@ class Refusals:
         return any(_is_doubtful(flight) for flight in lanes.flights())
 
     def hold_us(self, wanted_us: int, lanes: LaneSet) -> int:
-        """Return the hold that a pull may ask for: a long one would show too late that small bodies pass, or that the
-        proxy accepts the password."""
-        if self._path.asked.goes_on:
+        """Return the hold that a pull may ask for: a long one would show too late that small bodies pass, or that
+        requests are refused no more."""
+        if self._path.backoff.is_slow:
             return 0
         doubtful = [flight for flight in lanes.flights() if _is_doubtful(flight)]
         if not doubtful:

@@ -5,12 +5,13 @@ import re
 
 import msgspec
 
+from tunnel.exchange.backoff import Refusal
 from tunnel.exchange.config import SECOND_US
 from tunnel.exchange.events import AttachRefused
 from tunnel.printable import printable
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
-__all__ = ["Outcome", "Verdict", "judge", "title_of"]
+__all__ = ["Outcome", "Verdict", "judge", "refusal_of", "title_of"]
 
 _TOO_MANY_REQUESTS = 429
 _UNAVAILABLE = 503  # nginx also answers this, by default, to too many requests
@@ -95,6 +96,10 @@ _REASONS = {
 }
 
 
+# 7.9. After any other answer of an intermediary, the relay may be back at any time.
+_REFUSALS = {403: Refusal.FORBIDDEN, 407: Refusal.ASKED, 413: None, 429: Refusal.BANNED}
+
+
 class Outcome(msgspec.Struct):
     """The verdict about a response. `text` describes the response for people."""
 
@@ -106,6 +111,7 @@ class Outcome(msgspec.Struct):
     may_be_form: bool = False  # an intermediary refused, perhaps because of the format of the body (7.19)
     too_many: bool | None = None
     """An intermediary refused because of the number of requests: surely (True) or perhaps (False); None: it did not."""
+    refusal: Refusal | None = None  # how an intermediary's answer makes later requests wait; None: not at all
     is_page: bool = False  # a redirect of an intermediary, or its HTML page in place of an answer, such as a login page
     is_definite: bool = False  # an intermediary's answer that a repeat would hardly change
 
@@ -114,7 +120,7 @@ class Outcome(msgspec.Struct):
         """Whether the reason is known: the relay names one, or it is the number of requests or a password."""
         return self.code != 0 or self.too_many is True or self.verdict is Verdict.ASKED
 
-    def refusal(self, status: int) -> AttachRefused:
+    def refused(self, status: int) -> AttachRefused:
         """Return the event for a response, with this status, that refuses the attachment for good."""
         return AttachRefused(status, self.code, self.text, self.is_page)
 
@@ -161,9 +167,19 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
         retry_after_us=retry_after_us,
         may_be_form=may_be_form,
         too_many=too_many,
+        refusal=None
+        if isinstance(message, EnvelopeError) and message is not EnvelopeError.NOT_OURS
+        else refusal_of(status, retry_after_us),
         is_page=is_page,
         is_definite=is_definite,
     )
+
+
+def refusal_of(status: int, retry_after_us: int) -> Refusal | None:
+    """Return how an intermediary's answer with this status makes later requests wait; None: not at all."""
+    if status == _UNAVAILABLE and retry_after_us:
+        return Refusal.BUSY
+    return _REFUSALS.get(status, Refusal.AWAY)
 
 
 def title_of(page: Buffer) -> bytes:

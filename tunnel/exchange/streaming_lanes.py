@@ -311,7 +311,7 @@ class StreamingLanes(Lanes):
         if not outcome.code or outcome.code == StatusCode.NOT_AUTHORISED:
             return  # the next exchange tells whether the endpoint has another valid token by now
         if outcome.verdict is Verdict.FATAL:
-            self._refuse(outcome.refusal(200))
+            self._refuse(outcome.refused(200))
         elif outcome.verdict in (Verdict.STALE, Verdict.UNKNOWN):
             self.attach_again(outbid=outcome.verdict is Verdict.STALE)
 
