@@ -17,7 +17,7 @@ __all__ = ["LIMITS", "Limit", "Limiter"]
 
 _HEAD_BYTES_MAX = 1 << 16
 _BLOCK_BYTES = 1 << 16
-_REASONS = {403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
+_REASONS = {403: "Forbidden", 429: "Too Many Requests", 502: "Bad Gateway", 503: "Service Unavailable"}
 _PAGE = b"<html><head><title>%d %s</title></head><body>The limiter of this load test refuses.</body></html>"
 
 
@@ -41,6 +41,7 @@ LIMITS: Mapping[str, Callable[[], Limit]] = {
     "ban": lambda: Limit("after 5 s, a ban (429) of 10 s that each request renews", 5.0, status=429, ban_s=10.0),
     "queue": lambda: Limit("one request per second, the others queue", interval_s=1.0),
     "connections": lambda: Limit("five new connections in 10 s", connections=5),
+    "restart": lambda: Limit("the same, and after 5 s, 502 for 3 s", 5.0, status=502, for_s=3.0, connections=5),
     "403": lambda: Limit("after 5 s, 403 for a minute", 5.0, status=403, for_s=60.0),
 }
 

@@ -377,3 +377,65 @@ async def test_refusals_while_the_relay_does_not_answer_say_nothing_about_connec
     for used in (working, other, third):
         connections.give_back(used)
     await connections.close()
+
+
+@in_loop
+async def test_while_new_connections_are_cut_they_are_opened_one_at_a_time_after_pauses() -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    opened_s, now_s = [], 0.0
+    while now_s < 20:
+        connection = connections.take(now_s)
+        if connection is None:
+            now_s = connections.new_from_s
+            continue
+        opened_s.append(now_s)
+        assert now_s == 0 or connections.take(now_s) is None  # one at a time
+        connections.died(connection, now_s)
+        connections.give_back(connection)
+    assert opened_s == pytest.approx(
+        [0, 0.1, 0.3, 0.7, 1.5, 3.1, 6.1, 9.1, 12.1, 15.1, 18.1]
+    )  # at most 5 in 10 s later
+    await connections.close()
+
+
+@in_loop
+async def test_a_new_connection_that_is_cut_leaves_those_that_work_in_use() -> None:
+    """Repeats use them, too: they would otherwise be replaced by new ones, which are cut."""
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    working, cut = connections.take(0), connections.take(0)
+    assert working is not None
+    assert cut is not None
+    connections.answered(working, 0, by_relay=True)
+    connections.died(cut, 1)
+    connections.give_back(cut)
+    connections.retire(1)
+    assert not working.is_retired
+    assert connections.take(3.9) is None
+    connections.give_back(working)
+    assert connections.take(3.9) is working
+    new = connections.take(4)
+    assert new is not None
+    assert connections.take(6.9) is None
+    connections.answered(new, 4.5, by_relay=True)
+    assert connections.take(7) is not None  # the pauses become shorter while new ones work
+    assert connections.new_from_s == 8.5
+    connections.retire(9)
+    assert working.is_retired
+    for busy in list(connections._busy):
+        connections.give_back(busy)
+    await connections.close()
+
+
+@in_loop
+async def test_a_kept_connection_that_died_delays_no_new_one() -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    kept = connections.take(0)
+    assert kept is not None
+    connections.answered(kept, 0, by_relay=True)
+    connections.died(kept, 1)
+    assert connections.take(1) is not None
+    connections.give_back(kept)
+    assert connections.take(1) is kept
+    for busy in list(connections._busy):
+        connections.give_back(busy)
+    await connections.close()

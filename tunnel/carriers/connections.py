@@ -2,8 +2,9 @@
 
 Some paths carry only a few TCP connections at once. The proxy's operating system accepts a further one, but the proxy
 does not read from it until another one is closed. So a new connection that stays silent while others bring answers is
-one too many. Other proxies refuse all requests, on every connection, while too many are open. In both cases, `take`
-gives a request no connection, and it waits for one that works.
+one too many. Other proxies refuse all requests, on every connection, while too many are open. Others cut connections
+at once when many new ones have come in the last seconds, and count those that they cut, too. In all these cases, `take`
+gives a request no connection, and it waits for one that works, or until a new one may be opened.
 """
 
 import asyncio
@@ -32,6 +33,8 @@ _REFUSALS = 4  # new connections refused in succession, while others worked: the
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
 _DOUBT_S = 5.0  # after a refusal that may mean one connection too many, no additional one is opened for this long
 _NEW_S = 1.0  # one too many is refused sooner; so a connection of this age works, even while its pull is held
+_CUT_S_MIN = 0.1  # time without a new connection after one was cut before an answer; doubles up to the maximum
+_CUT_S_MAX = 3.0  # some paths let 5 connections in 10 s pass; also the first time, if others work meanwhile
 PAUSE_S = 0.2  # time for the path to notice that the connection of a refused request was closed
 
 
@@ -108,6 +111,9 @@ class Connections:
         self._relay_answered_s = -_RECENT_S
         self._doubted = False
         self._slowest = _Slowest()
+        self._cut_s = 0.0  # the present pause after a new connection was cut
+        self.new_from_s = 0.0
+        """When the next connection may be opened."""
 
     def take(self, now_s: float) -> Connection | None:
         """Return a connection that is free, or a new one; None if the path carries no more, at least now."""
@@ -116,12 +122,17 @@ class Connections:
         reuse = self._reuse.is_wise(now_s)
         for idle in [idle for idle in self._idle if idle.reuse is not reuse]:
             self._close(idle)
+        if self._cut_s and not any(idle.has_answer for idle in self._idle):
+            if now_s < self.new_from_s:
+                return None
+            self.new_from_s = now_s + self._cut_s  # one at a time
         if not self._idle:
             if self._most is not None and now_s < self._limited_until_s and len(self._busy) >= self._most:
                 return None
             place, self._made_s = 1 + len(self._busy), now_s
             self._idle.append(Connection(self._dialing, reuse=reuse, answers_before=self._answers, place=place))
-        connection = self._idle.pop()
+        connection = next((idle for idle in reversed(self._idle) if idle.has_answer), self._idle[-1])
+        self._idle.remove(connection)
         connection.taken_s = now_s
         self._busy[connection] = None
         return connection
@@ -134,8 +145,13 @@ class Connections:
         else:
             self._idle.append(connection)
 
-    def retire(self) -> None:
-        """Close all connections, those in use after their present request: they may be broken."""
+    def retire(self, now_s: float) -> None:
+        """Close all connections, those in use after their present request: they may be broken. But keep those that work
+        while new ones are cut."""
+        if now_s >= self.new_from_s or not self._works(None):
+            self._retire_all()
+
+    def _retire_all(self) -> None:
         for idle in list(self._idle):
             self._close(idle)
         for busy in self._busy:
@@ -152,7 +168,7 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections. None may be in use."""
-        self.retire()
+        self._retire_all()
         await self._closing.done()
 
     # learning
@@ -161,6 +177,8 @@ class Connections:
         """Record an answer. `is_held`: the relay may have held it."""
         if not is_held:
             self._slowest.sample(now_s - connection.taken_s, now_s)
+        if by_relay and not connection.has_answer:
+            self._cut_s = self._cut_s / 2 if self._cut_s > _CUT_S_MIN else 0.0
         connection.has_answer = True
         self._answers += 1
         if by_relay:
@@ -205,8 +223,16 @@ class Connections:
             self._limited_until_s = 0.0
 
     def died(self, connection: Connection, now_s: float) -> None:
-        """Record that a connection died before an answer began."""
+        """Record that a connection died before an answer began. The next request there opens another one."""
         self._reuse.died(now_s, reused=connection.reuse and connection.has_answer)
+        if not connection.has_answer:
+            works = self._works(connection)
+            self._cut_s = _CUT_S_MAX if works else min(_CUT_S_MAX, max(_CUT_S_MIN, 2 * self._cut_s))
+            self.new_from_s = now_s + self._cut_s
+        connection.has_answer = connection.works = False
+
+    def _works(self, but: Connection | None) -> bool:
+        return any(one.works and not one.is_retired for one in (*self._busy, *self._idle) if one is not but)
 
     def is_one_too_many(self, connection: Connection, now_s: float) -> bool:
         """Return whether this connection, on which a request got no answer in time, is one more than the path carries.

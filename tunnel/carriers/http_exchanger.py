@@ -51,7 +51,7 @@ class HttpExchanger:
     def send(self, request: Request) -> None:
         if request.repeat and not self._still_waits(request) and not self._drop_surplus(request):
             # The old connections may be broken, so this request and all later ones get new ones.
-            self._connections.retire()
+            self._connections.retire(asyncio.get_running_loop().time())
         self._waiting.append(request)
         self._start_waiting()
 
@@ -78,6 +78,8 @@ class HttpExchanger:
         while self._waiting:
             connection = self._connections.take(loop.time())
             if connection is None:
+                if self._connections.new_from_s > loop.time():
+                    loop.call_at(self._connections.new_from_s, self._start_waiting)
                 return
             request = self._waiting.popleft()
             sent = _Sent(request, connection, self._moves.pop(request.id, 0), self._dialing.secrets)

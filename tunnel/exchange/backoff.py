@@ -15,7 +15,7 @@ __all__ = ["Backoff", "Refusal", "Row"]
 _ASK_US = 500 * MILLISECOND_US  # the next request leaves no earlier than this after one that asks
 _ASK_US_MAX = 4 * SECOND_US  # and no later, if no answer comes: a refusal would have come by then
 _AWAY_US_MIN = 100 * MILLISECOND_US
-_AWAY_SHARE = 4  # while the relay may be away, a pause is this part of the time since the first refusal
+_AWAY_SHARE = 8  # while the relay may be away, a pause is this part of the time since the first refusal
 
 
 class Refusal(enum.Enum):
