@@ -258,7 +258,7 @@ class Driver:
             case Detached() | AttachRefused():
                 self._attached = None
                 self.endpoint.detached(self.now())
-            case Troubled():
+            case Troubled() if not event.is_partial:
                 self.endpoint.detached(self.now())
         if self._watch is not None:
             self._trace_status(self._watch, event)

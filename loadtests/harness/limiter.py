@@ -17,7 +17,13 @@ __all__ = ["LIMITS", "Limit", "Limiter"]
 
 _HEAD_BYTES_MAX = 1 << 16
 _BLOCK_BYTES = 1 << 16
-_REASONS = {403: "Forbidden", 429: "Too Many Requests", 502: "Bad Gateway", 503: "Service Unavailable"}
+_REASONS = {
+    403: "Forbidden",
+    413: "Content Too Large",
+    429: "Too Many Requests",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+}
 _PAGE = b"<html><head><title>%d %s</title></head><body>The limiter of this load test refuses.</body></html>"
 
 
@@ -27,6 +33,7 @@ class Limit(msgspec.Struct):
     words: str
     after_s: float = 0.0
     status: int = 0  # answers requests with this status, without Retry-After
+    body_bytes: int = 0  # only to requests with larger bodies
     for_s: float = float("inf")  # as long as this
     ban_s: float = 0.0  # instead, until no request has come for this time: each one renews the ban
     interval_s: float = 0.0  # lets one request pass in this time. The others queue, also those whose client has gone
@@ -42,6 +49,7 @@ LIMITS: Mapping[str, Callable[[], Limit]] = {
     "queue": lambda: Limit("one request per second, the others queue", interval_s=1.0),
     "connections": lambda: Limit("five new connections in 10 s", connections=5),
     "restart": lambda: Limit("the same, and after 5 s, 502 for 3 s", 5.0, status=502, for_s=3.0, connections=5),
+    "2k": lambda: Limit("bodies of at most 2 kB (413)", status=413, body_bytes=2000),
     "403": lambda: Limit("after 5 s, 403 for a minute", 5.0, status=403, for_s=60.0),
 }
 
@@ -135,19 +143,20 @@ class Limiter:
     ) -> bool:
         """Serve one request. Return whether another one may follow on this connection."""
         head = await reader.readuntil(b"\r\n\r\n")
-        fields = dict(line.lower().split(b": ", 1) for line in head[:-4].split(b"\r\n")[1:])
-        body = await reader.readexactly(int(fields.get(b"content-length", b"0")))
+        asked = dict(line.lower().split(b": ", 1) for line in head[:-4].split(b"\r\n")[1:])
+        body = await reader.readexactly(int(asked.get(b"content-length", b"0")))
         now_s = self.elapsed_s
         self.requests_s.append(now_s)
-        if self._refuses(now_s):
+        if len(body) >= self._limit.body_bytes and self._refuses(now_s):
             self.refused += 1
             status, reason = self._limit.status, _REASONS[self._limit.status]
             page = _PAGE % (status, reason.encode())
-            writer.write(f"HTTP/1.1 {status} {reason}\r\nContent-Length: {len(page)}\r\n\r\n".encode() + page)
+            fields = f"Server: limiter\r\nContent-Length: {len(page)}"
+            writer.write(f"HTTP/1.1 {status} {reason}\r\n{fields}\r\n\r\n".encode() + page)
             return True
         await asyncio.sleep(self._queue_s(now_s))
         upstream.write(head + body)
-        if b"upgrade" in fields:
+        if b"upgrade" in asked:
             await _pass(reader, upstream)
             return False
         return True

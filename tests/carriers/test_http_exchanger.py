@@ -23,7 +23,7 @@ class Recorded:
     def __init__(self) -> None:
         self.outcomes: asyncio.Queue[bytes | str] = asyncio.Queue()
 
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
+    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
         self.outcomes.put_nowait(bytes(body))
 
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:

@@ -5,7 +5,7 @@ from tests.exchange.loop import SECRET
 from tunnel.exchange.events import Recovered, Troubled
 from tunnel.exchange.flight import Flight
 from tunnel.exchange.health import Health
-from tunnel.wire import Attach
+from tunnel.wire import Attach, Exchange
 
 MS = 1_000
 
@@ -56,3 +56,36 @@ def test_a_body_that_fails_while_others_get_through_is_not_trouble() -> None:
     for failures in range(1, 9):
         assert health.failed(failing(failures), failures * 1000 * MS) is None
         health.answered()
+
+
+def push(size: int, refusals: int) -> Flight:
+    flight = Flight(
+        Exchange(bytes(16), 1, 1, 0, 1, 0, 0, 1, payload=[bytes(size)]), 0, wait_us=1, repeat_us=1, attempts_max=1
+    )
+    flight.failures = flight.refusals = refusals
+    flight.last = "HTTP 413"
+    return flight
+
+
+def test_pushes_that_are_refused_while_pulls_pass_are_reported_once_and_so_is_the_first_of_that_size_that_passes() -> (
+    None
+):
+    health = Health()
+    big, small = push(4000, 0), push(20, 0)
+    for refusals in range(1, 9):
+        big.failures = big.refusals = refusals
+        told = health.failed(big, refusals * 500 * MS)
+        assert (told is not None) is (refusals == 3)
+        assert told is None or (told.is_partial and told.last.endswith("while others pass: HTTP 413"))
+        assert health.answered(small) is None
+    assert health.answered(big) == Recovered()
+    assert health.answered(big) is None
+
+
+def test_silence_says_nothing_about_data_while_others_pass() -> None:
+    health = Health()
+    for failures in range(1, 9):
+        silent = push(4000, 0)
+        silent.failures = failures
+        assert health.failed(silent, failures * 1000 * MS) is None
+        health.answered(push(20, 0))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.exchange.loop import Fate, Loop, Relay, data_packet
 from tests.exchange.test_lanes import MS, SECOND, attached_loop, received
-from tunnel.exchange import Request
+from tunnel.exchange import Recovered, Request, Troubled
 
 MINUTE = 60 * SECOND
 
@@ -102,6 +102,46 @@ def test_while_a_body_is_refused_others_pass() -> None:
     loop.fate = fate
     loop.run(first_us + 20 * SECOND)
     assert len(received(loop)) > 200
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Fate(status=413, body=b"<title>Too big</title>"),
+        Fate(status=403, body=b"<title>Scanned</title>"),
+        Fate(status=200, body=b"<title>Blocked</title>"),
+        Fate(request_lost=True, reported=True),
+    ],
+)
+def test_when_only_data_is_refused_that_is_said_within_five_seconds_of_the_third_refusal(refusal: Fate) -> None:
+    """Pulls pass, so that nothing else is wrong: without a word the connections would be silent for ever."""
+    loop = attached()
+    loop.run(3 * SECOND)
+    times: list[int] = []
+
+    def fate(request: Request, now: int) -> Fate:
+        if request.lane < 0 or sum(map(len, request.body)) <= 2000:
+            return Fate()
+        times.append(now)
+        return refusal
+
+    loop.fate = fate
+    loop.resends = True
+    loop.queue.append(data_packet(1, 3000))
+    loop.run(20 * SECOND)
+    ((said_us, said),) = [(at_us, event) for at_us, event in loop.events if isinstance(event, Troubled)]
+    assert said_us <= times[2] + 5 * SECOND
+    assert said.is_partial
+    assert said.last.startswith("requests that carry data are refused, here one of 3")
+    if refusal.status:
+        assert f"HTTP {refusal.status}" in said.last
+        assert repr(refusal.body[7:-8].decode()) in said.last
+    assert loop.told(Recovered) == []
+    loop.fate = lambda request, now: Fate()
+    loop.run(30 * SECOND)
+    assert received(loop) == [1]
+    assert len(loop.told(Recovered)) == 1
+    assert len(loop.told(Troubled)) == 1
 
 
 def test_after_an_outage_of_eight_seconds_the_relay_is_found_within_two() -> None:

@@ -18,9 +18,10 @@ from tunnel.carriers.dial_secrets import DialSecrets, SecretsInUse
 from tunnel.carriers.gateway import ask_for_name, make_gateway
 from tunnel.carriers.proxies import Proxy, choose_proxy
 from tunnel.carriers.proxy_connect import ConnectConnector, introduce
+from tunnel.printable import printable
 from tunnel.private_files import require_private, require_trusted
 
-__all__ = ["ROLE_HEADER", "Dialing", "retry_after_us"]
+__all__ = ["ROLE_HEADER", "Dialing", "retry_after_us", "server_of"]
 
 ROLE_HEADER = "Tunnel-Role"
 _SECOND_US = 1_000_000
@@ -244,6 +245,12 @@ def _tls_context(ca: str | None, cert: str | Sequence[str] | None) -> ssl.SSLCon
             text = f"cert={cert!r} cannot be used: {error}: name a PEM file with certificate and key, or two files"
             raise ValueError(text) from None
     return context
+
+
+def server_of(headers: Mapping[str, str]) -> str:
+    """Return how the server and the proxies before it name themselves, on one line for people."""
+    found = [f"{name}: {headers[name]:.60}" for name in ("Server", "Via") if headers.get(name)]
+    return printable("; ".join(found))
 
 
 def retry_after_us(headers: Mapping[str, str]) -> int:

@@ -17,8 +17,9 @@ __all__ = ["Exchanger", "ExchangingCarrier", "Outcomes"]
 class Outcomes(Protocol):
     """The object that an exchanger tells the outcome of each request. A call after `abandon` changes no exchange."""
 
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
-        """Handle a complete HTTP response. The caller must not change the body afterwards."""
+    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
+        """Handle a complete HTTP response. The caller must not change the body afterwards. `by`: the server, as it
+        names itself."""
 
     def received(self, request_id: int, piece: Buffer) -> bool:
         """Handle a piece of the answer to a pull with `stream`. Return whether more is expected of it."""
@@ -157,13 +158,13 @@ class ExchangingCarrier:
 
     # Outcomes: called by the exchanger
 
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int) -> None:
+    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
         if not self._closed:
             self._last_failure = ""
             self.moved(len(body))
             if self.exchange_trace is not None:
                 self.exchange_trace.answered(request_id, status, len(body), self._host.now())
-            self._lanes.answered(request_id, status, body, retry_after_us, self._host.now())
+            self._lanes.answered(request_id, status, body, retry_after_us, self._host.now(), by)
             self._look_whether_settled()
             self._host.pump()
 

@@ -10,7 +10,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from tunnel.carriers.connections import PAUSE_S, Connection, Connections
 from tunnel.carriers.dial_secrets import DialSecrets
-from tunnel.carriers.dialing import Dialing, retry_after_us
+from tunnel.carriers.dialing import Dialing, retry_after_us, server_of
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.failures import is_cut
 from tunnel.carriers.patience import Patience
@@ -122,9 +122,9 @@ class HttpExchanger:
     async def _exchange(self, sent: "_Sent") -> None:
         request, connection = sent.request, sent.connection
         body: Buffer
-        failure, final, by_relay = "", False, False
+        failure, final, by_relay, by = "", False, False, ""
         try:
-            status, body, wait_us = await self._post(sent)
+            status, body, wait_us, by = await self._post(sent)
         except aiohttp.ClientHttpProxyError as error:
             # A proxy's answer to CONNECT counts as an answer like any other (7.9).
             status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
@@ -157,7 +157,7 @@ class HttpExchanger:
         if failure:
             self._outcomes.failed(request.id, failure, final=final)
         else:
-            self._outcomes.answered(request.id, status, body, wait_us)
+            self._outcomes.answered(request.id, status, body, wait_us, by)
 
     def _move(self, sent: "_Sent") -> bool:
         """Let a request wait for a connection that works, if too many may be open. Return whether it waits."""
@@ -169,7 +169,7 @@ class HttpExchanger:
         loop.call_later(PAUSE_S, self._start_waiting)
         return True
 
-    async def _post(self, sent: "_Sent") -> tuple[int, Buffer, int]:
+    async def _post(self, sent: "_Sent") -> tuple[int, Buffer, int, str]:
         request, connection = sent.request, sent.connection
         response = await connection.session.post(
             self._url,
@@ -187,16 +187,16 @@ class HttpExchanger:
         try:
             if request.stream and response.status == 200:
                 if is_coded:  # 7.20: a device that compresses may pass the answer on only when the stream is over
-                    return response.status, f"a device on the path compresses answers ({coding:.20})".encode(), 0
+                    return response.status, f"a device on the path compresses answers ({coding:.20})".encode(), 0, ""
                 complete = await self._pass_on(sent, response.content)
-                return response.status, b"", 0
+                return response.status, b"", 0, ""
             body = await self._read(response.content)
             complete = response.content.at_eof()
             if is_coded:
                 body = f"a device on the path compresses answers ({coding:.20}) although they say no-transform".encode()
             elif 300 <= response.status < 400 and "Location" in response.headers:
                 body = f"it leads to {response.headers['Location']}".encode("utf-8", "replace")  # no relay redirects
-            return response.status, body, retry_after_us(response.headers)
+            return response.status, body, retry_after_us(response.headers), server_of(response.headers)
         finally:
             if complete:
                 response.release()

@@ -107,6 +107,7 @@ class Troubled(msgspec.Struct, frozen=True):
 
     failures: int
     last: str
+    is_partial: bool = False  # only requests that carry data are refused, while others pass
 
 
 class Recovered(msgspec.Struct, frozen=True):

@@ -107,6 +107,7 @@ class Flight:
         self.is_answer_lost = False  # the relay has answered, and the answer did not come
         self.silent = False  # an attempt got no answer in time
         self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
+        self.refusals = 0  # attempts that were reported as failed
         self.foreign = 0  # attempts that an intermediary refused
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
         self.passed_between = 0  # unexplained failures before which a smaller body had passed, after the one before
@@ -161,6 +162,7 @@ class Flight:
         or a limit of requests, is known to be the reason.
         """
         attempt = self.take(request_id)
+        self.refusals += 1
         if not attempt.overdue:
             self._count(attempt, text, now)
             if not explained:

@@ -196,13 +196,13 @@ class Lanes:
         if not self._registration.renew(outbid=outbid):
             self._refuse(AttachRefused(0, 0, "no generation is left: attach with another secret"))
 
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, now: int) -> None:
-        """Process a complete HTTP response. `body` is kept without a copy and must not change."""
+    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, now: int, by: str = "") -> None:
+        """Process a complete HTTP response. `body` is kept and must not change; `by` names the server, if it did so."""
         flight = self._open.get(request_id)
         if flight is None:
             return
         self._nothing_due_until_us = 0
-        outcome = judge(status, body, retry_after_us)
+        outcome = judge(status, body, retry_after_us, by)
         message = outcome.message
         if message is not None or outcome.code:  # the relay answered
             self._path.heard(flight.attempt(request_id).sent_us)
@@ -411,7 +411,7 @@ class Lanes:
     # answers
 
     def _accept(self, flight: Flight, attempt: Attempt, answer: Answer, body_bytes: int, now: int) -> None:
-        self._heard()
+        self._heard(flight)
         self._path.passed(attempt)
         lane = self._set.lanes[flight.lane]
         held_pulls = self._set.held_pulls(attempt.sent_us, self._path.round_trip.least_us)
@@ -436,8 +436,8 @@ class Lanes:
         if lane.exhausted:
             self.attach_again()
 
-    def _heard(self) -> None:
-        recovered = self.health.answered()
+    def _heard(self, flight: Flight | None = None) -> None:
+        recovered = self.health.answered(flight)
         if recovered is not None:
             self._events.append(recovered)
 

@@ -125,8 +125,11 @@ class Outcome(msgspec.Struct):
         return AttachRefused(status, self.code, self.text, self.is_page)
 
 
-def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
-    """Return the meaning of a complete response. `retry_after_us` is its Retry-After header; 0 if it has none."""
+def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outcome:
+    """Return the meaning of a complete response. `retry_after_us` is its Retry-After header; 0 if it has none.
+
+    `by`: how the server names itself. A relay does not, so that it matters only for a foreign answer.
+    """
     message = decode_envelope(body)
     match message:
         case Answer():
@@ -151,7 +154,7 @@ def judge(status: int, body: Buffer, retry_after_us: int) -> Outcome:
     if message is EnvelopeError.NOT_OURS:
         is_page = status in _REDIRECTS or (status in (200, 511) and _HTML.match(bytes(body[:_HEAD_BYTES])) is not None)
         quoted = _quote(body, size)
-        text = f"HTTP {status}, but not from a relay{_explained(status, quoted)}: {quoted}"
+        text = f"HTTP {status}, but not from a relay{_explained(status, quoted)}: {quoted}{f', {by}' if by else ''}"
     elif isinstance(message, EnvelopeError):
         is_definite = False
         text = f"HTTP {status}, but the answer arrived damaged ({message.value})"

@@ -110,9 +110,9 @@ class StreamingLanes(Lanes):
             body = flight.attempt(request_id).body
             self.answered(request_id, 200, b"" if body is None else body.rest, 0, now)
 
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, now: int) -> None:
+    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, now: int, by: str = "") -> None:
         self._now = now
-        super().answered(request_id, status, body, retry_after_us, now)
+        super().answered(request_id, status, body, retry_after_us, now, by)
 
     def failed(self, request_id: int, now: int) -> None:
         self._now = now
