@@ -1,6 +1,7 @@
 """One TCP connection with bounded buffers in both directions."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -194,7 +195,10 @@ class Stream(asyncio.Protocol):
         """End our direction after everything written so far."""
         self._flush()
         if self._transport is not None and not self.is_muted and self._transport.can_write_eof():
-            self._transport.write_eof()
+            with contextlib.suppress(
+                OSError
+            ):  # the peer may have reset the connection, which the loop has not yet seen
+                self._transport.write_eof()
 
     def mute(self) -> None:
         """Discard everything that arrives or is written from now on, without the peer noticing."""

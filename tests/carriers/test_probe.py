@@ -89,6 +89,22 @@ async def test_the_relay_sends_as_many_bytes_as_were_asked_for_and_only_once() -
 
 
 @in_loop
+async def test_a_new_attachment_leaves_what_waits_and_is_kept_only_if_a_relay_accepts_it() -> None:
+    async with RunningRelay(settings()) as relay, Origin(answer("403 Forbidden", b"no")) as origin:
+        dialing = Dialing(f"http://{relay.addresses[0]}", token=TOKENS["ann"], proxy=None)
+        async with Prober(dialing) as prober:
+            await prober.attach()
+            await prober.ask(20_000)
+            assert prober.moved_bytes > 19_000
+            prober.dialing = Dialing(origin.url, token=TOKENS["ann"], proxy=None)
+            assert (await prober.attach_anew()).kind == "foreign"
+            prober.dialing = dialing
+            assert (await prober.fetch(4096)).bytes > 2048  # the old attachment still works
+            assert (await prober.attach_anew()).kind == "attached"
+            assert (await prober.fetch(4096)).bytes < 256
+
+
+@in_loop
 async def test_exchanges_are_sent_as_forms_only_after_a_relay_has_answered_one() -> None:
     async with (
         Origin(answer("403 Forbidden")) as hop,

@@ -8,8 +8,10 @@ import contextlib
 import pytest
 
 from tests.carriers.origin import Origin, answer
+from tests.carriers.test_link import until
 from tests.servlet.rig import TOKENS, settings
 from tests.support.loops import in_loop
+from tests.support.proxies import UpstreamProxy, splice
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import Prober
 from tunnel.wire import Answer, encode_envelope
@@ -66,10 +68,48 @@ async def test_a_hop_that_does_not_carry_a_link_is_described(response: bytes, re
 
 
 @in_loop
-async def test_a_link_that_carries_data_both_ways_works_and_exchanges_go_on_after_it() -> None:
+@pytest.mark.parametrize("is_websocket", [False, True])
+async def test_a_link_that_carries_data_both_ways_works_and_exchanges_go_on_after_it(is_websocket: bool) -> None:
     async with RunningRelay(settings()) as relay:
         url = f"http://{relay.addresses[0]}"
         async with Prober(Dialing(url, token=TOKENS["ann"], proxy=None)) as prober:
             await prober.attach()
-            assert await prober.link(10) == ""
+            assert await prober.link(10, stay_s=0.1, is_websocket=is_websocket) == ""
             assert (await prober.exchange()).kind == "answer"  # the attachment still works after the link
+
+
+@in_loop
+@pytest.mark.parametrize("is_websocket", [False, True])
+async def test_a_link_that_is_cut_while_it_should_stay_is_described(is_websocket: bool) -> None:
+    async with RunningRelay(settings()) as relay, UpstreamProxy() as proxy:
+        url = f"http://{relay.addresses[0]}"
+        async with Prober(Dialing(url, token=TOKENS["ann"], proxy=f"http://127.0.0.1:{proxy.port}")) as prober:
+            await prober.attach()
+            trying = asyncio.ensure_future(prober.link(10, stay_s=60, is_websocket=is_websocket))
+            await until(lambda: any(b"GET" in head for head in proxy.heads))
+            await asyncio.sleep(0.5)  # the link is open, and data has moved
+            proxy.cut()
+            assert "the connection was upgraded, but then it ended" in await trying
+
+
+@in_loop
+async def test_a_link_that_carries_only_the_first_bytes_does_not_work() -> None:
+    async with RunningRelay(settings()) as relay:
+
+        async def short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", relay.addresses[0].port)
+            with contextlib.closing(writer), contextlib.closing(back), contextlib.suppress(ConnectionError):
+                await asyncio.gather(splice(there, writer), _first(reader, back, 100_000))
+
+        async with await asyncio.start_server(short, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with Prober(Dialing(url, token=TOKENS["ann"], proxy=None)) as prober:
+                await prober.attach()
+                assert "but data towards the relay did not pass within 0.5 s" in await prober.link(0.5)
+
+
+async def _first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size: int) -> None:
+    """Pass on this number of bytes, and swallow the others."""
+    while data := await reader.read(1 << 16):
+        writer.write(data[:size])
+        size -= min(size, len(data))

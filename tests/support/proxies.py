@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-__all__ = ["UpstreamProxy"]
+__all__ = ["UpstreamProxy", "splice"]
 
 
 class UpstreamProxy:
@@ -69,6 +69,7 @@ class UpstreamProxy:
 
 
 async def splice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on until they end."""
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()

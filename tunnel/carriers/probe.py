@@ -17,7 +17,7 @@ import msgspec
 
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.failures import Failure, explain
-from tunnel.carriers.probe_link import ask_link
+from tunnel.carriers.probe_link import LinkTrial, ask_link
 from tunnel.exchange import title_of
 from tunnel.printable import printable
 from tunnel.wire import (
@@ -58,6 +58,9 @@ _ONE_ANSWER_BYTES = 512  # room for the answer to one question in one piece: pie
 _NAME_BYTES = 200  # length of the service names in questions
 _QUESTION_BYTES = HEADER_SIZE + 8 + _NAME_BYTES  # type, version, state and backlog of LISTEN_STATE, and the name
 _PACKETS_MAX = 1024  # packets in a body, if the relay does not announce its limit (PROTOCOL 4.13)
+_TEXT = b"tunnel doctor sends this text to find out whether bodies must look like text. "
+_LINK_PARTS, _LINK_PART_BYTES = 8, 32 << 10  # what a link is tried with: 256 KiB towards the relay
+_LINK_QUESTIONS = 128  # and the answers to these, about 28 KiB
 _BIG_HEAD_BYTES = 100_000  # more than nginx, Apache, haproxy, lighttpd and Squid accept for all headers together
 
 
@@ -118,6 +121,7 @@ class Prober:
         self.answer_bytes = 64 << 10  # the answer limit of exchanges that ask for nothing
         self.is_multipart = False  # send each body as the file of a form
         self.is_fresh = False  # open a new connection for each request, on a path where none can be used again
+        self.moved_bytes = 0  # of bodies, both ways
         self._secret = secrets.token_bytes(SECRET_SIZE)
         self._numbers: dict[int, int] = {}
         self._serials: dict[int, int] = {}
@@ -142,6 +146,21 @@ class Prober:
         reply, found = await self._post(self._greeting(), self._session)
         if isinstance(found, Attached):
             self.attached = found
+        return reply
+
+    async def attach_anew(self) -> Reply:
+        """Attach with another secret, and leave the old attachment with all that waits for it at the relay.
+
+        If no relay accepts the new attachment, the old one is kept.
+        """
+        before = self._secret, self._numbers, self._serials
+        self._secret, self._numbers, self._serials = secrets.token_bytes(SECRET_SIZE), {}, {}
+        reply: Reply | None = None
+        try:
+            reply = await self.attach()
+        finally:
+            if reply is None or reply.kind != "attached":
+                self._secret, self._numbers, self._serials = before
         return reply
 
     async def attach_elsewhere(self) -> Reply:
@@ -171,17 +190,32 @@ class Prober:
     # exchanges
 
     async def exchange(
-        self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: CountedSession | None = None
+        self,
+        size: int = 0,
+        *,
+        hold_s: float = 0,
+        lane: int = 0,
+        own: CountedSession | None = None,
+        is_text: bool = False,
     ) -> Reply:
-        """Send an exchange with a body of about `size` bytes, which the relay may hold for `hold_s` seconds."""
+        """Send an exchange with a body of about `size` bytes, which the relay may hold for `hold_s` seconds.
+
+        The body is noise, as encrypted data is, or looks like text.
+        """
         self._numbers[lane] = self._numbers.get(lane, 0) + 1
-        return await self.repeat(size, hold_s=hold_s, lane=lane, own=own)
+        return await self.repeat(size, hold_s=hold_s, lane=lane, own=own, is_text=is_text)
 
     async def repeat(
-        self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: CountedSession | None = None
+        self,
+        size: int = 0,
+        *,
+        hold_s: float = 0,
+        lane: int = 0,
+        own: CountedSession | None = None,
+        is_text: bool = False,
     ) -> Reply:
         """Repeat the newest exchange of the lane. A relay answers with another serial, a cache with the same one."""
-        padding = _padding(size - (_FORM_BYTES if self.is_multipart else 0))
+        padding = _padding(size - (_FORM_BYTES if self.is_multipart else 0), is_text=is_text)
         return await self._send(padding, lane, own.session if own else self._session, hold_s=hold_s)
 
     @property
@@ -280,12 +314,18 @@ class Prober:
             session.trace_configs.append(own.watch())
             yield own
 
-    async def link(self, seconds: float) -> str:
-        """Open a link and move a batch each way. Return the reason why that failed; empty if it worked."""
+    async def link(self, seconds: float, *, stay_s: float = 0, is_websocket: bool = False) -> str:
+        """Open a link, or a websocket, and move data each way. Return the reason why that failed; empty if it worked.
+
+        It must then stay open for `stay_s` seconds, while little is sent.
+        """
         assert self.attached is not None, "attach first"
-        packets = [Packet(PacketType.NOOP, 0, 0, 0, os.urandom(32 << 10)), _question()]
+        noise = [Packet(PacketType.NOOP, 0, 0, 0, os.urandom(_LINK_PART_BYTES)) for _ in range(_LINK_PARTS)]
+        asked = [_question() for _ in range(_LINK_QUESTIONS)]
         identity = (attachment_id(self._secret), self.attached.epoch, self.attached.generation)
-        return await ask_link(self.dialing, identity, list(encode_packets(packets)), seconds)
+        parts = [list(encode_packets([each])) for each in noise] + [list(encode_packets(asked))]
+        trial = LinkTrial(parts, _LINK_QUESTIONS * _QUESTION_BYTES, stay_s)
+        return await ask_link(self.dialing, identity, trial, seconds, is_websocket=is_websocket)
 
     # requests that hops answer themselves
 
@@ -346,6 +386,7 @@ class Prober:
         encoding = response.headers.get("Content-Encoding", "identity")
         plain = _decoded(data, encoding)
         found = decode_envelope(plain)
+        self.moved_bytes += len(data) + (len(body) if isinstance(body, bytes) else 0)
         reply = Reply("", response.status, "", time.monotonic() - began, _headers(response), bytes=len(data))
         reply.wait_ms = retry_after_us(response.headers) // 1000
         if response.version is not None:
@@ -385,12 +426,13 @@ def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
     return found
 
 
-def _padding(size: int) -> bytes:
-    """Return a packet of random bytes, which the relay drops and no device on the path can compress."""
+def _padding(size: int, *, is_text: bool) -> bytes:
+    """Return a packet that the relay drops: random bytes, which no device on the path can compress, or plain text."""
     room = size - EXCHANGE_BYTES - HEADER_SIZE
     if room < 0:
         return b""
-    return b"".join(encode_packets([Packet(PacketType.NOOP, 0, 0, 0, os.urandom(room))]))
+    content = (_TEXT * (room // len(_TEXT) + 1))[:room] if is_text else os.urandom(room)
+    return b"".join(encode_packets([Packet(PacketType.NOOP, 0, 0, 0, content)]))
 
 
 def _question() -> Packet:
