@@ -6,10 +6,21 @@ from collections.abc import Iterable
 from tunnel.carriers.probe import Reply
 from tunnel_client.doctor.products import products_in
 
-__all__ = ["REFUSALS_OF_RATE", "advice_for", "described", "sender_of", "tallied"]
+__all__ = [
+    "REFUSALS_OF_RATE",
+    "advice_for",
+    "described",
+    "is_from_limiter",
+    "may_be_from_limiter",
+    "sender_of",
+    "tallied",
+]
 
 REFUSALS_OF_RATE = frozenset({403, 420, 429, 503, 509})
 """The statuses with which hops answer when too many requests come. Only 429 always means that."""
+
+_LIMITERS = frozenset({420, 429, 509})
+_UNCLEAR = frozenset({403, 407, 503})
 
 _SIGN_IN = (
     "it may be a login or block page: open the relay's URL in a browser, sign in, and try again; if the page stays, "
@@ -68,6 +79,19 @@ _ADVICE: tuple[tuple[str, int, re.Pattern[str], str], ...] = tuple(
         ("", 504, "", _BEHIND),
     )
 )
+
+
+def is_from_limiter(reply: Reply) -> bool:
+    """Return whether the reply says that too many requests come."""
+    if reply.kind not in ("foreign", "status"):
+        return False
+    return reply.status in _LIMITERS or (reply.status == 503 and reply.wait_ms > 0)
+
+
+def may_be_from_limiter(reply: Reply) -> bool:
+    """Return whether the reply may come from a limiter, or may concern the question alone: limiters also answer with
+    such a status, end the connection, or stay silent."""
+    return reply.kind == "lost" or (reply.kind == "foreign" and reply.status in _UNCLEAR)
 
 
 def sender_of(reply: Reply) -> str:

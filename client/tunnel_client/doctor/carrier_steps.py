@@ -3,16 +3,15 @@
 import asyncio
 import re
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from tunnel import TunnelError, UnreachableError
 from tunnel.carriers.probe import Reply
 from tunnel.exit_codes import UNREACHABLE
-from tunnel_client.doctor.answers import REFUSALS_OF_RATE, described, tallied
+from tunnel_client.doctor.answers import REFUSALS_OF_RATE, tallied
 from tunnel_client.doctor.findings import Report, Verdict
-from tunnel_client.doctor.trials import Trials
+from tunnel_client.doctor.trials import PAUSE_S, TRIES, Trials, now_s
 from tunnel_client.settings import CARRIERS, RelaySettings
 
 __all__ = ["examine_link", "examine_others", "examine_poll"]
@@ -27,73 +26,78 @@ LINK_S = 5.0
 _REFUSED_PART = 0.3  # a hop that limits the rate refuses more than this part of requests that follow each other at once
 REST_S = 1.0  # after this pause, a limit of requests per second counts none of the earlier requests
 _GENTLE = 4
-GENTLE_S = 0.5  # pause between requests; at this pace all must pass if only the rate is limited
-HAMMER_S = 1.5
-_HAMMER_PAUSE_S = 0.01
-_PAUSE_S_MAX = 2.0
+QUEUE_S = 0.3  # exchanges that take longer may wait for their turn at a hop
+_AT_ONCE_PART = 0.25  # one after a rest takes at most this part of their time, if they do
 _ATTACH_S = 5.0
+_ATTACH_REQUESTS, _ATTACH_CONNECTIONS = 8, 2  # what an attach with a carrier takes, at most
+_STATUS = re.compile(r"HTTP (\d+) ")
 _HTML = re.compile(r"<[^>]*>?")
 
 
 async def examine_poll(report: Report, trials: Trials) -> bool:
     """Send exchanges one after the other; report what came, and how long they took. Return whether any worked."""
     replies: list[Reply] = []
-    ends = time.monotonic() + _ROUNDS_S
-    while len(replies) < ROUNDS and (time.monotonic() < ends or len(replies) < _ROUNDS_MIN):
-        replies.append(await trials.once(trials.prober.exchange(), is_test=True))
+    ends_s = now_s() + _ROUNDS_S
+    while len(replies) < ROUNDS and (now_s() < ends_s or len(replies) < _ROUNDS_MIN) and not trials.is_shut:
+        replies.append(await trials.once(trials.prober.exchange, is_test=True))
+    replies += trials.controls  # they ask the same
     good = [reply for reply in replies if reply.kind == "answer"]
     bad = [reply for reply in replies if reply.kind != "answer"]
-    rate = await _rate_limit(trials, replies, good) if bad else None
+    is_limited = bool(bad) and await _is_limited(trials, replies, good)
     trials.made += len(replies)
-    if rate is None:
+    if not is_limited:
         trials.failed += bad
-    if not good and rate is None:
-        text = f"none of {len(replies)} exchanges was answered by the relay ({tallied(bad)})"
+    if not good:
+        span = f"none of {len(replies)} exchanges was answered by the relay"
+        if trials.is_shut and trials.limiter is not None:
+            span = f"the relay answered no exchange for {trials.limiter.lasted_s:.0f} s"
+        text = f"{span} ({tallied(bad)})"
         advice = "a relay answered once before: run this again, and ask the network's operator if this line stays"
         report.add("poll", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, carrier="poll", works=False)
         return False
     report.add("poll", Verdict.OK, "exchanges work: the tunnel can carry everything", carrier="poll", works=True)
-    _report_rate(report, trials, rate, bad)
+    await _examine_queue(report, trials, good)
     _report_latency(report, trials, good)
     _report_repeats(report, good)
     return True
 
 
-async def _rate_limit(trials: Trials, replies: Sequence[Reply], good: list[Reply]) -> float | None:
-    """If the path limits the number of requests per second, return how many pass; otherwise return None.
+async def _is_limited(trials: Trials, replies: Sequence[Reply], good: list[Reply]) -> bool:
+    """Return whether the failures come from a limit of requests per second: at a slow pace, all are answered.
 
-    The exchanges that leave at a slow pace and are answered are added to `good`.
+    Such answers are added to `good`.
     """
     refused = [reply for reply in replies if reply.kind == "foreign" and reply.status in REFUSALS_OF_RATE]
-    if not any(reply.status == 429 for reply in refused) and len(refused) < _REFUSED_PART * len(replies):
-        return None
+    if len(refused) < _REFUSED_PART * len(replies):
+        return False
     await asyncio.sleep(REST_S)
     for _ in range(_GENTLE):
-        await asyncio.sleep(GENTLE_S)
-        reply = await trials.once(trials.prober.exchange(), is_test=True)
+        await asyncio.sleep(PAUSE_S)
+        reply = await trials.ask(trials.prober.exchange)
         if reply.kind != "answer":
-            return None
+            return False
         good.append(reply)
-    began = time.monotonic()
-    passed = 0
-    while (took_s := time.monotonic() - began) < HAMMER_S:
-        passed += (await trials.once(trials.prober.exchange(), is_test=True)).kind == "answer"
-        await asyncio.sleep(_HAMMER_PAUSE_S)
-    rate = max(passed / took_s, 1 / GENTLE_S)
-    trials.pause_s = min(_PAUSE_S_MAX, 1.5 / rate)
-    await asyncio.sleep(REST_S)
-    return rate
+    trials.limit(refused[0])
+    return True
 
 
-def _report_rate(report: Report, trials: Trials, rate: float | None, bad: Sequence[Reply]) -> None:
-    if rate is None:
+async def _examine_queue(report: Report, trials: Trials, good: list[Reply]) -> None:
+    """Find out whether exchanges are slow because a hop lets them wait for their turn: after a rest, one is fast.
+
+    The slow ones are then taken out of `good`, because they say nothing about the delay of the path.
+    """
+    seconds = statistics.median(reply.seconds for reply in good)
+    if seconds < QUEUE_S or trials.limiter is not None:
         return
-    text = f"a hop limits the rate: about {rate:.0f} requests per second pass, others get {described(bad[0])}"
-    advice = (
-        "ask its operator for a higher rate for the relay; a link, where connections can be upgraded, needs only one "
-        "request"
-    )
-    report.add("rate limit", Verdict.NOTE, text, advice, requests_per_s=round(rate, 1), status=bad[0].status)
+    await asyncio.sleep(2 * seconds)
+    reply = await trials.ask(trials.prober.exchange)
+    if reply.kind != "answer" or reply.seconds > _AT_ONCE_PART * seconds:
+        return
+    good[:] = [reply]
+    trials.slow_down(1.2 * seconds)
+    text = f"a hop lets about one request pass every {seconds:.1f} s and delays the others"
+    advice = "ask its operator for a higher rate for the relay"
+    report.add("rate limit", Verdict.NOTE, text, advice, requests_per_s=round(1 / seconds, 1))
 
 
 def _report_latency(report: Report, trials: Trials, good: Sequence[Reply]) -> None:
@@ -118,38 +122,67 @@ def _report_repeats(report: Report, good: Sequence[Reply]) -> None:
         report.add("repeats", Verdict.OK, "each request reaches the relay once", repeated=0)
 
 
-async def examine_link(report: Report, trials: Trials) -> None:
-    """Try to open a link, and to move a batch each way on it."""
-    if trials.pause_s:
-        await asyncio.sleep(trials.pause_s)
-    reason = await trials.prober.link(max(LINK_S, 3 * trials.worst_s))
+async def examine_link(report: Report, trials: Trials) -> bool:
+    """Try to open a link, and to move data each way on it. Return whether that works."""
+    reason = await _upgraded(trials, is_websocket=False)
     if not reason:
         text = "connections can be upgraded, and data passes both ways: the fastest carrier"
         report.add("link", Verdict.OK, text, carrier="link", works=True)
-        return
+        return True
     proxy = trials.prober.dialing.proxy
     advice = "without a link, a slower carrier is used"
     if proxy is not None and trials.prober.dialing.tls is None:
         advice += "; with an https:// URL the proxy passes the connection on unread, and a link can work"
     report.add("link", Verdict.NOTE, _why_no_link(reason), advice, carrier="link", works=False)
+    return False
 
 
-async def examine_others(report: Report, settings: RelaySettings) -> None:
-    """Try every carrier that has no step of its own by attaching with it, until one attach gets no answer."""
+async def _upgraded(trials: Trials, *, is_websocket: bool) -> str:
+    """Try a link or a websocket; return why it fails. If a limiter refused it, try again."""
+    for _ in range(TRIES):
+        await trials.spend(1, 1)
+        reason = await trials.prober.link(max(LINK_S, 3 * trials.worst_s), is_websocket=is_websocket)
+        if not reason or not await trials.is_refused(_as_reply(reason)):
+            break
+    return reason
+
+
+def _as_reply(reason: str) -> Reply:
+    """Return the reason why an upgrade failed as a reply."""
+    status = _STATUS.match(reason)
+    if status is None:
+        return Reply("lost", 0, reason, 0.0, {})
+    return Reply("foreign", int(status[1]), reason, 0.0, {})
+
+
+async def examine_others(report: Report, trials: Trials, settings: RelaySettings) -> None:
+    """Try a websocket, and every carrier that has no step of its own by attaching with it."""
     answers = True
     for carrier in (each for each in CARRIERS if each not in _EXAMINED):
-        if not answers:
+        if carrier == "websocket":
+            works = not await _upgraded(trials, is_websocket=True)
+        elif trials.pause_s:
+            report.add(carrier, Verdict.SKIPPED, _LIMITED, carrier=carrier)
+            continue
+        elif not answers:
             report.add(carrier, Verdict.NOTE, "not tried, because the relay no longer answers", carrier=carrier)
             continue
-        try:
-            works = await _is_usable(replace(settings, carrier=carrier))
-        except UnreachableError:
-            works = answers = False
+        else:
+            await trials.spend(_ATTACH_REQUESTS, _ATTACH_CONNECTIONS)
+            try:
+                works = await _is_usable(replace(settings, carrier=carrier))
+            except UnreachableError:
+                works = answers = False
+            if not works and await trials.is_refused(_UNCLEAR):
+                report.add(carrier, Verdict.SKIPPED, _LIMITED, carrier=carrier)
+                continue
         verdict = Verdict.OK if works else Verdict.NOTE
         text = _TEXTS.get(carrier, ("works", "does not work here"))[not works]
         report.add(carrier, verdict, text, carrier=carrier, works=works)
 
 
+_UNCLEAR = Reply("lost", 0, "the attach failed", 0.0, {})
+_LIMITED = "a limiter lets few requests pass"
 _TEXTS = {
     "websocket": ("data passes both ways", "does not work here"),
     "stream": (

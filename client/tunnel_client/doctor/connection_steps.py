@@ -1,14 +1,13 @@
 """The steps that find out how the path treats HTTP connections: reuse, requests at once, waiting and idleness."""
 
 import asyncio
-import time
 
 import msgspec
 
 from tunnel.carriers.probe import CountedSession, Reply
-from tunnel_client.doctor.answers import described, tallied
+from tunnel_client.doctor.answers import described, is_from_limiter, tallied
 from tunnel_client.doctor.findings import Report, Verdict
-from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
+from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials, now_s
 
 __all__ = ["examine_at_once", "examine_reuse", "examine_timeouts"]
 
@@ -24,25 +23,29 @@ _SETTLE_S = 0.1  # time for a hop to notice that HTTP connections were closed
 _ENOUGH = 4  # requests at once: two to send, one to wait for data, and one to spare
 _TURN_S_MIN = 0.03  # faster exchanges depend on the processor more than on hops
 _TURN_S_MAX = 1.0  # on slower paths it would take too long to tell a rate from the delay
-TURNS_S = 1.0
-_TURNS = 3  # exchanges that each lane has time for, at least
+_TURNS = 4  # exchanges of each lane
 # A hop delays requests if the lanes together reach less than this part of the rate that they would have without delays.
 _TURNS_PART = 0.4
 _TOGETHER = 3  # `examine_timeouts` uses two HTTP connections at the same time; one to spare
+_REST_S = 1.0
 _DRAINS = 20
 _EMPTY_BYTES = 256  # an answer without packets is smaller
+_NOT_AT_ONCE = "a limiter, which would refuse requests that come at once, hides how many may wait"
 _HTTPS = "an https:// URL may help, since a proxy passes encrypted requests on unread"
 
 
 async def examine_reuse(report: Report, trials: Trials) -> None:
     """Find out whether an HTTP connection carries several exchanges. If not, all later steps open a new one for each
     exchange."""
-    replies: list[Reply] = []
-    await trials.prober.reconnect()  # where only one HTTP connection is possible, it must be this one
-    async with trials.prober.own_connection() as own:
-        for _ in range(_REUSES):
-            replies.append(await trials.once(_on(trials, own), is_test=True))
-        opened = own.opened
+    for _ in range(TRIES):
+        trips = trials.trips
+        await trials.room(_REUSES, 1)
+        await trials.prober.reconnect()  # where only one HTTP connection is possible, it must be this one
+        async with trials.prober.own_connection() as own:
+            replies = [await trials.once(lambda: _on(trials, own), is_test=True) for _ in range(_REUSES)]
+            opened = own.opened
+        if trials.trips == trips:
+            break  # else a limiter ended the connection
     lost = [reply for reply in replies if reply.kind == "lost"]
     if opened <= 1 and not lost:
         report.add("connections", Verdict.OK, "an HTTP connection carries several exchanges", reused=True)
@@ -64,14 +67,21 @@ async def _on(trials: Trials, own: CountedSession) -> Reply:
 async def examine_at_once(report: Report, trials: Trials) -> None:
     """Let several requests wait at the relay at once. If a hop makes some of them wait for their
     turn, the answers to these come late."""
+    if trials.pause_s:
+        report.add("at once", Verdict.SKIPPED, _NOT_AT_ONCE)
+        return
     await _drain(trials)
     for count in _PULLS:
         found = await _pull_together(trials, count)
-        if found.answered:
+        if found.answered or trials.pause_s:
             break
     # A hop may still have counted an HTTP connection that was just closed, so the better of two tries is right.
-    if 0 < found.prompt < _PULLS[0]:
+    if 0 < found.prompt < _PULLS[0] and not trials.pause_s:
+        await asyncio.sleep(_REST_S if found.others else 0)  # and a limit of requests per second some of the last ones
         found = max(found, await _pull_together(trials, count), key=lambda one: one.prompt)
+    if trials.pause_s:
+        report.add("at once", Verdict.SKIPPED, _NOT_AT_ONCE)
+        return
     if not found.answered:
         text = f"no request may wait for {found.held_s:g} s ({tallied(found.others)})"
         report.add("at once", Verdict.SKIPPED, text)
@@ -79,11 +89,6 @@ async def examine_at_once(report: Report, trials: Trials) -> None:
         text = f"{found.prompt} requests may wait at once (more were not tried)"
         report.add("at once", Verdict.OK, text, requests=found.prompt)
         await _examine_turns(report, trials, found.prompt)
-    elif any(reply.status == 429 for reply in found.others):
-        text = f"a hop limits the rate: {found.answered} of {count} requests that came together passed, others got "
-        text += described(found.others[0])
-        report.add("rate limit", Verdict.NOTE, text, "ask its operator for a higher rate for the relay", status=429)
-        report.add("at once", Verdict.SKIPPED, "the rate limit hides how many requests may wait at once")
     elif found.others and trials.failed and found.answered + _ACCIDENTS >= _PULLS[0]:
         report.add("at once", Verdict.SKIPPED, f"requests fail here in any case ({tallied(found.others)})")
     else:
@@ -94,17 +99,17 @@ async def _examine_turns(report: Report, trials: Trials, count: int) -> None:
     """Find out whether a hop delays requests that come too fast. Several lanes are then hardly faster than one."""
     if trials.pause_s or not _TURN_S_MIN < trials.median_s < _TURN_S_MAX or count == 1:
         return
-    began = time.monotonic()
-    ends = began + max(TURNS_S, _TURNS * trials.median_s)
+    await trials.room(count * _TURNS)
+    began_s = now_s()
 
     async def push(lane: int) -> int:
         passed = 0
-        while time.monotonic() < ends:
-            passed += (await trials.once(trials.prober.exchange(lane=lane), is_test=True)).kind == "answer"
+        for _ in range(_TURNS):
+            passed += (await trials.ask(lambda: trials.prober.exchange(lane=lane))).kind == "answer"
         return passed
 
     passed = sum(await asyncio.gather(*(push(lane) for lane in range(count))))
-    rate = passed / (time.monotonic() - began)
+    rate = passed / (now_s() - began_s)
     if rate * trials.median_s < _TURNS_PART * count:
         text = f"a hop lets about {rate:.0f} requests per second pass and delays the others"
         advice = "ask its operator for a higher rate for the relay"
@@ -123,20 +128,24 @@ class _Together(msgspec.Struct):
 async def _pull_together(trials: Trials, count: int) -> _Together:
     prober = trials.prober
     assert prober.attached is not None
+    lanes = range(min(count, prober.attached.lanes))
+    await trials.room(len(lanes), len(lanes))
     await prober.reconnect()
     await asyncio.sleep(max(_SETTLE_S, min(trials.worst_s, _SETTLE_S_MAX)))
-    held_s = min(HELD_S + count * trials.pause_s, prober.attached.hold_ms_max / 1e3)
+    held_s = min(HELD_S, prober.attached.hold_ms_max / 1e3)
     latest_s = 1.75 * held_s + 2 * trials.worst_s
 
     async def pull(lane: int) -> Reply:
-        await asyncio.sleep(lane * trials.pause_s)
-        return await trials.once(prober.exchange(hold_s=held_s, lane=lane), held_s * count + ANSWER_S, is_test=True)
+        return await trials.ask(lambda: prober.exchange(hold_s=held_s, lane=lane), held_s * count + ANSWER_S)
 
-    replies = await asyncio.gather(*(pull(lane) for lane in range(min(count, prober.attached.lanes))))
+    replies = await asyncio.gather(*map(pull, lanes))
     await prober.reconnect()
     answered = [reply for reply in replies if reply.kind == "answer"]
     prompt = [reply for reply in answered if reply.seconds <= latest_s]
-    return _Together(held_s, len(answered), len(prompt), [reply for reply in replies if reply.kind != "answer"])
+    others = [reply for reply in replies if reply.kind != "answer"]
+    if others:
+        await trials.is_refused(others[0], is_alone=False)
+    return _Together(held_s, len(answered), len(prompt), others)
 
 
 def _few_at_once(report: Report, trials: Trials, found: _Together) -> None:
@@ -162,7 +171,7 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
     assert prober.attached is not None
     held_s = min(seconds, prober.attached.hold_ms_max / 1e3)
     await prober.reconnect()
-    if 0 < trials.requests_max < _TOGETHER:
+    if 0 < trials.requests_max < _TOGETHER or trials.pause_s:
         held = await _hold(trials, held_s)
         await prober.reconnect()
         rested = await _rest(trials, seconds)
@@ -173,6 +182,8 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
     elif held.kind == "answer":
         text = f"a request may wait for {held_s:g} s (longer was not tried: --watch)"
         report.add("hold limit", Verdict.OK, text, hold_s=held_s)
+    elif is_from_limiter(held) or held.status == 407:
+        report.add("hold limit", Verdict.SKIPPED, f"something else answered in place of the relay ({described(held)})")
     else:
         text = f"a waiting request is ended after {held.seconds:.1f} s ({described(held)})"
         advice = "the tunnel then uses shorter waits and more requests; ask the hop's operator for a longer timeout"
@@ -190,8 +201,11 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
 async def _hold(trials: Trials, seconds: float) -> Reply:
     """Return the reply that ended a request which the relay may hold for `seconds`. Try again if it ended early."""
     for _ in range(TRIES):
-        work = trials.prober.exchange(hold_s=seconds, lane=_lane(trials, _HOLD_LANE))
-        reply = await trials.once(work, seconds + ANSWER_S, is_test=True)
+        reply = await trials.once(
+            lambda: trials.prober.exchange(hold_s=seconds, lane=_lane(trials, _HOLD_LANE)),
+            seconds + ANSWER_S,
+            is_test=True,
+        )
         if reply.seconds > seconds / 2 or (reply.kind == "answer" and reply.bytes < _EMPTY_BYTES):
             break  # else try again: it failed early, or packets that came for us answered it
     return reply
@@ -205,16 +219,23 @@ def _lane(trials: Trials, lane: int) -> int:
 async def _drain(trials: Trials) -> None:
     """Fetch what waits at the relay, since a request is not held while something does."""
     for _ in range(_DRAINS):
-        reply = await trials.once(trials.prober.exchange(), is_test=True)
+        reply = await trials.once(trials.prober.exchange, is_test=True)
         if reply.kind == "answer" and reply.bytes < _EMPTY_BYTES:
             break
 
 
 async def _rest(trials: Trials, seconds: float) -> bool:
     """Return whether an HTTP connection was still usable after it had been idle."""
-    async with trials.prober.own_connection() as own:
-        await trials.once(_on(trials, own), is_test=True)
-        opened = own.opened
-        await asyncio.sleep(seconds)
-        reply = await trials.once(_on(trials, own), is_test=True)
-        return own.opened == opened and reply.kind != "lost"
+    is_usable = False
+    for _ in range(TRIES):
+        trips = trials.trips
+        await trials.room(1, 1)
+        async with trials.prober.own_connection() as own:
+            await trials.once(lambda: _on(trials, own), is_test=True)
+            opened = own.opened
+            await asyncio.sleep(seconds)
+            reply = await trials.once(lambda: _on(trials, own), is_test=True)
+            is_usable = own.opened == opened and reply.kind != "lost"
+        if trials.trips == trips:
+            break  # else a limiter ended the connection
+    return is_usable

@@ -1,6 +1,7 @@
 """The examination: the order of its steps, and the conclusion from their findings."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import ProbeError, Prober
@@ -9,13 +10,15 @@ from tunnel_client.doctor.carrier_steps import examine_link, examine_others, exa
 from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.hop_steps import examine_relays
+from tunnel_client.doctor.limiter_steps import examine_limiter, examine_shut
+from tunnel_client.doctor.long_steps import examine_long
 from tunnel_client.doctor.next_step import conclude, problems_of
 from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
 from tunnel_client.doctor.relay_steps import examine_relay
 from tunnel_client.doctor.road_steps import examine_roads
 from tunnel_client.doctor.size_steps import examine_sizes
 from tunnel_client.doctor.surroundings import examine_proxy
-from tunnel_client.doctor.target_step import examine_target
+from tunnel_client.doctor.target_step import TARGET_CONNECTIONS, TARGET_REQUESTS, examine_target
 from tunnel_client.doctor.trials import Trials
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address
@@ -25,15 +28,22 @@ from tunnel_client.settings import RelaySettings
 __all__ = ["examine"]
 
 _HTTPS_S = 5.0
+_EXAMINING = "examining the path to the relay"
 _HURT = frozenset({"rate limit", "body limit", "answer limit", "altering", "caching"})
 
 
 async def examine(
-    report: Report, settings: RelaySettings, target: Address | None, watch_seconds: float, given: Given
+    report: Report,
+    settings: RelaySettings,
+    target: Address | None,
+    watch_seconds: float,
+    given: Given,
+    long_seconds: float = 0.0,
 ) -> None:
     """Run all steps and fill the report. Raises UsageError if the settings cannot be used.
 
-    `given`: the options of the command line, which the next command keeps.
+    The path is watched for `long_seconds`, unless that is 0. `given`: the options of the command line, which the next
+    command keeps.
     """
     try:
         dialing = Dialing(
@@ -53,37 +63,67 @@ async def examine(
     report.doing = f"asking {dialing.description}"
     examine_proxy(report, settings, str(dialing.proxy or ""))
     async with Prober(dialing) as prober:
-        trials = Trials(prober)
+        trials = Trials(prober, report)
         if await examine_relay(report, trials, settings.ca, settings.proxy):
-            await _examine_all(report, settings, trials, watch_seconds)
+            await _examine_all(report, settings, trials, watch_seconds, long_seconds)
             if target is not None and report.exit_code == OK:
+                await trials.spend(TARGET_REQUESTS, TARGET_CONNECTIONS)
                 report.doing = f"asking for {target}"
                 await examine_target(report, settings, target)
             elif target is not None:
                 report.target = str(target)
                 report.add("target", Verdict.SKIPPED, "the problem above comes first")
+            await trials.rest()
     await _examine_https(report, settings, dialing)
     conclude(report, settings, target, given)
 
 
-async def _examine_all(report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float) -> None:
+async def _examine_all(
+    report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float, long_seconds: float
+) -> None:
     """Run the steps after the attach. If several relays answer by turns, or no exchange works, leave out the rest."""
-    report.doing = "examining the path to the relay"
+    report.doing = _EXAMINING
     is_one = await examine_relays(report, trials)
     if is_one:
         await examine_reuse(report, trials)
-    if not is_one or not await examine_poll(report, trials):
+    works = is_one and await examine_poll(report, trials)
+    is_told = examine_limiter(report, trials)
+    if works and trials.is_shut:
+        examine_shut(report, trials)
+    if not works or trials.is_shut:
         report.add("other steps", Verdict.SKIPPED, "they need exchanges that work")
         return
-    await examine_at_once(report, trials)
-    await examine_link(report, trials)
-    await examine_others(report, settings)
-    examine_roads(report, settings, trials.prober.dialing)
-    size = await examine_sizes(report, trials)
-    await examine_path(report, trials, size)
-    await examine_throughput(report, trials, size)
-    await examine_timeouts(report, trials, watch_seconds)
+    size = 0
+
+    async def find_sizes() -> None:
+        nonlocal size
+        size = await examine_sizes(report, trials)
+
+    steps: list[Callable[[], Awaitable[object]]] = [
+        lambda: examine_at_once(report, trials),
+        lambda: _examine_roads(report, trials, settings),
+        find_sizes,
+        lambda: examine_path(report, trials, size),
+        lambda: examine_throughput(report, trials, size),
+        lambda: examine_timeouts(report, trials, watch_seconds),
+        lambda: examine_long(report, trials, size, long_seconds),
+    ]
+    for step in steps:
+        await step()
+        is_told = is_told or examine_limiter(report, trials)
+        if trials.is_shut:
+            examine_shut(report, trials)
+            report.add("other steps", Verdict.SKIPPED, "they need exchanges that work")
+            return
     examine_reliability(report, trials)
+
+
+async def _examine_roads(report: Report, trials: Trials, settings: RelaySettings) -> None:
+    """Try all roads; large exchanges are needed only if none is better."""
+    await examine_link(report, trials)
+    await examine_others(report, trials, settings)
+    chosen = examine_roads(report, settings, trials.prober.dialing)
+    trials.has_link = chosen in ("link", "websocket")
 
 
 async def _examine_https(report: Report, settings: RelaySettings, dialing: Dialing) -> None:

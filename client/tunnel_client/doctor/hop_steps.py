@@ -30,8 +30,8 @@ async def recognise(trials: Trials, reply: Reply | None, proxy: str | None = Non
         return []
     prober = trials.prober
     expectation, head, outside = await asyncio.gather(
-        trials.once(prober.odd_expectation(), is_test=True),
-        trials.once(prober.big_head(), is_test=True),
+        trials.ask(prober.odd_expectation),
+        trials.ask(prober.big_head),
         _ask_proxy(trials, proxy),
     )
     replies = [reply, expectation, head]
@@ -58,7 +58,7 @@ async def _ask_proxy(trials: Trials, proxy: str | None) -> Reply | None:
     async with Prober(Dialing(_NOWHERE, proxy=proxy)) as stranger:
         if stranger.dialing.proxy is None:
             return None  # the environment excludes this host
-        return await trials.once(stranger.page(), PAGE_S, is_test=True)
+        return await trials.ask(stranger.page, PAGE_S)
 
 
 def examine_hops(report: Report, trials: Trials, replies: list[Reply]) -> None:
@@ -91,11 +91,12 @@ async def examine_relays(report: Report, trials: Trials) -> bool:
     prober: Prober = trials.prober
     assert prober.attached is not None
     epochs = [prober.attached.epoch]
-    tries = (trials.once(prober.attach_elsewhere(), is_test=True) for _ in range(_ATTACHES - 1))
+    await trials.room(_ATTACHES - 1, _ATTACHES - 1)
+    tries = (trials.once(prober.attach_elsewhere, is_test=True) for _ in range(_ATTACHES - 1))
     for reply in await asyncio.gather(*tries):
         epochs.append(reply.epoch if reply.kind == "attached" else epochs[-1])
     while len(set(epochs)) == 2 and not _returns(epochs) and len(epochs) < _ATTACHES_MAX:
-        reply = await trials.once(prober.attach_elsewhere(), is_test=True)
+        reply = await trials.once(prober.attach_elsewhere, is_test=True)
         epochs.append(reply.epoch if reply.kind == "attached" else epochs[-1])
     count = len(set(epochs))
     if _returns(epochs) or count > 2:
@@ -107,7 +108,7 @@ async def examine_relays(report: Report, trials: Trials) -> bool:
         report.add("relays", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, relays=count)
         return False
     if count == 2:
-        await trials.once(prober.attach(), is_test=True)
+        await trials.once(prober.attach, is_test=True)
         text = "the relay was restarted during this examination, or another one took its place"
         report.add("relays", Verdict.NOTE, text, "run this again if other lines look odd", relays=2)
     else:

@@ -1,17 +1,19 @@
 """The steps that find out how the path buffers, caches and alters exchanges, and how much it carries."""
 
 import asyncio
-import time
+import functools
 
 from tunnel.carriers.probe import Reply
 from tunnel_client.doctor.answers import described, tallied
 from tunnel_client.doctor.findings import Report, Verdict
-from tunnel_client.doctor.trials import ANSWER_S, Trials
+from tunnel_client.doctor.trials import ANSWER_S, Trials, now_s
 
 __all__ = ["examine_path", "examine_reliability", "examine_throughput"]
 
 LOAD_S = 2.0
 LOAD_LANES = 4
+LOAD_REQUESTS = 24
+_TRANSFERS = 3  # requests in place of this load, if there is a limiter
 _SAMPLES = 3
 AFTER_FAILURE_S = 0.05
 _FAILED_PART = 0.3  # if more than this part of the requests under load fails, a hop cannot carry the load
@@ -61,8 +63,10 @@ async def _caching(report: Report, trials: Trials) -> None:
 
 
 async def _altering(report: Report, trials: Trials, size: int) -> None:
+    prober = trials.prober
     lanes = range(min(_SAMPLES, trials.requests_max or _SAMPLES))
-    replies = await asyncio.gather(*(trials.once(trials.prober.exchange(size, lane=lane)) for lane in lanes))
+    asks = (functools.partial(prober.exchange, size, lane=lane) for lane in lanes)
+    replies = await asyncio.gather(*map(trials.once, asks))
     damaged = [
         reply for reply in replies if reply.kind == "damaged" or (reply.kind == "status" and reply.status == 400)
     ]
@@ -97,18 +101,20 @@ async def examine_throughput(report: Report, trials: Trials, size: int) -> None:
     measured."""
     prober = trials.prober
     assert prober.attached is not None
-    if not size or trials.pause_s:
-        why = "requests come in a limited number per second here" if trials.pause_s else "only small bodies pass"
-        report.add("throughput", Verdict.SKIPPED, why)
+    if not size:
+        report.add("throughput", Verdict.SKIPPED, "only small bodies pass")
         return
-    began = time.monotonic()
-    ends = began + LOAD_S
+    if trials.pause_s:
+        await _few_transfers(report, trials, size)
+        return
+    await trials.room(LOAD_REQUESTS, LOAD_LANES)
+    began_s = now_s()
     replies: list[Reply] = []
 
     async def load(lane: int) -> int:
         sent = 0
-        while time.monotonic() < ends:
-            reply = await trials.once(prober.exchange(size, lane=lane), is_test=True)
+        while now_s() < began_s + LOAD_S and len(replies) < LOAD_REQUESTS:
+            reply = await trials.ask(functools.partial(prober.exchange, size, lane=lane))
             replies.append(reply)
             if reply.kind == "answer":
                 sent += size
@@ -118,18 +124,41 @@ async def examine_throughput(report: Report, trials: Trials, size: int) -> None:
 
     lanes = range(1, 1 + min(LOAD_LANES, prober.attached.lanes - 1, trials.requests_max or LOAD_LANES))
     sent = sum(await asyncio.gather(*map(load, lanes)))
-    speed = sent / (time.monotonic() - began) / (1 << 20)
+    took_s = now_s() - began_s
+    speed = sent / took_s / (1 << 20)
     over = f"{len(lanes)} lanes" if len(lanes) > 1 else "one lane"
-    text = f"{speed:.1f} MiB/s towards the relay, over {over} for {LOAD_S:g} s (towards us: not tried)"
+    text = f"{speed:.1f} MiB/s towards the relay, over {over} for {took_s:.1f} s (towards us: not tried)"
     failed = [reply for reply in replies if reply.kind != "answer"]
-    if len(failed) > _FAILED_PART * len(replies):
+    if failed and await trials.is_refused(failed[-1]):
+        await _few_transfers(report, trials, size)
+    elif not sent:
+        _none_passed(report, trials, size, replies)
+    elif len(failed) > _FAILED_PART * len(replies):
         text += f"; {len(failed)} of {len(replies)} requests failed ({tallied(failed)})"
         advice = "a hop cannot carry this load; the tunnel sends less when requests fail"
         report.add("throughput", Verdict.NOTE, text, advice, up_mib_s=round(speed, 2), failed=len(failed))
     else:
-        trials.made += len(replies)
-        trials.failed += failed
+        trials.count(replies)
         report.add("throughput", Verdict.OK, text, up_mib_s=round(speed, 2))
+
+
+async def _few_transfers(report: Report, trials: Trials, size: int) -> None:
+    """Where few requests may come, send a few bodies of the largest size, one after the other."""
+    replies = [await trials.once(functools.partial(trials.prober.exchange, size)) for _ in range(_TRANSFERS)]
+    passed = [reply for reply in replies if reply.kind == "answer"]
+    if not passed:
+        _none_passed(report, trials, size, replies)
+        return
+    speed = size / max(trials.pause_s, *(reply.seconds for reply in passed)) / (1 << 20)
+    text = f"about {speed:.2f} MiB/s towards the relay, in requests as frequent as the limiter allows"
+    report.add("throughput", Verdict.OK, text, up_mib_s=round(speed, 2))
+
+
+def _none_passed(report: Report, trials: Trials, size: int, replies: list[Reply]) -> None:
+    """Report that bodies of a size that passed once do not pass any more."""
+    text = f"none of {len(replies)} requests of {size >> 10} KiB passed ({tallied(replies)})"
+    advice = "requests of that size passed before: run this again, and ask the network's operator if this line stays"
+    report.add("throughput", trials.verdict_without_exchanges, text, advice, up_mib_s=0.0)
 
 
 def examine_reliability(report: Report, trials: Trials) -> None:

@@ -1,6 +1,7 @@
 """The steps that find out whether a relay answers and accepts this user, and what else answers in its place."""
 
 import asyncio
+import functools
 import time
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -22,8 +23,9 @@ SKEW_S = 60.0
 PAUSE_S = 1.0  # before another attempt, after a 429 or 503 that does not say how long to wait
 PAUSE_S_MAX = 5.0
 _FORWARD_PROXIES = ("Squid", "mitmproxy", "Privoxy", "tinyproxy", "Blue Coat", "Zscaler", "Netskope", "McAfee", "Cisco")
-_OTHER_TYPES = (MULTIPART, "application/x-www-form-urlencoded", "text/plain")
+_OTHER_TYPES = (MULTIPART, "application/x-www-form-urlencoded", "text/plain", "application/json")
 
+_ALLOW_POST = "ask the operator of that hop to allow POST requests to the relay, or use an https:// URL"
 _PROXY_ANSWERS = "the proxy answers "
 _PROXY_CANNOT = "it cannot reach the relay: check host and port of the URL, and ask whether the relay runs"
 _PROXY_REFUSES = (
@@ -61,7 +63,7 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
     elif reply is not None:
         _refused(report, prober, reply)
     else:
-        _no_answer(report, prober, failures[-1])
+        await _no_answer(report, trials, failures[-1])
     examine_hops(report, trials, replies)
     if reply is not None:
         _examine_clock(report, reply)
@@ -114,6 +116,10 @@ async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, **data)
         return
     passing = await _passing_type(trials) if reply.status in (400, 403, 406, 415, 500, 501) else ""
+    if not passing and await _get_passes(trials):
+        text = f"a relay is there, and a hop lets GET requests pass, but no POST ({described(reply)})"
+        report.add("relay", Verdict.PROBLEM, text, _ALLOW_POST, exit_code=UNREACHABLE, method="GET", **data)
+        return
     if not passing:
         text = f"something other than a relay answers ({described(reply)})"
         report.add("relay", Verdict.PROBLEM, text, advice_for(reply), exit_code=UNREACHABLE, **data)
@@ -134,10 +140,16 @@ async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
 async def _passing_type(trials: Trials) -> str:
     """Return the first other type of body that reaches a relay, or an empty string."""
     for body_type in _OTHER_TYPES:
-        reply = await trials.once(trials.prober.attach_as(body_type), is_test=True)
+        reply = await trials.ask(functools.partial(trials.prober.attach_as, body_type))
         if reply.kind in ("status", "attached"):
             return body_type
     return ""
+
+
+async def _get_passes(trials: Trials) -> bool:
+    """Return whether a relay answers a GET: as all resources that take POST alone, it does so with status 405."""
+    reply = await trials.ask(trials.prober.page)
+    return reply.status == 405 and reply.headers.get("allow", "").upper() == "POST"
 
 
 def _refused(report: Report, prober: Prober, reply: Reply) -> None:
@@ -176,7 +188,8 @@ def _about_token(reply: Reply, *, has_token: bool) -> tuple[str, str]:
     )
 
 
-def _no_answer(report: Report, prober: Prober, failure: Failure) -> None:
+async def _no_answer(report: Report, trials: Trials, failure: Failure) -> None:
+    prober = trials.prober
     proxy = prober.dialing.proxy
     if failure.kind == "proxy-password":
         text, _, advice = f"the proxy {failure.text.removeprefix('the proxy ')}".partition(": ")
@@ -188,6 +201,9 @@ def _no_answer(report: Report, prober: Prober, failure: Failure) -> None:
         can_not_reach = answer.startswith(("HTTP 500", "HTTP 502", "HTTP 503", "HTTP 504"))
         advice = _PROXY_CANNOT if can_not_reach else _PROXY_REFUSES
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, kind=failure.kind)
+    elif failure.kind in ("cut", "timeout") and await _get_passes(trials):
+        text = f"a relay is there, and a hop lets GET requests pass, but no POST ({failure.text})"
+        report.add("relay", Verdict.PROBLEM, text, _ALLOW_POST, exit_code=UNREACHABLE, method="GET")
     elif not failure.is_about_certificate:
         where = f"the proxy {proxy}" if failure.kind == "proxy" else str(prober.dialing.base)
         what = "no relay" if failure.kind in ("cut", "no-http") else "nothing"

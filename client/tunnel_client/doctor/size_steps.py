@@ -1,8 +1,9 @@
 """The steps that find out the largest bodies that pass: requests first, then answers."""
 
+import functools
+
 from tunnel.carriers.probe import Reply
-from tunnel.exit_codes import UNREACHABLE
-from tunnel_client.doctor.answers import described
+from tunnel_client.doctor.answers import described, is_from_limiter
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import TRIES, Trials
 
@@ -13,6 +14,7 @@ LEAST_BODY_BYTES = 4 << 10  # docs/PROTOCOL.md, 7.16: an endpoint never lowers i
 # relay, so that the relay has enough packets for a large response.
 _QUESTION_REQUESTS_MAX = 16
 _SLACK_BYTES = 1024  # a full response can be this much below its limit: it has evidence, and another answer did not fit
+_TINY_BYTES = 256
 _MORE = "ask the operator of that hop to allow larger bodies"
 _MORE_ANYWHERE = "ask the operators of the relay, and of the proxies on the way, to allow larger bodies"
 
@@ -23,6 +25,8 @@ async def examine_sizes(report: Report, trials: Trials) -> int:
     size = await _requests(report, trials)
     if size:
         await _answers(report, trials, size)
+        # Answers that were not fetched must not come in place of a later one, or keep the relay from holding a request.
+        await trials.answered(trials.prober.attach_anew, is_test=True)
     else:
         text = "the relay sends large answers only after large requests, and those do not pass"
         report.add("answer limit", Verdict.SKIPPED, text)
@@ -31,33 +35,72 @@ async def examine_sizes(report: Report, trials: Trials) -> int:
 
 async def _requests(report: Report, trials: Trials) -> int:
     assert trials.prober.attached is not None
-    most = size = trials.prober.attached.body_bytes_max
+    size = trials.prober.attached.body_bytes_max
     reply = failed = None
     refused = 0
-    while size >= LEAST_BODY_BYTES:
+    while size >= LEAST_BODY_BYTES and not trials.is_shut:
         reply = await _one(trials, size)
         if reply.kind == "answer":
             break
         refused, size, failed = size, _smaller(size, reply), reply
-    if reply is None or reply.kind != "answer":
-        cause = described(reply) if reply is not None else "the relay accepts less"
-        text = f"not even requests of {LEAST_BODY_BYTES >> 10} KiB pass ({cause})"
-        report.add("body limit", Verdict.PROBLEM, text, _MORE_ANYWHERE, exit_code=UNREACHABLE, body_bytes=0)
+    passes = reply is not None and reply.kind == "answer"
+    if failed is None or reply is None:
+        if passes:
+            text = f"bodies of {_kib(size)} pass, the largest that the relay accepts"
+            report.add("body limit", Verdict.OK, text, body_bytes=size)
+            return size
+        text = f"not even requests of {LEAST_BODY_BYTES >> 10} KiB pass (the relay accepts less)"
+        report.add("body limit", Verdict.PROBLEM, text, _MORE_ANYWHERE, body_bytes=0)
         return 0
-    if failed is None or size == most:
-        text = f"bodies of {_kib(size)} pass, the largest that the relay accepts"
-        report.add("body limit", Verdict.OK, text, body_bytes=size)
-    else:
+    size = size if passes else 0
+    if _is_no_limit(failed) or trials.is_shut:
+        text = f"something else answered in place of the relay ({described(failed)})"
+        report.add("body limit", Verdict.SKIPPED, text)
+    elif await _is_filter(trials, refused):
+        _report_filter(report, trials, refused, size, failed)
+    elif passes:
         text = f"a hop refuses bodies of {_kib(refused)} ({described(failed)}); {_kib(size)} pass"
         advice = f"smaller bodies are used, which is slower; {_MORE}"
         report.add("body limit", Verdict.NOTE, text, advice, body_bytes=size, status=failed.status)
+    else:
+        await _report_floor(report, trials, failed)
     return size
+
+
+def _is_no_limit(reply: Reply) -> bool:
+    """Return whether a reply to a large body says nothing about its size."""
+    return is_from_limiter(reply) or reply.status == 407
+
+
+async def _is_filter(trials: Trials, size: int) -> bool:
+    """Return whether a body of this size, which does not pass as noise, passes as text."""
+    make = functools.partial(trials.prober.exchange, size, is_text=True)
+    return (await trials.answered(make, is_test=True)).kind == "answer"
+
+
+def _report_filter(report: Report, trials: Trials, refused: int, size: int, failed: Reply) -> None:
+    what = f"{_kib(size)} of noise pass" if size else "not even 4 KiB of noise pass"
+    text = f"a filter refuses bodies that look like noise, as encrypted or compressed data does ({described(failed)}): "
+    text += f"{_kib(refused)} of text pass, {what}"
+    advice = "ask the operator of that filter for an exception for the relay, or use an https:// URL"
+    verdict = Verdict.NOTE if size else trials.verdict_without_exchanges
+    report.add("filter", verdict, text, advice, body_bytes=size, status=failed.status)
+
+
+async def _report_floor(report: Report, trials: Trials, failed: Reply) -> None:
+    """Report that not even the smallest body that the tunnel needs passes, and what does."""
+    size = LEAST_BODY_BYTES // 2
+    while size > _TINY_BYTES and (await _one(trials, size)).kind != "answer":
+        size //= 2
+    text = f"not even requests of {LEAST_BODY_BYTES >> 10} KiB pass ({described(failed)}): "
+    text += f"a hop refuses bodies of more than about {size} bytes, and the tunnel needs {LEAST_BODY_BYTES >> 10} KiB"
+    report.add("body limit", trials.verdict_without_exchanges, text, _MORE_ANYWHERE, body_bytes=0, passes_bytes=size)
 
 
 async def _one(trials: Trials, size: int) -> Reply:
     """Try a body of this size until it passes, or until it is clear that it does not."""
     for _ in range(TRIES):
-        reply = await trials.once(trials.prober.exchange(size), is_test=True)
+        reply = await trials.once(functools.partial(trials.prober.exchange, size), is_test=True)
         if reply.kind == "answer" or reply.status == 413 or reply.text.startswith("no answer within"):
             break
     return reply
@@ -77,15 +120,13 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
     asked = failures = 0
     while asked < wanted and failures < TRIES:
         size = min(request_bytes, prober.ask_bytes_max, wanted - asked + (4 << 10))
-        reply = await trials.once(prober.ask(size), is_test=True)
+        reply = await trials.once(functools.partial(prober.ask, size), is_test=True)
         if reply.kind == "answer":
             asked += size
         else:
             failures += 1
     if not asked:
         report.add("answer limit", Verdict.SKIPPED, f"the relay did not answer questions ({described(reply)})")
-        # Some questions may have reached the relay nevertheless.
-        await _fetch_rest(trials, prober.answer_bytes, wanted + failures * request_bytes)
         return
     size, is_repeat, failed, refused = min(most, max(asked, LEAST_BODY_BYTES)), False, None, 0
     while size >= LEAST_BODY_BYTES:
@@ -95,10 +136,12 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
         refused, size, is_repeat, failed = size, _smaller(size, reply), True, reply
     if reply.kind == "answer":
         prober.answer_bytes = min(prober.answer_bytes, size)
-        await _fetch_rest(trials, size, wanted + failures * request_bytes)
-    if reply.kind != "answer":
+    if reply.kind != "answer" and (_is_no_limit(reply) or trials.is_shut):
+        text = f"something else answered in place of the relay ({described(reply)})"
+        report.add("answer limit", Verdict.SKIPPED, text)
+    elif reply.kind != "answer":
         text = f"not even answers of {LEAST_BODY_BYTES >> 10} KiB pass ({described(reply)})"
-        report.add("answer limit", Verdict.PROBLEM, text, _MORE_ANYWHERE, exit_code=UNREACHABLE, answer_bytes=0)
+        report.add("answer limit", trials.verdict_without_exchanges, text, _MORE_ANYWHERE, answer_bytes=0)
     elif failed is None:
         is_whole = reply.bytes > most - _SLACK_BYTES
         size = size if reply.bytes > size - _SLACK_BYTES else reply.bytes
@@ -114,19 +157,11 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
 
 async def _fetch(trials: Trials, size: int, *, is_repeat: bool) -> Reply:
     for _ in range(TRIES):
-        reply = await trials.once(trials.prober.fetch(size, is_repeat=is_repeat), is_test=True)
+        reply = await trials.once(functools.partial(trials.prober.fetch, size, is_repeat=is_repeat), is_test=True)
         is_repeat = True
         if reply.kind == "answer" or reply.text.startswith("no answer within"):
             break
     return reply
-
-
-async def _fetch_rest(trials: Trials, size: int, waiting_bytes: int) -> None:
-    """Fetch all answers that still wait at the relay, so that it does not send them in response to a later exchange."""
-    for _ in range(2 + 2 * waiting_bytes // size):
-        reply = await trials.once(trials.prober.fetch(size), is_test=True)
-        if reply.kind == "answer" and reply.bytes < _SLACK_BYTES:
-            break
 
 
 def _kib(size: int) -> str:

@@ -12,9 +12,10 @@ from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.places import Address
 from tunnel_client.settings import RelaySettings
 
-__all__ = ["examine_target"]
+__all__ = ["TARGET_CONNECTIONS", "TARGET_REQUESTS", "examine_target"]
 
 TARGET_S = 15.0
+TARGET_REQUESTS, TARGET_CONNECTIONS = 12, 2  # what an attachment and one connection take, at most
 _NOT_FROM_RELAY = "not from a relay"  # part of the text of an error that an intermediary's answer caused
 
 

@@ -1,16 +1,56 @@
-"""The exchanges of an examination: none raises, and all keep to a rate that the path allows. Failures are counted."""
+"""The questions of an examination: none raises, all keep to a budget, and one that a limiter refused is asked again.
+
+A limiter is a hop, or a relay, that refuses requests because of their number, and not because of what they are. Some
+statuses say so. Where an answer does not, a small exchange decides, which the relay answered before: if that is refused
+as well, the path is closed for a while. The doctor then waits, and asks more slowly from then on.
+"""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from tunnel.carriers.probe import ProbeError, Prober, Reply
+from tunnel_client.doctor.answers import is_from_limiter, may_be_from_limiter
+from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.pace import Budget
 
-__all__ = ["ANSWER_S", "TRIES", "Trials"]
+__all__ = ["ANSWER_S", "TRIES", "Ask", "Limiter", "Trials", "now_s"]
 
 ANSWER_S = 10.0
 TRIES = 3
+
+# Servers ban addresses that send 50 requests in 5 s or more: the least of many known configurations that do not refuse
+# the tunnel itself in any case. The rest of the 50 is for the command that follows.
+REQUESTS, REQUESTS_S = 40, 5.0
+CONNECTIONS, CONNECTIONS_S = 30, 10.0
+SLOW_CONNECTIONS = 3  # once a limiter is known: a limit of 5 in 10 s is a real one
+PAUSE_S, BAN_PAUSE_S, PAUSE_S_MAX = (
+    0.5,
+    1.0,
+    8.0,
+)  # between requests: after a short refusal, after a longer one, at most
+CONTROL_S = 0.2  # before the question that decides what refused another one
+CONTROL_ANSWER_S = 3.0
+_CONTROLS = 2  # an accident may befall one
+_CONTROL_BYTES = 512  # of its answer, whatever waits at the relay
+_FRESH_S = 1.0  # so long its answer holds
+WAIT_S, WAIT_S_MAX = 1.0, 32.0  # before a closed path is asked again; doubles, because a question may renew a ban
+GIVE_UP_S = 60.0
+_BAN_S = 2.5  # a path that is closed for longer is not one that merely passes a number of requests per second
+
+Ask = Callable[[], Coroutine[object, object, Reply]]
+
+
+@dataclass
+class Limiter:
+    """A limiter that was found: its first answer, how many requests and bytes came before in how many seconds, and how
+    long it refused everything, at most."""
+
+    reply: Reply
+    requests: int
+    within_s: float
+    moved_bytes: int
+    lasted_s: float = 0.0
 
 
 @dataclass
@@ -18,12 +58,15 @@ class Trials:
     """The exchanges that were made so far, and what they showed, for all steps.
 
     `median_s` and `worst_s` are the median and the longest time of an exchange. `pause_s` is the least time between two
-    requests, once a rate limit is known; `failed` has the exchanges that a working path would have answered.
-    `requests_max` is the number of requests that pass at once, or 0 if no limit was found. `products` names the hops
-    that were recognised, `writers` those of them that wrote into answers to requests for the relay.
+    requests, once a limiter is known; `trips` counts how often one refused. `is_shut`: it did not let anything pass
+    again. `controls` has the answers to questions that decided what refused another one. `failed` has the exchanges
+    that a working path would have answered. `requests_max` is the number of requests that pass at once, or 0 if no
+    limit was found. `products` names the hops that were recognised, `writers` those of them that wrote into answers to
+    requests for the relay.
     """
 
     prober: Prober
+    report: Report | None = None
     made: int = 0
     failed: list[Reply] = field(default_factory=list)
     median_s: float = 0.0
@@ -32,6 +75,18 @@ class Trials:
     requests_max: int = 0
     products: list[str] = field(default_factory=list)
     writers: list[str] = field(default_factory=list)
+    limiter: Limiter | None = None
+    trips: int = 0
+    is_shut: bool = False
+    has_link: bool = False  # and uses it: large exchanges are then not needed
+    asked: int = 0
+    controls: list[Reply] = field(default_factory=list)
+    _requests: Budget = field(default_factory=lambda: Budget(REQUESTS, REQUESTS_S))
+    _connections: Budget = field(default_factory=lambda: Budget(CONNECTIONS, CONNECTIONS_S))
+    _deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _began_s: float = 0.0  # when the first request was sent
+    _passes_since_s: float = float("-inf")
+    _passed_s: float = float("-inf")  # when a control was answered
 
     @property
     def lanes(self) -> int:
@@ -39,37 +94,167 @@ class Trials:
         assert self.prober.attached is not None
         return self.prober.attached.lanes
 
-    async def once(
-        self, work: Coroutine[object, object, Reply], seconds: float = ANSWER_S, *, is_test: bool = False
-    ) -> Reply:
-        """Return the reply, of kind `lost` if none came. `is_test`: a failure does not count against the path."""
-        began = time.monotonic()
-        if self.pause_s:
-            await asyncio.sleep(self.pause_s)
-            began = time.monotonic()
+    @property
+    def verdict_without_exchanges(self) -> Verdict:
+        """The verdict on a path that carries no large exchanges."""
+        return Verdict.NOTE if self.has_link else Verdict.PROBLEM
+
+    async def ask(self, make: Ask, seconds: float = ANSWER_S) -> Reply:
+        """Ask once, as soon as the budget allows it. Return the reply, of kind `lost` if none came."""
+        await _until(self._requests.take(now_s()))
+        began_s = now_s()
+        if not self.asked:
+            self._began_s = began_s
+        self.asked += 1
         try:
             async with asyncio.timeout(seconds):
-                reply = await work
+                return await make()
         except ProbeError as error:
-            reply = _lost(str(error) or "no answer came", began)
+            return _lost(str(error) or "no answer came", began_s)
         except TimeoutError:
-            reply = _lost(f"no answer within {seconds:g} s", began)
+            return _lost(f"no answer within {seconds:g} s", began_s)
+
+    async def once(self, make: Ask, seconds: float = ANSWER_S, *, is_test: bool = False) -> Reply:
+        """Ask, and ask again whenever a limiter refused the question. `is_test`: a failure does not count against the
+        path."""
+        for _ in range(TRIES):
+            began_s = now_s()
+            reply = await self.ask(make, seconds)
+            if not await self.is_refused(reply, began_s):
+                break
         if not is_test:
-            self.made += 1
-            if reply.kind not in ("answer", "attached"):
-                self.failed.append(reply)
+            self.count([reply])
         return reply
 
-    async def answered(
-        self, make: Callable[[], Coroutine[object, object, Reply]], seconds: float = ANSWER_S, *, is_test: bool = False
-    ) -> Reply:
+    def count(self, replies: list[Reply]) -> None:
+        """Count exchanges that a working path would have answered."""
+        self.made += len(replies)
+        self.failed += [reply for reply in replies if reply.kind not in ("answer", "attached")]
+
+    async def answered(self, make: Ask, seconds: float = ANSWER_S, *, is_test: bool = False) -> Reply:
         """Try up to three times to get the relay's answer; return the last reply. A timeout is not tried again."""
         for _ in range(TRIES):
-            reply = await self.once(make(), seconds, is_test=is_test)
+            reply = await self.once(make, seconds, is_test=is_test)
             if reply.kind in ("answer", "attached", "status") or (reply.kind == "lost" and reply.seconds >= seconds):
                 break
         return reply
 
+    async def is_refused(self, reply: Reply, began_s: float | None = None, *, is_alone: bool = True) -> bool:
+        """Return whether this reply to a question, which was asked at `began_s`, shows a limiter.
 
-def _lost(text: str, began: float) -> Reply:
-    return Reply("lost", 0, text, time.monotonic() - began, {})
+        If so, return once requests pass again, or the path `is_shut`. `is_alone`: the question came alone; otherwise
+        even a status that speaks of too many requests may mean those at once.
+        """
+        is_certain = is_alone and is_from_limiter(reply)
+        if self.is_shut or self.prober.attached is None or not (is_from_limiter(reply) or may_be_from_limiter(reply)):
+            return False
+        async with self._deciding:
+            if began_s is not None and began_s < self._passes_since_s:
+                return True  # another question has found the limiter, and waited
+            if self.is_shut:
+                return False
+            if not is_certain and await self._passes():
+                return False
+            await self._wait_out(reply)
+        return not self.is_shut
+
+    def limit(self, reply: Reply, lasted_s: float = 0.0) -> None:
+        """Note that a limiter gave this reply, and ask more slowly from now on."""
+        if self.limiter is None:
+            self.limiter = self._found(reply)
+        self.limiter.lasted_s = max(self.limiter.lasted_s, lasted_s)
+        self.trips += 1
+        self.slow_down(max(2 * self.pause_s, BAN_PAUSE_S if lasted_s > _BAN_S else PAUSE_S))
+
+    def slow_down(self, pause_s: float) -> None:
+        """From now on, let this time pass between requests, and open few connections."""
+        self.pause_s = min(PAUSE_S_MAX, pause_s)
+        self._requests = self._requests.slowed(1, self.pause_s)
+        self._connections = self._connections.slowed(SLOW_CONNECTIONS, CONNECTIONS_S)
+
+    async def room(self, requests: int, connections: int = 0) -> None:
+        """Wait until the budget lets this number of requests and new connections begin at once."""
+        at_s = now_s()
+        if not self.pause_s:
+            at_s = max(at_s, self._requests.free_s(at_s, requests))
+        if connections:
+            at_s = max(at_s, self._connections.free_s(at_s, connections))
+        await _until(at_s)
+        for _ in range(connections):
+            self._connections.take(now_s())
+
+    async def spend(self, requests: int, connections: int) -> None:
+        """Wait as `room` does, for requests that are not asked through this object."""
+        await self.room(requests, connections)
+        for _ in range(1 if self.pause_s else requests):
+            await _until(self._requests.take(now_s()))
+
+    async def rest(self) -> None:
+        """If there is a limiter, wait until the next command may open as many connections as it likes to."""
+        if self.pause_s and not self.is_shut:
+            self._tell("waiting, so that the next command finds the limiter at rest")
+            await _until(self._connections.free_s(now_s(), SLOW_CONNECTIONS))
+            await asyncio.sleep(self.pause_s)
+
+    def _found(self, reply: Reply) -> Limiter:
+        return Limiter(reply, self.asked, now_s() - self._began_s, self.prober.moved_bytes)
+
+    async def _passes(self) -> bool:
+        """Return whether a question passes that passed before: then nothing refuses all requests alike.
+
+        The pauses keep a hop that lets some requests per second pass from refusing the next one. One such question in
+        a while is enough: where each second request fails, the refused one would always be the same.
+        """
+        if now_s() < self._passed_s + _FRESH_S:
+            await asyncio.sleep(CONTROL_S)
+            return True
+        for _ in range(_CONTROLS):
+            await asyncio.sleep(CONTROL_S)
+            reply = await self._control()
+            if reply.kind == "answer":
+                self.controls.append(reply)
+                await asyncio.sleep(CONTROL_S)
+                self._passed_s = now_s()
+                return True
+        return False
+
+    async def _control(self) -> Reply:
+        return await self.ask(
+            lambda: self.prober.fetch(_CONTROL_BYTES, lane=self.lanes - 1), max(CONTROL_ANSWER_S, 3 * self.worst_s)
+        )
+
+    async def _wait_out(self, reply: Reply) -> None:
+        """Wait until requests pass again: as long as the answers say, and longer from time to time."""
+        if self.limiter is None:
+            self.limiter = self._found(reply)
+        began_s, wait_s, last = now_s(), WAIT_S, reply
+        while (waited_s := now_s() - began_s) < GIVE_UP_S and last.wait_ms / 1e3 <= GIVE_UP_S:
+            self._tell(f"waiting until a limiter lets requests pass again ({waited_s:.0f} s so far)")
+            await asyncio.sleep(max(wait_s, last.wait_ms / 1e3))
+            last = await self._control()
+            if last.kind == "answer":
+                break
+            wait_s = min(2 * wait_s, WAIT_S_MAX)
+        else:
+            self.is_shut = True
+        self._tell("examining the path to the relay")
+        self.limit(reply, now_s() - began_s)
+        self._passes_since_s = now_s()
+
+    def _tell(self, doing: str) -> None:
+        if self.report is not None:
+            self.report.doing = doing
+
+
+def now_s() -> float:
+    """Return the time of the running loop."""
+    return asyncio.get_running_loop().time()
+
+
+async def _until(at_s: float) -> None:
+    if (wait_s := at_s - now_s()) > 0:
+        await asyncio.sleep(wait_s)
+
+
+def _lost(text: str, began_s: float) -> Reply:
+    return Reply("lost", 0, text, now_s() - began_s, {})

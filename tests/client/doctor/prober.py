@@ -76,7 +76,7 @@ class FakeProber:
         epochs: Sequence[int] = (),
         link: str = "",
         reuses: bool = True,
-        delay_s: float = 0.0,
+        delay_s: float = 0.001,
         url: str = "http://relay.invalid",
         token: str | None = "tnl_x",
         proxy: str | None = None,
@@ -88,6 +88,7 @@ class FakeProber:
         self.reconnects = 0
         self.is_fresh = False
         self.answer_bytes = 64 << 10
+        self.moved_bytes = 0
         self.waiting_bytes = 0  # of answers that were asked for and not fetched
         self._attaching = attaching
         self._caches = caches
@@ -108,6 +109,10 @@ class FakeProber:
             self.attached = LIMITS
         return outcome
 
+    async def attach_anew(self) -> Reply:
+        self.waiting_bytes = 0
+        return answered("attached")
+
     async def attach_elsewhere(self) -> Reply:
         reply = answered("attached")
         reply.epoch = self._epochs.pop(0) if self._epochs else EPOCH
@@ -119,7 +124,9 @@ class FakeProber:
             self.attached = LIMITS
         return reply
 
-    async def exchange(self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: _Own | None = None) -> Reply:
+    async def exchange(
+        self, size: int = 0, *, hold_s: float = 0, lane: int = 0, own: _Own | None = None, is_text: bool = False
+    ) -> Reply:
         self._cached = None
         if own is not None:
             own.opened += own.opened == 0 or not self._reuses
@@ -165,7 +172,10 @@ class FakeProber:
     async def big_head(self) -> Reply:
         return self._find("big_head") or _of_the_relay(400)
 
-    async def link(self, seconds: float) -> str:
+    async def page(self) -> Reply:
+        return self._find("page") or _of_the_relay(405)
+
+    async def link(self, seconds: float, *, stay_s: float = 0, is_websocket: bool = False) -> str:
         return self._link
 
     async def reconnect(self) -> None:

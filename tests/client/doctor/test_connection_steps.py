@@ -5,29 +5,33 @@ from __future__ import annotations
 import pytest
 
 from tests.client.doctor.prober import Asked, FakeProber, answered, finding, foreign, trials
-from tests.support.loops import run
+from tests.support.hurried_loop import hurried
 from tunnel.carriers.probe import Reply
 from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
 from tunnel_client.doctor.findings import Report, Verdict
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunnel_client.doctor.connection_steps._SETTLE_S", 0.0)
 
 
 def at_once(fake: FakeProber, failed: Reply | None = None) -> Report:
     report, found = Report(""), trials(fake)
     if failed is not None:
         found.failed.append(failed)
-    run(examine_at_once(report, found))
+    hurried(examine_at_once(report, found))
     return report
 
 
-def test_a_rate_limit_is_not_taken_for_a_limit_of_requests_at_once() -> None:
-    report = at_once(FakeProber(path=lambda asked: foreign(429) if asked.hold_s and asked.lane > 3 else None))
-    assert finding(report, "rate limit").text.startswith("a hop limits the rate: 4 of 6 requests that came together")
+def test_429_to_some_of_the_requests_that_come_together_is_a_limit_of_these() -> None:
+    report = at_once(FakeProber(path=lambda asked: foreign(429) if asked.hold_s and asked.lane > 2 else None))
+    assert finding(report, "at once").text.startswith("only 3 requests pass at once; the others fail (HTTP 429")
+    assert len(report.findings) == 1
+
+
+def test_where_a_limiter_is_known_no_requests_come_together() -> None:
+    report, fake = Report(""), FakeProber()
+    found = trials(fake)
+    found.slow_down(0.5)
+    hurried(examine_at_once(report, found))
     assert finding(report, "at once").verdict is Verdict.SKIPPED
+    assert not fake.asked
 
 
 def test_accidents_are_not_taken_for_a_limit_of_requests_at_once() -> None:
@@ -50,14 +54,11 @@ def test_late_answers_show_a_queue() -> None:
 
 
 @pytest.mark.parametrize(("together_s", "is_limited"), [(0.001, False), (0.3, True)])
-def test_a_hop_that_delays_requests_is_found_if_many_at_once_are_no_faster(
-    monkeypatch: pytest.MonkeyPatch, together_s: float, is_limited: bool
-) -> None:
-    monkeypatch.setattr("tunnel_client.doctor.connection_steps.TURNS_S", 0.1)
+def test_a_hop_that_delays_requests_is_found_if_many_at_once_are_no_faster(together_s: float, is_limited: bool) -> None:
     report, fake = Report(""), FakeProber(delay_s=together_s)
     found = trials(fake)
     found.median_s = found.worst_s = 0.05
-    run(examine_at_once(report, found))
+    hurried(examine_at_once(report, found))
     steps = [one.step for one in report.findings]
     assert ("rate limit" in steps) == is_limited
 
@@ -70,11 +71,11 @@ def test_a_path_on_which_no_request_may_wait_is_not_judged() -> None:
 
 def test_it_is_noted_whether_an_http_connection_carries_several_exchanges() -> None:
     report, fake = Report(""), FakeProber(reuses=False)
-    run(examine_reuse(report, trials(fake)))
+    hurried(examine_reuse(report, trials(fake)))
     assert finding(report, "connections").data == {"reused": False}
     assert fake.is_fresh
     report, fake = Report(""), FakeProber()
-    run(examine_reuse(report, trials(fake)))
+    hurried(examine_reuse(report, trials(fake)))
     assert finding(report, "connections").data == {"reused": True}
     assert not fake.is_fresh
 
@@ -84,7 +85,7 @@ def test_a_hold_that_is_cut_is_reported_with_the_answer_that_cut_it(most: int) -
     report = Report("")
     found = trials(FakeProber(path=lambda asked: foreign(504, "", server="nginx/1.2") if asked.hold_s else None))
     found.requests_max = most
-    run(examine_timeouts(report, found, 0.01))
+    hurried(examine_timeouts(report, found, 0.01))
     line = finding(report, "hold limit")
     assert line.verdict is Verdict.NOTE
     assert "(HTTP 504 from nginx 1.2, an empty body)" in line.text

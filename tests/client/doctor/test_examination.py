@@ -28,6 +28,17 @@ def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.doctor.connection_steps.HELD_S", 0.2)
     monkeypatch.setattr("tunnel_client.doctor.relay_steps.PAUSE_S_MAX", 0.0)
     monkeypatch.setattr("tunnel_client.doctor.hop_steps.PAGE_S", 0.5)
+    for name in (
+        "CONTROL_S",
+        "WAIT_S",
+        "WAIT_S_MAX",
+        "GIVE_UP_S",
+        "CONNECTIONS_S",
+        "REQUESTS_S",
+        "PAUSE_S",
+        "BAN_PAUSE_S",
+    ):
+        monkeypatch.setattr(f"tunnel_client.doctor.trials.{name}", 0.05)
     monkeypatch.setenv("TUNNEL_TOKEN", TOKEN)
 
 
@@ -67,7 +78,9 @@ def test_altered_bodies_and_too_small_limits_are_problems(rig: Rig, doctor: Any)
     assert "requests reach it damaged: HTTP 400" in found["relay"][1]
     _, found, _ = doctor(hurting(rig, flip=Flip(1.0, "response")))
     assert found["relay"][0] == "problem"
-    code, found, report = doctor(hurting(rig, limit_bytes=1000))
+    code, found, _ = doctor(hurting(rig, limit_bytes=1000))
+    assert (code, found["body limit"][0], found["link"][0]) == (0, "note", "ok")  # the link carries everything
+    code, found, report = doctor(hurting(rig, limit_bytes=1000, no_upgrade=True))
     assert "not even requests of 4 KiB pass (HTTP 413" in found["body limit"][1]
     assert found["body limit"][0] == "problem"
     assert code == 3
@@ -79,6 +92,22 @@ def test_a_hop_that_cuts_idle_connections_is_noted(rig: Rig, doctor: Any) -> Non
     assert code == 0
     assert found["hold limit"][0] == "note"
     assert found["idle limit"][0] == "note"
+
+
+def test_a_long_look_says_first_how_long_it_takes(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tunnel_client.doctor.long_steps.LONG_S", 1.0)
+    monkeypatch.setattr("tunnel_client.doctor.long_steps.BEAT_S", 0.1)
+    assert main(["doctor", "--watch", "0.3", "--relay", hurting(rig, idle_cut=IdleCut(100_000)), "--long"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("tunnel: --long watches the path for 1 s; the whole examination takes about ")
+    assert "HTTP connections were cut, after about " in said.out
+    assert "a link was cut after " in said.out
+    assert main(["doctor", "--watch", "0.3", "--relay", rig.url, "--long"]) == 0
+    out = capsys.readouterr().out
+    assert "passed in 1 s; no HTTP connection was cut" in out
+    assert "a link stayed open for 1 s" in out
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.client.doctor.hops import Request, connections_at_most, hop, says
+from tests.client.doctor.limiters import bits
 from tests.client.doctor.test_examination import doctor, quick
 from tests.client.rig import TOKEN, Rig
 
@@ -148,6 +149,28 @@ def test_a_limit_of_8_kib_still_carries_the_tunnel(rig: Rig, doctor: Any) -> Non
     code, found, _ = doctor(hop(rig, script))
     assert (code, found["body limit"][0]) == (0, "note")
     assert found["body limit"][2]["body_bytes"] == 8192
+
+
+def test_a_floor_below_4_kib_a_filter_for_noise_and_get_alone_are_told_apart(rig: Rig, doctor: Any) -> None:
+    async def floor(request: Request) -> bytes:
+        return says("403 Forbidden") if len(request.body) > 2048 else await plain(request)
+
+    async def noise(request: Request) -> bytes:
+        return says("403 Forbidden") if request.body and bits(request.body) > 7.2 else await plain(request)
+
+    async def get(request: Request) -> bytes:
+        return await plain(request) if request.head.startswith(b"GET ") else says("403 Forbidden")
+
+    code, found, _ = doctor(hop(rig, floor))
+    assert (code, found["body limit"][0]) == (3, "problem")
+    assert "the tunnel needs 4 KiB" in found["body limit"][1]
+    assert "filter" not in found
+    code, found, _ = doctor(hop(rig, noise))
+    assert (code, found["filter"][0]) == (3, "problem")
+    assert "body limit" not in found
+    code, found, _ = doctor(hop(rig, get))
+    assert (code, found["relay"][2]["method"]) == (3, "GET")
+    assert "lets GET requests pass, but no POST (HTTP 403" in found["relay"][1]
 
 
 def test_a_hop_that_upgrades_and_then_says_nothing_carries_no_link(

@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding, foreign, trials
-from tests.support.loops import run
+from tests.support.hurried_loop import hurried
 from tunnel.carriers.probe import Reply
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
-
-
-@pytest.fixture(autouse=True)
-def no_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.01)
-    monkeypatch.setattr("tunnel_client.doctor.path_steps.AFTER_FAILURE_S", 0.001)
 
 
 def examined(fake: FakeProber, *, pause_s: float = 0.0) -> Report:
@@ -26,7 +20,7 @@ def examined(fake: FakeProber, *, pause_s: float = 0.0) -> Report:
         await examine_throughput(report, found, 64 << 10)
         examine_reliability(report, found)
 
-    run(main())
+    hurried(main())
     return report
 
 
@@ -58,9 +52,9 @@ def test_no_step_takes_another_server_for_the_relay_and_each_step_is_reported() 
     report = examined(FakeProber(path=lambda asked: foreign(503, "", server="nginx/1.2")))
     verdicts = {one.step: one.verdict for one in report.findings}
     skipped = dict.fromkeys(("buffering", "caching", "altering", "headers"), Verdict.SKIPPED)
-    assert verdicts == {**skipped, "throughput": Verdict.NOTE, "reliability": Verdict.NOTE}
+    assert verdicts == {**skipped, "throughput": Verdict.PROBLEM, "reliability": Verdict.NOTE}
     assert finding(report, "altering").text == "the relay did not answer (HTTP 503 from nginx 1.2, an empty body)"
-    assert "requests failed" in finding(report, "throughput").text
+    assert "requests of 64 KiB passed (6 times HTTP 503 from nginx 1.2" in finding(report, "throughput").text
 
 
 def test_altered_data_is_counted() -> None:
@@ -81,6 +75,19 @@ def test_a_hop_that_removes_headers_is_found() -> None:
     assert finding(examined(is_exit), "headers").verdict is Verdict.OK
 
 
-def test_where_the_rate_is_limited_no_load_is_tried() -> None:
-    found = finding(examined(FakeProber(), pause_s=0.001), "throughput")
-    assert found.verdict is Verdict.SKIPPED
+def test_where_the_rate_is_limited_a_few_transfers_take_the_place_of_load() -> None:
+    fake = FakeProber()
+    found = finding(examined(fake, pause_s=0.5), "throughput")
+    assert found.text.startswith("about 0.12 MiB/s towards the relay")
+    assert sum(one.size == 64 << 10 for one in fake.asked[-3:]) == 3
+
+
+def test_bodies_that_pass_no_longer_are_a_problem_unless_a_link_carries() -> None:
+    for has_link, verdict in ((False, Verdict.PROBLEM), (True, Verdict.NOTE)):
+        for pause_s in (0.0, 0.5):
+            report = Report("")
+            found = trials(FakeProber(path=lambda asked: foreign(413) if asked.size else None))
+            found.has_link, found.pause_s = has_link, pause_s
+            hurried(examine_throughput(report, found, 64 << 10))
+            assert finding(report, "throughput").verdict is verdict
+            assert (report.exit_code == 0) == has_link

@@ -13,6 +13,8 @@ from tunnel_client.proposals import given_options
 
 __all__ = ["add"]
 
+_OTHERS_S = 10  # what all steps but those that watch take on a healthy path
+
 
 def add(commands: CommandAdder) -> None:
     """Add the command and its arguments."""
@@ -34,6 +36,11 @@ def add(commands: CommandAdder) -> None:
         "connection idle, to see whether the path cuts them (default: 5)",
     )
     parser.add_argument(
+        "--long",
+        action="store_true",
+        help="also watch the path for 70 s: connections that are cut at an age, quotas, limiters that answer late",
+    )
+    parser.add_argument(
         "--forget", action="store_true", help="first forget what earlier commands have learned of paths to relays"
     )
     add_relay_options(parser)
@@ -46,9 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     Prints each finding as soon as there is one, or, with --json, the whole report at the end.
     """
     from tunnel_client.cli import one_task
+    from tunnel_client.cli.attaching import say_to_people
     from tunnel_client.cli.progress import told_of_progress
     from tunnel_client.doctor.examination import examine
     from tunnel_client.doctor.findings import Finding, Report, counted, render_finding, render_summary
+    from tunnel_client.doctor.long_steps import LONG_S
     from tunnel_client.doctor.road_steps import forget_roads
 
     target = parse_target(arguments.target) if arguments.target else None
@@ -60,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     async def main() -> int:
         async with told_of_progress(report):
-            await examine(report, settings, target, arguments.watch, given_options(arguments))
+            long_s = LONG_S if arguments.long else 0.0
+            await examine(report, settings, target, arguments.watch, given_options(arguments), long_s)
         return report.exit_code
 
     if arguments.forget and settings.road_memory is not None:
@@ -70,6 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         show(f"relay {settings.url} (from {settings.source})", flush=True)
         report.told = show_finding
+    if arguments.long:
+        seconds = LONG_S + arguments.watch + _OTHERS_S
+        say_to_people(
+            "long", f"--long watches the path for {LONG_S:g} s; the whole examination takes about {seconds:.0f} s"
+        )
     code = one_task.run(main())
     if arguments.json:
         show_json(msgspec.Raw(report.encode()))
