@@ -11,9 +11,9 @@ from tests.client.doctor.prober import LIMITS
 from tests.servlet.rig import TOKENS, settings
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.probe import MULTIPART, ProbeError, Prober
+from tunnel.carriers.probe import ProbeError, Prober
 from tunnel.carriers.probe_certificate import issuer_of
-from tunnel.wire import encode_envelope
+from tunnel.wire import BodyFormat, encode_envelope
 from tunnel_servlet.web.running import RunningRelay
 
 
@@ -110,12 +110,12 @@ async def test_exchanges_are_sent_as_forms_only_after_a_relay_has_answered_one()
         Origin(answer("403 Forbidden")) as hop,
         Prober(Dialing(hop.url, token="tnl_x", proxy=None)) as prober,
     ):
-        await prober.attach_as(MULTIPART)
+        await prober.attach_as(BodyFormat.FORM.value)
         await prober.attach()
         assert "Content-Type: multipart/form-data; boundary=" in hop.heads[0]
         assert "Content-Type: application/octet-stream" in hop.heads[1]
         hop.response = answer("200 OK", b"".join(encode_envelope(LIMITS)))
-        await prober.attach_as(MULTIPART)
+        await prober.attach_as(BodyFormat.FORM.value)
         await prober.exchange()
         assert prober.attached == LIMITS
         assert "Content-Type: multipart/form-data; boundary=" in hop.heads[3]
@@ -127,8 +127,11 @@ async def test_other_forms_of_body_reach_a_relay() -> None:
         RunningRelay(settings()) as relay,
         Prober(Dialing(f"http://{relay.addresses[0]}", token=TOKENS["ann"], proxy=None)) as prober,
     ):
-        for body_type in (MULTIPART, "text/plain"):
-            assert (await prober.attach_as(body_type)).kind in ("status", "attached")
+        assert (await prober.attach_as("application/x-www-form-urlencoded")).kind == "status"
+        for body_format in BodyFormat:
+            assert (await prober.attach_as(body_format.value)).kind == "attached"
+            assert (await prober.exchange(4096)).kind == "answer"
+            assert prober.format is body_format
 
 
 @in_loop

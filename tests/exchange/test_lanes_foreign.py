@@ -11,7 +11,7 @@ import pytest
 from tests.exchange.loop import Fate, Loop, data_frame, data_packet
 from tests.exchange.test_lanes import KIB, MS, SECOND, STEADY, attached_loop, pushes, received
 from tunnel.exchange import AttachedEvent, AttachRefused, BatchDone, Detached, Recovered, Request, Troubled
-from tunnel.wire import EXCHANGE_BYTES, Exchange, decode_envelope, mask_of, parse_packets
+from tunnel.wire import EXCHANGE_BYTES, BodyFormat, Exchange, decode_envelope, mask_of, parse_packets
 
 FOREIGN = [301, 302, 303, 307, 308, 401, 403, 415]
 
@@ -29,22 +29,22 @@ def masks(loop: Loop) -> list[int]:
 
 
 @pytest.mark.parametrize("status", FOREIGN)
-def test_before_the_first_attach_a_refusal_in_both_formats_is_final(status: int) -> None:
+def test_before_the_first_attach_a_refusal_in_all_formats_is_final(status: int) -> None:
     loop = Loop(STEADY, lambda request, now: Fate(status=status))
     loop.run(60 * SECOND)
     (refused,) = loop.told(AttachRefused)
     assert isinstance(refused, AttachRefused)
     assert (refused.status, refused.code) == (status, 0)
-    assert [request.as_form for _, request in loop.requests] == [False, True]
+    assert [request.format for _, request in loop.requests] == [*BodyFormat]
 
 
 @pytest.mark.parametrize("status", [200, 400, 403, 404, 406, 415, 501])
 def test_where_bodies_pass_only_as_forms_all_are_sent_as_forms(status: int) -> None:
-    loop = Loop(STEADY, lambda request, now: Fate() if request.as_form else Fate(status=status))
+    loop = Loop(STEADY, lambda request, now: Fate() if request.format is BodyFormat.FORM else Fate(status=status))
     loop.queue.extend(data_packet(name) for name in range(5))
     loop.run(10 * SECOND)
     assert received(loop) == list(range(5))
-    assert [request.as_form for _, request in loop.requests].count(False) == 1
+    assert [request.format for _, request in loop.requests].count(BodyFormat.PLAIN) == 1
     assert loop.lanes.room(loop.now) == 64 * KIB - EXCHANGE_BYTES - 256
 
 
@@ -52,36 +52,36 @@ def test_where_bodies_pass_only_as_forms_all_are_sent_as_forms(status: int) -> N
 def test_answers_that_do_not_concern_the_format_do_not_change_it(status: int) -> None:
     loop = Loop(STEADY, lambda request, now: Fate(status=status))
     loop.run(10 * SECOND)
-    assert not any(request.as_form for _, request in loop.requests)
+    assert {request.format for _, request in loop.requests} == {BodyFormat.PLAIN}
 
 
 def test_after_the_first_attach_a_form_is_tried_when_masks_do_not_help() -> None:
     loop = attached_loop()
-    loop.fate = pushes_as(lambda request: Fate() if request.as_form else Fate(status=403))
+    loop.fate = pushes_as(lambda request: Fate() if request.format is BodyFormat.FORM else Fate(status=403))
     loop.queue.append(data_packet(7))
     loop.run(10 * SECOND)
     assert received(loop) == [7]
     pushed = [request for _, request in loop.requests if request.lane >= 0 and not request.pull]
-    assert [(request.as_form, mask_of(b"".join(request.body)) > 0) for request in pushed] == [
-        (False, False),
-        (False, True),
-        (True, True),
+    assert [(request.format, mask_of(b"".join(request.body)) > 0) for request in pushed] == [
+        (BodyFormat.PLAIN, False),
+        (BodyFormat.PLAIN, True),
+        (BodyFormat.FORM, True),
     ]
     loop.queue.append(data_packet(8))
     loop.run(11 * SECOND)
     assert received(loop) == [7, 8]
-    assert loop.requests[-1][1].as_form
+    assert loop.requests[-1][1].format is BodyFormat.FORM
 
 
 def test_the_plain_format_is_used_again_where_forms_are_refused() -> None:
-    passes = [True]
-    loop = Loop(STEADY, lambda request, now: Fate() if request.as_form is passes[0] else Fate(status=403))
+    passing = [BodyFormat.FORM]
+    loop = Loop(STEADY, lambda request, now: Fate() if request.format is passing[0] else Fate(status=403))
     loop.run(SECOND)
-    passes[0] = False
+    passing[0] = BodyFormat.PLAIN
     loop.queue.append(data_packet(1))
     loop.run(20 * SECOND)
     assert received(loop) == [1]
-    assert not loop.requests[-1][1].as_form
+    assert loop.requests[-1][1].format is BodyFormat.PLAIN
 
 
 def pushes_as(fate: Callable[[Request], Fate]) -> Callable[[Request, int], Fate]:
@@ -175,7 +175,7 @@ def test_a_login_page_before_the_first_attach_is_final_without_wait(fate: Fate) 
     loop.run(60 * SECOND)
     (refused,) = loop.told(AttachRefused)
     assert isinstance(refused, AttachRefused)
-    assert (refused.status, refused.is_page, len(loop.requests)) == (fate.status, True, 2)  # plain, and as a form
+    assert (refused.status, refused.is_page, len(loop.requests)) == (fate.status, True, 4)  # in each format
 
     def until_signed_in(request: Request, now: int) -> Fate:
         return fate if now < 20 * SECOND else Fate()
@@ -207,7 +207,7 @@ def test_a_definite_answer_before_the_first_attach_is_final_without_wait(status:
     (refused,) = loop.told(AttachRefused)
     assert isinstance(refused, AttachRefused)
     assert (refused.status, refused.code) == (status, 0)
-    assert [request.as_form for _, request in loop.requests] == [False, True]
+    assert [request.format for _, request in loop.requests] == [*BodyFormat]
 
 
 @pytest.mark.parametrize("status", PASSING)
@@ -230,7 +230,8 @@ def test_with_wait_and_by_default_a_definite_answer_is_a_failure(status: int, wa
 @pytest.mark.parametrize("status", [200, 404, 501])
 def test_one_definite_answer_alone_is_not_final(status: int) -> None:
     """A single page may be an accident of a proxy that is being configured; the other format is tried at once."""
-    loop = Loop(replace(STEADY, wait=False), lambda request, now: Fate() if request.as_form else Fate(status=status))
+    config = replace(STEADY, wait=False)
+    loop = Loop(config, lambda request, now: Fate() if request.format is BodyFormat.FORM else Fate(status=status))
     loop.run(10 * SECOND)
     assert len(loop.told(AttachedEvent)) == 1
 

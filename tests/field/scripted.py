@@ -13,6 +13,7 @@ from random import Random
 
 import msgspec
 
+from tests.field.filters import FILTERS
 from tests.field.flows import SCANNED
 from tests.field.messages import Head, MalformedError, encode, read_body, read_head
 from tunnel.event_loops import new_event_loop
@@ -40,7 +41,9 @@ class Behaviour(msgspec.Struct, frozen=True):
     closes: str = ""  # ends connections after each answer: "told", with Connection: close, or "silently", without
     strips_headers: bool = False
     http_10: bool = False
-    scans: str = ""  # the answer to a body with one of the strings SCANNED: "403", "page" (status 200) or "reset"
+    scans: str = ""  # what it refuses, a body with one of the strings SCANNED or what `admits` does not admit, gets:
+    # "403", "page" (status 200) or "reset"
+    admits: str = ""  # the name of a filter of FILTERS, for requests and answers; then no strings are searched for
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
@@ -100,7 +103,7 @@ class ScriptedProxy:
             return self._answer(script.outage_status, "Forbidden", _BLOCKED)
         if script.empty_every and self._requests % script.empty_every == 0:
             return self._answer(200, "OK", b"")
-        if script.scans and _is_scanned(body):
+        if script.scans and self._is_refused(head, body):
             return self._block()
         await asyncio.sleep(script.delay_s)
         try:
@@ -109,9 +112,15 @@ class ScriptedProxy:
             return self._answer(502, "Bad Gateway", b"")
         await asyncio.sleep(self._random.uniform(0, script.jitter_s))
         self._moved_bytes += len(body) + len(found)
-        if script.scans and _is_scanned(found):
+        if script.scans and self._is_refused(there, found):
             return self._block()
         return self._render(there, found)
+
+    def _is_refused(self, head: Head, body: bytes) -> bool:
+        """Whether the filter or the scanner refuses this request or answer."""
+        if self._behaviour.admits:
+            return not FILTERS[self._behaviour.admits](head, body)
+        return any(string in body for string in SCANNED)
 
     def _is_out(self) -> bool:
         """Whether the outage lasts; it begins once enough bytes have moved."""
@@ -151,10 +160,6 @@ class ScriptedProxy:
         version = "HTTP/1.0" if self._behaviour.http_10 else "HTTP/1.1"
         closing = {"connection": "close"} if self._behaviour.closes == "told" else {}
         return encode(" ".join((version, *head.words[1:])), self._passed(head.fields), body, closing)
-
-
-def _is_scanned(body: bytes) -> bool:
-    return any(string in body for string in SCANNED)
 
 
 async def serve(behaviour: Behaviour, port: int, upstream: int) -> None:

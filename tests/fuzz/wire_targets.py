@@ -45,9 +45,10 @@ from tunnel.wire import (
     parse_frames,
     parse_packets,
     readdress,
-    unwrap_form,
-    wrap_form,
+    unwrap_answer,
 )
+from tunnel.wire.form_data import unwrap_form, wrap_form
+from tunnel.wire.text_body import text_bytes, unwrap_text, wrap_text
 
 __all__ = ["WIRE_TARGETS"]
 
@@ -152,6 +153,25 @@ def _forms() -> Iterator[tuple[str, bytes]]:
         yield f"{name}_cut", kind.encode() + b"\n" + form[:-4]
 
 
+def _text(data: bytes) -> None:
+    """Unwrap a text. The body in it survives another text, and the text is no larger than the limit for this body."""
+    found = unwrap_text(data)
+    if not isinstance(found, str):
+        assert len(data) <= text_bytes(len(found))
+        again = wrap_text([found])
+        assert unwrap_text(again) == found
+        assert again.isascii()
+    assert unwrap_answer(data) in (data, found)
+
+
+def _texts() -> Iterator[tuple[str, bytes]]:
+    for name, body in (("empty", b""), ("binary", bytes(range(251, 256)) * 3), ("magic", b"TUNL")):
+        text = wrap_text([body])
+        yield name, text
+        yield f"{name}_spaced", b"\r\n" + text.replace(b":", b" : ") + b"\n"
+        yield f"{name}_cut", text[:-2]
+
+
 def _vectors(choose: Callable[[str], bool], head: int, prefix: bytes = b"") -> Seeds:
     """Return small golden vectors as seeds, without their first `head` bytes; large ones would teach no more."""
 
@@ -196,5 +216,6 @@ WIRE_TARGETS = (
     Target("control", _codecs(_CONTROL), _vectors(_is_control, HEADER_SIZE), 512),
     Target("envelope", _envelope, _vectors(_is_envelope, 0, _REPAIRED)),
     Target("form", _form, _forms, 1024),
+    Target("text", _text, _texts, 1024),
     Target("link", _link_header, _vectors(lambda name: name.startswith("link_"), 0, _REPAIRED), 512),
 )

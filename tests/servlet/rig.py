@@ -73,7 +73,7 @@ def relay(config: RelayConfig | None = None, **options: Any) -> RunningRelay:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Run the loop until the condition holds. Raise TimeoutError if it does not hold for long, on a slow machine, too."""
+    """Run the loop until the condition holds. Raise TimeoutError if it holds at no time, on a slow machine, too."""
     async with asyncio.timeout(_UNTIL_S):
         while not condition():  # noqa: ASYNC110 - these conditions have no event
             await asyncio.sleep(0)

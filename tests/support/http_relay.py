@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tests.support.relays import TestRelay, authorise, may_listen
 from tunnel import Attachment, attach
-from tunnel.wire import FORM_TYPE, unwrap_form
+from tunnel.wire import BodyFormat, unwrap_body, wrap_answer
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.config import SwitchConfig
@@ -100,10 +100,9 @@ class HttpTestRelay(TestRelay):
     async def _exchange(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         self.seen.append((request.transport.get_extra_info("peername")[1], dict(request.headers)))
-        body = await request.read()
-        if request.content_type == FORM_TYPE:
-            found = unwrap_form(request.headers["Content-Type"], body)
-            body = found.encode() if isinstance(found, str) else bytes(found)
+        kind = BodyFormat(request.content_type)
+        found = unwrap_body(kind, request.headers["Content-Type"], await request.read())
+        body = found.encode() if isinstance(found, str) else bytes(found)
         user = self.user(request)
         if user is None:
             return web.Response(status=401, text="who are you?")
@@ -125,7 +124,8 @@ class HttpTestRelay(TestRelay):
             status, answer = await future
             if fault is not None:
                 abort(request)
-            headers = {"Cache-Control": "no-store, no-transform"}
+            kept, answer = wrap_answer(kind, answer)
+            headers = {"Cache-Control": "no-store, no-transform", "Content-Type": kept}
             if number not in core.streams:
                 return web.Response(status=status, body=answer, headers=headers)
             stream = AnswerStream(core, Identity(user), Response(number, status, [answer], goes_on=True))

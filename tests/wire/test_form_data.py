@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel.wire import FORM_TYPE, unwrap_form, wrap_form
+from tunnel.wire.form_data import FORM_TYPE, unwrap_form, wrap_form
 
 KIND, FORM = wrap_form([b"some ", b"bytes"], lambda size: "ab" * size)
 BOUNDARY = b"ab" * 16

@@ -16,7 +16,7 @@ from tunnel.carriers.failures import is_cut
 from tunnel.carriers.patience import Patience
 from tunnel.exchange import Request
 from tunnel.tasks import KeptTasks
-from tunnel.wire import MAGIC, Buffer, wrap_form
+from tunnel.wire import MAGIC, Buffer, body_bytes_max, unwrap_answer, wrap_body
 
 __all__ = ["HttpExchanger"]
 
@@ -190,7 +190,8 @@ class HttpExchanger:
                     return response.status, f"a device on the path compresses answers ({coding:.20})".encode(), 0, ""
                 complete = await self._pass_on(sent, response.content)
                 return response.status, b"", 0, ""
-            body = await self._read(response.content)
+            limit = body_bytes_max(request.format, self._answer_bytes_max)
+            body = unwrap_answer(await self._read(response.content, limit))
             complete = response.content.at_eof()
             if is_coded:
                 body = f"a device on the path compresses answers ({coding:.20}) although they say no-transform".encode()
@@ -223,11 +224,11 @@ class HttpExchanger:
             return False
         return content.at_eof()
 
-    async def _read(self, content: aiohttp.StreamReader) -> bytes:
-        """Return the body, or the beginning of a body that is too long to be from a relay."""
+    async def _read(self, content: aiohttp.StreamReader, limit: int) -> bytes:
+        """Return the body, or the beginning of a body with more bytes than `limit`, which no relay sends."""
         chunks = []
         size = 0
-        while size <= self._answer_bytes_max and (chunk := await content.readany()):
+        while size <= limit and (chunk := await content.readany()):
             chunks.append(chunk)
             size += len(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -259,10 +260,7 @@ class _Body(aiohttp.BytesPayload):
     """
 
     def __init__(self, request: Request, outcomes: Outcomes, connections: Connections) -> None:
-        if request.as_form:
-            kind, data = wrap_form(request.body, token_hex)
-        else:
-            kind, data = "application/octet-stream", b"".join(request.body)
+        kind, data = wrap_body(request.format, request.body, token_hex)
         super().__init__(data, content_type=kind)
         self._outcomes = outcomes
         self._connections = connections

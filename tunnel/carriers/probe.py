@@ -23,13 +23,14 @@ from tunnel.printable import printable
 from tunnel.wire import (
     ENVELOPE_BYTES,
     EXCHANGE_BYTES,
-    FORM_TYPE,
     HEADER_SIZE,
     MAGIC,
     SECRET_SIZE,
+    TEXT_FORMATS,
     Answer,
     Attach,
     Attached,
+    BodyFormat,
     EnvelopeError,
     Exchange,
     ListenState,
@@ -43,13 +44,12 @@ from tunnel.wire import (
     encode_envelope,
     encode_listen_state,
     encode_packets,
-    wrap_form,
+    unwrap_answer,
+    wrap_body,
 )
 
-__all__ = ["MULTIPART", "OCTETS", "CountedSession", "ProbeError", "Prober", "Reply"]
+__all__ = ["CountedSession", "ProbeError", "Prober", "Reply"]
 
-OCTETS = "application/octet-stream"
-MULTIPART = FORM_TYPE
 _READ_BYTES_MAX = 2 << 20
 _QUOTE_LETTERS = 100
 _PAGE_BYTES = 4096  # bytes kept of a foreign answer: enough of every error page that identifies a product
@@ -119,7 +119,7 @@ class Prober:
         self.dialing = dialing
         self.attached: Attached | None = None
         self.answer_bytes = 64 << 10  # the answer limit of exchanges that ask for nothing
-        self.is_multipart = False  # send each body as the file of a form
+        self.format = BodyFormat.PLAIN  # of each body
         self.is_fresh = False  # open a new connection for each request, on a path where none can be used again
         self.moved_bytes = 0  # of bodies, both ways
         self._secret = secrets.token_bytes(SECRET_SIZE)
@@ -172,15 +172,16 @@ class Prober:
     async def attach_as(self, content_type: str) -> Reply:
         """Send ATTACH in a body of this type. Any relay answers, even one that does not understand the type.
 
-        If the type is MULTIPART and the relay understands it, all later exchanges are sent as forms.
+        If it is the type of a format (7.19) that the relay understands, all later exchanges are sent in this format.
         """
-        if content_type != MULTIPART:
+        if content_type not in {each.value for each in BodyFormat}:
             return (await self._post(self._greeting(), self._session, {"Content-Type": content_type}))[0]
-        self.is_multipart = True
+        before, self.format = self.format, BodyFormat(content_type)
         reply, found = await self._post(self._greeting(), self._session)
-        self.is_multipart = isinstance(found, Attached)
         if isinstance(found, Attached):
             self.attached = found
+        else:
+            self.format = before
         return reply
 
     def _greeting(self) -> bytes:
@@ -215,7 +216,7 @@ class Prober:
         is_text: bool = False,
     ) -> Reply:
         """Repeat the newest exchange of the lane. A relay answers with another serial, a cache with the same one."""
-        padding = _padding(size - (_FORM_BYTES if self.is_multipart else 0), is_text=is_text)
+        padding = _padding(self._plain_bytes(size), is_text=is_text)
         return await self._send(padding, lane, own.session if own else self._session, hold_s=hold_s)
 
     @property
@@ -235,10 +236,16 @@ class Prober:
         relays.
         """
         self._numbers[lane] = self._numbers.get(lane, 0) + 1
-        room = size - EXCHANGE_BYTES - (_FORM_BYTES if self.is_multipart else 0)
+        room = self._plain_bytes(size) - EXCHANGE_BYTES
         questions = [_question() for _ in range(max(1, min(room // _QUESTION_BYTES, self._packets_max)))]
         payload = b"".join(encode_packets(questions))
         return await self._send(payload, lane, self._session, answer_bytes=_ONE_ANSWER_BYTES)
+
+    def _plain_bytes(self, size: int) -> int:
+        """Return how many bytes a plain body may have, to have about `size` bytes in the present format."""
+        if self.format in TEXT_FORMATS:
+            return size * 3 // 4
+        return size - (_FORM_BYTES if self.format is BodyFormat.FORM else 0)
 
     async def fetch(self, answer_bytes: int, *, lane: int = 0, is_repeat: bool = False) -> Reply:
         """Ask for what waits at the relay, in an answer of at most `answer_bytes`. A repeat may ask for less."""
@@ -296,7 +303,7 @@ class Prober:
             await finish.wait()
             yield b"x" * 1024
 
-        headers = {"Content-Type": "text/plain", "Content-Length": "2048"}
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": "2048"}
         asking = asyncio.ensure_future(self._post(body(), self._session, headers))
         try:
             done, _ = await asyncio.wait([asking], timeout=seconds)
@@ -352,9 +359,9 @@ class Prober:
         session: aiohttp.ClientSession,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[Reply, Message | EnvelopeError]:
-        kind = OCTETS
-        if self.is_multipart and isinstance(body, bytes):
-            kind, body = wrap_form([body], secrets.token_hex)
+        kind = BodyFormat.PLAIN.value
+        if isinstance(body, bytes):
+            kind, body = wrap_body(self.format, [body], secrets.token_hex)
         return await self._ask("POST", body, session, {**self.dialing.headers, "Content-Type": kind, **(headers or {})})
 
     async def _ask(
@@ -385,8 +392,9 @@ class Prober:
             raise ProbeError(_failure(error, self.dialing)) from error
         encoding = response.headers.get("Content-Encoding", "identity")
         plain = _decoded(data, encoding)
-        found = decode_envelope(plain)
         self.moved_bytes += len(data) + (len(body) if isinstance(body, bytes) else 0)
+        answer = unwrap_answer(plain)
+        found = decode_envelope(answer)
         reply = Reply("", response.status, "", time.monotonic() - began, _headers(response), bytes=len(data))
         reply.wait_ms = retry_after_us(response.headers) // 1000
         if response.version is not None:
@@ -394,7 +402,7 @@ class Prober:
         if plain is not data and not isinstance(found, EnvelopeError):
             reply.kind, reply.text = "damaged", f"the relay's answer was encoded on the way ({encoding})"
             return reply, EnvelopeError.CORRUPT
-        _explain(reply, found, plain)
+        _explain(reply, found, answer)
         return reply, found
 
 
@@ -441,7 +449,7 @@ def _question() -> Packet:
     return Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(ListenState(1, ListenStatus.DOWN, 0, name)))
 
 
-_FORM_BYTES = len(wrap_form([b""], secrets.token_hex)[1])
+_FORM_BYTES = len(wrap_body(BodyFormat.FORM, [b""], secrets.token_hex)[1])
 
 
 def _explain(reply: Reply, found: Message | EnvelopeError, data: bytes) -> None:

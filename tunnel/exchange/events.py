@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from tunnel.wire import Buffer, Discarded, Packet
+from tunnel.wire import BodyFormat, Buffer, Discarded, Packet
 
 __all__ = [
     "Abandoned",
@@ -35,8 +35,8 @@ class Request(msgspec.Struct, frozen=True):
     pull: bool
     repeat: int
     """0 for the first attempt. Any other attempt needs a new TCP connection, or one that has proven itself (7.5)."""
-    as_form: bool
-    """Send the body as the file of a form (7.19) instead of as it is."""
+    format: BodyFormat
+    """The format in which to send the body (7.19)."""
     deadline_us: int
     """When the lanes will act if no answer has come. The carrier itself needs no timeout."""
     stream: bool = False

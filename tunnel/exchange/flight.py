@@ -11,7 +11,7 @@ import msgspec
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
 from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.exchange.events import Request
-from tunnel.wire import Answer, Attach, Buffer, Exchange, encode_envelope
+from tunnel.wire import Answer, Attach, BodyFormat, Buffer, Exchange, encode_envelope
 
 __all__ = ["ATTACH_LANE", "Attempt", "Flight", "most_due", "repeat_delay"]
 
@@ -38,7 +38,7 @@ class Attempt(msgspec.Struct):
     request_id: int
     sent_us: int
     repeat: int
-    as_form: bool
+    format: BodyFormat
     answer_bytes_max: int
     overdue: bool = False  # its missing answer was counted as a failure
     body: EnvelopeStream | None = None  # what came of a streamed answer, until its first envelope is whole
@@ -87,7 +87,7 @@ class Flight:
         repeat_us: int,
         attempts_max: int,
         repeat_us_max: int = 0,
-        as_form: bool = False,
+        body_format: BodyFormat = BodyFormat.PLAIN,
     ) -> None:
         self.lane = message.lane if isinstance(message, Exchange) else ATTACH_LANE
         self.number = message.number if isinstance(message, Exchange) else message.generation
@@ -106,8 +106,10 @@ class Flight:
         self.repeats_early = False  # the first repeat leaves before the deadline (7.7)
         self.is_answer_lost = False  # the relay has answered, and the answer did not come
         self.silent = False  # an attempt got no answer in time
-        self.as_form = as_form  # the next attempt's body is the file of a form (7.19)
         self.refusals = 0  # attempts that were reported as failed
+        self.format = body_format  # of the next attempt (7.19); the owner may let the first one try another
+        self._usual_format = body_format
+        self.has_response = False  # an attempt got a response, although not the answer
         self.foreign = 0  # attempts that an intermediary refused
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
         self.passed_between = 0  # unexplained failures before which a smaller body had passed, after the one before
@@ -138,7 +140,7 @@ class Flight:
         if self.sent > 1 and not self._is_reported:
             self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
         self._is_reported = False
-        self.attempts.append(Attempt(request_id, now, self.sent, self.as_form, self.answer_bytes_max))
+        self.attempts.append(Attempt(request_id, now, self.sent, self.format, self.answer_bytes_max))
         self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
         self._spread = random.getrandbits(16)
         request = Request(
@@ -148,10 +150,12 @@ class Flight:
             self.number,
             self.pull,
             self.sent,
-            self.as_form,
+            self.format,
             self.next_us,
             self.stream,
         )
+        if not self.sent:
+            self.format = self._usual_format
         self.sent += 1
         return request, evicted
 

@@ -348,12 +348,10 @@ class Lanes:
         troubled = self.health.failed(flight, now)
         if troubled is not None:
             self._events.append(troubled)
-        if flight is self._attach:
-            return
         if self._refusals.is_too_large(flight, now):
             self._abandon(flight)
             self._give_up(self._set.lanes[flight.lane])
-        elif self._refusals.wants_probe(flight, self._set):
+        elif flight is not self._attach and self._refusals.wants_probe(flight, self._set):
             self._probe(flight, now)
 
     def _probe(self, flight: Flight, now: int) -> None:
@@ -412,7 +410,7 @@ class Lanes:
 
     def _accept(self, flight: Flight, attempt: Attempt, answer: Answer, body_bytes: int, now: int) -> None:
         self._heard(flight)
-        self._path.passed(attempt)
+        self._path.passed(flight, attempt, now)
         lane = self._set.lanes[flight.lane]
         held_pulls = self._set.held_pulls(attempt.sent_us, self._path.round_trip.least_us)
         arrived = AnswerSeen(attempt, body_bytes, not len(answer.data), answer.more, held_pulls)
@@ -472,7 +470,7 @@ class Lanes:
             return
         self._attach = None
         self._heard()
-        self._path.passed(attempt)
+        self._path.passed(flight, attempt, now)
         self._path.round_trip.sample(now - attempt.sent_us, now)
         self._path.limit_to(message)
         self._set = LaneSet(self._path.lanes.most, self._config.packet_bytes_max, now)

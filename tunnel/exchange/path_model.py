@@ -5,6 +5,7 @@ from random import Random
 import msgspec
 
 from tunnel.exchange.backoff import Backoff, Row
+from tunnel.exchange.body_formats import BodyFormats
 from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.held_pulls import HeldPulls
@@ -12,7 +13,7 @@ from tunnel.exchange.pacing import BodyLimit, HoldLimit, LaneCount
 from tunnel.exchange.pulls import Pulled, PullMode, PullPolicy
 from tunnel.exchange.request_pace import RequestPace
 from tunnel.exchange.roundtrip import RoundTrip
-from tunnel.wire import CONFIRMATION_BYTES, EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, Exchange
+from tunnel.wire import CONFIRMATION_BYTES, EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, BodyFormat, Exchange
 
 __all__ = ["AnswerSeen", "PathModel"]
 
@@ -46,7 +47,7 @@ class PathModel:
         self.pace = RequestPace()
         self.backoff = Backoff(random)
         self.asked = Row()  # the 407s in a row
-        self.as_form = False  # bodies leave as the files of forms, which pass here (7.19)
+        self.formats = BodyFormats()
         self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
         self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
         answer_bytes = min(config.body_bytes_start, config.answer_bytes_max)
@@ -59,7 +60,8 @@ class PathModel:
     @property
     def room_bytes(self) -> int:
         """The number of bytes of packets that fit a request body."""
-        return max(HEADER_SIZE, self.up.limit_bytes - self._fixed_bytes - (_FORM_BYTES if self.as_form else 0))
+        form_bytes = _FORM_BYTES if self.formats.now is BodyFormat.FORM else 0
+        return max(HEADER_SIZE, self.up.limit_bytes - self._fixed_bytes - form_bytes)
 
     @property
     def holding(self) -> bool:
@@ -108,19 +110,22 @@ class PathModel:
         attempts_max = _ATTACH_ATTEMPTS_MAX if isinstance(message, Attach) else _ATTEMPTS_MAX
         if self._one_connection:
             attempts_max = 1
-        return Flight(
+        flight = Flight(
             message,
             now,
             wait_us=self.round_trip.deadline_us + hold_ms * 1000,
             repeat_us=self.round_trip.repeat_us(attempts_max),
             repeat_us_max=_BLIND_REPEAT_US_MAX if attempts_max == 1 and not self.round_trip.srtt_us else 0,
             attempts_max=attempts_max,
-            as_form=self.as_form,
+            body_format=self.formats.usual(streams=isinstance(message, Exchange) and message.stream),
         )
+        if self.formats.is_due(flight.body_bytes, now):
+            flight.format = BodyFormat.PLAIN
+        return flight
 
-    def passed(self, attempt: Attempt) -> None:
-        """Use the format of this attempt, which was answered, for the next bodies (7.19)."""
-        self.as_form = attempt.as_form
+    def passed(self, flight: Flight, attempt: Attempt, now: int) -> None:
+        """Learn from an attempt that was answered in which format bodies pass (7.19)."""
+        self.formats.passed(attempt.format, flight.body_bytes, now)
 
     def streamed(self, attempt: Attempt, held_pulls: int, now: int) -> None:
         """Learn from the first envelope of a stream, which the relay sends at once."""

@@ -8,16 +8,17 @@ repeatedly. An outage looks the same, except that smaller bodies fail, too.
 
 from tunnel.exchange.backoff import Refusal
 from tunnel.exchange.config import KIB, SECOND_US, LaneConfig
-from tunnel.exchange.flight import Attempt, Flight
+from tunnel.exchange.flight import ATTACH_LANE, Attempt, Flight
 from tunnel.exchange.laneset import LaneSet
 from tunnel.exchange.path_model import PathModel
 from tunnel.exchange.registration import Registration
 from tunnel.exchange.responses import Outcome, Verdict
-from tunnel.wire import Answer
+from tunnel.wire import TEXT_FORMATS, Answer, BodyFormat
 
 __all__ = ["Refusals"]
 
 _FOREIGN_MAX = 8  # 7.9: answers of an intermediary after which a batch is given up, about 2 s after the first of them
+_MASKED_FIRST = 2  # 7.19: after the first attach, the number of refusals from which on formats change
 _UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passed in between
 _PASSED_BETWEEN = 2  # at least this number of these failures must have come after a smaller body had passed
 _LOWER_FAILURES = 4  # 7.16: from this failure on, every second repeat asks for the smallest answer
@@ -43,6 +44,7 @@ class Refusals:
     def judge(self, flight: Flight, request_id: int, outcome: Outcome, now: int, *, attaching: bool) -> Verdict:
         """Return what a response that is neither ANSWER nor ATTACHED means for its exchange: FATAL, STALE, UNKNOWN,
         REPEAT, or FOREIGN or TOO_LARGE if the batch is to be given up."""
+        flight.has_response = True
         was_attached = self._registration.was_attached
         if not was_attached and outcome.is_definite and self._wait is False:
             outcome.verdict = Verdict.FOREIGN
@@ -55,13 +57,15 @@ class Refusals:
         if outcome.too_many is not None and was_attached:
             self._path.pace.refused(sent_us, now, surely=outcome.too_many)
             self._path.held.refused(now)
-        self._try_other_form(flight, outcome)
+        if self._is_old_relay(flight, request_id, outcome):
+            return Verdict.REPEAT
+        self._try_other_format(flight, request_id, outcome)
         is_push = not attaching and not flight.pull
         match outcome.verdict:
             case Verdict.ASKED:
                 return Verdict.FATAL if not was_attached or self._goes_on_asking(sent_us, now) else Verdict.REPEAT
             case Verdict.FOREIGN if not was_attached:
-                return Verdict.FATAL if flight.foreign > 1 else Verdict.REPEAT
+                return Verdict.FATAL if flight.foreign >= self._path.formats.count else Verdict.REPEAT
             case Verdict.FOREIGN if not is_push or flight.foreign < _FOREIGN_MAX:
                 return Verdict.REPEAT
             case Verdict.FOREIGN if flight.passed_between + flight.smaller_passed >= _PASSED_BETWEEN:
@@ -77,15 +81,26 @@ class Refusals:
         asked = self._path.asked
         return asked.refused(sent_us, now) and asked.count >= _ASKED_LEAST and now - asked.first_us >= _ASKED_US
 
-    def _try_other_form(self, flight: Flight, outcome: Outcome) -> None:
-        """Choose the other format for the next attempt, if this one may have been refused for its format (7.19).
+    def _is_old_relay(self, flight: Flight, request_id: int, outcome: Outcome) -> bool:
+        """Return whether the relay has answered that it does not understand text; then use no text from now on."""
+        if not outcome.is_other_type or flight.attempt(request_id).format not in TEXT_FORMATS:
+            return False
+        self._path.formats.unknown_to_relay()
+        flight.format = self._path.formats.now
+        return True
+
+    def _try_other_format(self, flight: Flight, request_id: int, outcome: Outcome) -> None:
+        """Choose another format for the next attempt, if this one may have been refused for its format (7.19).
 
         After the first attach, the content of the body is the more likely reason, so a masked body is tried first.
         """
         flight.foreign += outcome.verdict is Verdict.FOREIGN
         attached = self._registration.was_attached
-        if (outcome.verdict is Verdict.FOREIGN and flight.foreign % 2 == 0) if attached else outcome.may_be_form:
-            flight.as_form = not flight.as_form
+        tried = flight.attempt(request_id).format
+        if outcome.verdict is Verdict.FOREIGN if attached else outcome.may_be_format:
+            self._path.formats.refused(tried, flight.body_bytes)
+            if flight.format is tried and not (attached and flight.foreign < _MASKED_FIRST):
+                flight.format = self._path.formats.after(tried, streams=flight.stream)
 
     # sizes
 
@@ -97,12 +112,30 @@ class Refusals:
         limited = self._path.pace.gap_us > 0  # if so, the number of requests is the more likely reason
         lower = flight.unexplained >= _LOWER_FAILURES and flight.unexplained % 2 == 0 and not limited
         flight.ask_for(min(_ANSWER_BYTES_MIN, flight.answer_bytes_full) if lower else flight.answer_bytes_full)
+        if flight.unexplained > _LOWER_FAILURES and not lower:
+            self._doubt_format(flight)
         return (
             not flight.pull
+            and flight.lane != ATTACH_LANE
             and flight.unexplained >= _UNEXPLAINED_MAX
             and flight.passed_between >= _PASSED_BETWEEN
             and self._path.up.refused(flight.body_bytes, now)
         )
+
+    def _doubt_format(self, flight: Flight) -> None:
+        """Choose another format after many unexplained failures: a filter may be silent, or reset connections.
+
+        An outage looks the same, except that smaller bodies fail, too. Nothing shows this of the first ATTACH: the
+        plain format is soon tried again, whichever passes.
+        """
+        formats, is_proven = self._path.formats, flight.passed_between + flight.smaller_passed > 0
+        is_first_attach = not self._registration.was_attached
+        if flight.foreign or not (is_proven or (is_first_attach and not flight.has_response)):
+            return
+        if is_proven:
+            formats.refused(flight.format, flight.body_bytes)
+        tried = BodyFormat.FORM if flight.format is BodyFormat.PLAIN else flight.format  # a form looks as random
+        flight.format = formats.after(tried, streams=flight.stream)
 
     def doubts(self, lanes: LaneSet) -> bool:
         """Return whether the size of a push in flight is in doubt, because the push keeps failing."""

@@ -14,6 +14,7 @@ from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusC
 __all__ = ["Outcome", "Verdict", "judge", "refusal_of", "title_of"]
 
 _TOO_MANY_REQUESTS = 429
+_OTHER_TYPE = 415
 _UNAVAILABLE = 503  # nginx also answers this, by default, to too many requests
 _TOO_MANY_US = SECOND_US  # wait after a 429 of the relay without Retry-After
 _AWAY_US_MAX = 2 * SECOND_US  # 7.9: an intermediary's answer makes us wait no longer than this, unless it is a 429
@@ -67,7 +68,7 @@ _BY_STATUS: dict[int, Verdict] = {
 # final in any case before the first attach, and 413 concerns a body.)
 _PASSING = frozenset({407, 408, 413, 425, 429})
 _DEFINITE_FAILURES = frozenset({501, 505, 511})  # of the 5xx
-_NOT_FORM = frozenset({407, 413, 429, 500, 502, 503, 504})  # these say nothing about the format of the body (7.19)
+_NOT_FORMAT = frozenset({407, 413, 429, 500, 502, 503, 504})  # these say nothing about the format of the body (7.19)
 _REDIRECTS = (301, 302, 303, 307, 308)
 # No part of it takes a "<", so a search takes linear time on any page: it reads no byte twice from different starts.
 _TITLE = re.compile(rb"<title[^<>]*>([^<]{1,200})<", re.IGNORECASE)
@@ -108,11 +109,12 @@ class Outcome(msgspec.Struct):
     code: int = 0
     text: str = ""
     retry_after_us: int = 0
-    may_be_form: bool = False  # an intermediary refused, perhaps because of the format of the body (7.19)
+    may_be_format: bool = False  # an intermediary refused, perhaps because of the format of the body (7.19)
     too_many: bool | None = None
     """An intermediary refused because of the number of requests: surely (True) or perhaps (False); None: it did not."""
     refusal: Refusal | None = None  # how an intermediary's answer makes later requests wait; None: not at all
     is_page: bool = False  # a redirect of an intermediary, or its HTML page in place of an answer, such as a login page
+    is_other_type: bool = False  # the relay does not understand the type of the body, as earlier ones do not (7.19)
     is_definite: bool = False  # an intermediary's answer that a repeat would hardly change
 
     @property
@@ -143,7 +145,9 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
             text = f"HTTP {status} from the relay: {message.text or f'code {message.code}, without a reason'}"
             if status == _TOO_MANY_REQUESTS:
                 retry_after_us = retry_after_us or _TOO_MANY_US
-            return Outcome(verdict, None, message.code, text, max(retry_after_us, message.retry_after_ms * 1000))
+            retry_after_us = max(retry_after_us, message.retry_after_ms * 1000)
+            is_other_type = status == _OTHER_TYPE and message.code == StatusCode.MALFORMED
+            return Outcome(verdict, None, message.code, text, retry_after_us, is_other_type=is_other_type)
         case EnvelopeError.VERSION:
             return Outcome(
                 Verdict.FATAL, text=f"HTTP {status}: the relay speaks another protocol version: update the older side"
@@ -163,12 +167,12 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
     if status != _TOO_MANY_REQUESTS:
         retry_after_us = min(retry_after_us, _AWAY_US_MAX)  # the relay may be back sooner than a proxy believes
     too_many = {_TOO_MANY_REQUESTS: True, _UNAVAILABLE: False}.get(status)
-    may_be_form = message is EnvelopeError.NOT_OURS and status not in _NOT_FORM
+    may_be_format = message is EnvelopeError.NOT_OURS and status not in _NOT_FORMAT
     return Outcome(
         verdict,
         text=text,
         retry_after_us=retry_after_us,
-        may_be_form=may_be_form,
+        may_be_format=may_be_format,
         too_many=too_many,
         refusal=None
         if isinstance(message, EnvelopeError) and message is not EnvelopeError.NOT_OURS

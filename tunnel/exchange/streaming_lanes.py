@@ -191,6 +191,8 @@ class StreamingLanes(Lanes):
         attached, path = self._registration.attached, self._path
         if attached is None or not attached.streams or not self._pulling or path.pulls.mode is not PullMode.HOLDING:
             return NEVER_US
+        if path.formats.is_text:  # text is not streamed (7.19)
+            return NEVER_US
         if path.lanes.most < _LANES_MIN or not path.held.are_free or len(self._streams) >= _STREAMS_MAX:
             return NEVER_US
         if self._set.idle_count(self.lane_count) < 2 and self.lane_count >= path.lanes.most:
@@ -266,7 +268,7 @@ class StreamingLanes(Lanes):
         self._streams[request_id] = stream
         self._unheard.append(stream)
         self._heard()
-        self._path.passed(attempt)
+        self._path.passed(flight, attempt, now)
         held_pulls = self._set.held_pulls(attempt.sent_us, self._path.round_trip.least_us)
         self._path.streamed(attempt, held_pulls, now)
         self._road.happened(RoadEvent.PASSED, now)

@@ -1,4 +1,4 @@
-"""Encoding and decoding of packets, envelopes, link headers and forms (docs/PROTOCOL.md).
+"""Encoding and decoding of packets, envelopes, link headers and formats of bodies (docs/PROTOCOL.md).
 
 This package has no state, no clock and no I/O. No decoder raises an exception on input from a peer.
 """
@@ -15,6 +15,15 @@ from tunnel.wire.batch import (
     parse_frames,
     parse_packets,
     readdress,
+)
+from tunnel.wire.body_format import (
+    TEXT_FORMATS,
+    BodyFormat,
+    body_bytes_max,
+    unwrap_answer,
+    unwrap_body,
+    wrap_answer,
+    wrap_body,
 )
 from tunnel.wire.buffers import (
     Buffer,
@@ -77,7 +86,6 @@ from tunnel.wire.envelope import (
     is_inline_exit,
     mask_of,
 )
-from tunnel.wire.form_data import FORM_TYPE, unwrap_form, wrap_form
 from tunnel.wire.frame import (
     Discarded,
     Frame,
@@ -141,7 +149,6 @@ __all__ = [
     "ENVELOPE_BYTES",
     "EVIDENCE_BYTES",
     "EXCHANGE_BYTES",
-    "FORM_TYPE",
     "HEADER_SIZE",
     "HTTP_STATUS",
     "LINK_HEADER_SIZE",
@@ -155,6 +162,7 @@ __all__ = [
     "ROUTE_KEY_SIZE",
     "SECRET_SIZE",
     "SEQUENCED",
+    "TEXT_FORMATS",
     "USER_BYTES_MAX",
     "VERSION",
     "Abort",
@@ -164,6 +172,7 @@ __all__ = [
     "Answer",
     "Attach",
     "Attached",
+    "BodyFormat",
     "Buffer",
     "Connect",
     "Discarded",
@@ -192,6 +201,7 @@ __all__ = [
     "asked_about",
     "attachment_id",
     "batch_end",
+    "body_bytes_max",
     "checksum",
     "decode_abort",
     "decode_accepted",
@@ -235,8 +245,10 @@ __all__ = [
     "question_about",
     "readdress",
     "unwrap",
-    "unwrap_form",
+    "unwrap_answer",
+    "unwrap_body",
     "whole_packet",
     "wrap",
-    "wrap_form",
+    "wrap_answer",
+    "wrap_body",
 ]

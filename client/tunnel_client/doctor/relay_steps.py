@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import MULTIPART, OCTETS, ProbeError, Prober, Reply
+from tunnel.carriers.probe import ProbeError, Prober, Reply
 from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
 from tunnel_client.doctor.answers import advice_for, described
 from tunnel_client.doctor.certificate_steps import examine_certificate
@@ -23,7 +23,8 @@ SKEW_S = 60.0
 PAUSE_S = 1.0  # before another attempt, after a 429 or 503 that does not say how long to wait
 PAUSE_S_MAX = 5.0
 _FORWARD_PROXIES = ("Squid", "mitmproxy", "Privoxy", "tinyproxy", "Blue Coat", "Zscaler", "Netskope", "McAfee", "Cisco")
-_OTHER_TYPES = (MULTIPART, "application/x-www-form-urlencoded", "text/plain", "application/json")
+_OCTETS = "application/octet-stream"
+_OTHER_TYPES = ("multipart/form-data", "application/json", "text/plain", "application/x-www-form-urlencoded")
 
 _ALLOW_POST = "ask the operator of that hop to allow POST requests to the relay, or use an https:// URL"
 _PROXY_ANSWERS = "the proxy answers "
@@ -124,14 +125,14 @@ async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
         text = f"something other than a relay answers ({described(reply)})"
         report.add("relay", Verdict.PROBLEM, text, advice_for(reply), exit_code=UNREACHABLE, **data)
         return
-    text = f"a relay is there, but a hop refuses bodies of the type {OCTETS} ({described(reply)})"
+    text = f"a relay is there, but a hop refuses bodies of the type {_OCTETS} ({described(reply)})"
     text += f"; {passing} passes"
     if trials.prober.attached is not None:
         report.add("relay", Verdict.NOTE, f"{text}, and the tunnel uses it", body_type=passing, **data)
         return
     advice = (
         "a web application firewall does that, such as ModSecurity with its core rule set (rule 920420): ask its "
-        f"operator to allow {OCTETS} for POST requests to the relay, or use an https:// URL if the firewall stands in "
+        f"operator to allow {_OCTETS} for POST requests to the relay, or use an https:// URL if the firewall stands in "
         "your network"
     )
     report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, body_type=passing, **data)

@@ -14,7 +14,17 @@ from aiohttp import web
 
 from tunnel.carriers.link_protocol import LINK_PROTOCOL
 from tunnel.traces.record import TraceSink
-from tunnel.wire import FORM_TYPE, Buffer, Status, StatusCode, encode_envelope, unwrap_form
+from tunnel.wire import (
+    TEXT_FORMATS,
+    BodyFormat,
+    Buffer,
+    Status,
+    StatusCode,
+    body_bytes_max,
+    encode_envelope,
+    unwrap_body,
+    wrap_answer,
+)
 from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
@@ -35,8 +45,12 @@ _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
 _ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
-_CONTENT_TYPE = "application/octet-stream"
-_HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "Content-Type": _CONTENT_TYPE}
+_HEADERS = {
+    "Cache-Control": "no-store, no-transform",
+    "X-Accel-Buffering": "no",
+    "Content-Type": BodyFormat.PLAIN.value,
+}
+_FORMATS = {each.value: each for each in BodyFormat}  # by Content-Type
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -88,7 +102,7 @@ async def _answer_errors(request: web.Request, handler: _Handler) -> web.StreamR
         return await handler(request)
     except _Refusal as refusal:
         await _turn_before_authentication(request)
-        return _refused(refusal)
+        return _refused(request, refusal)
     except web.HTTPException as error:
         await _turn_before_authentication(request)
         return web.Response(status=error.status, text=error.reason, headers=_allowed(error))
@@ -113,13 +127,15 @@ def _allowed(error: web.HTTPException) -> dict[str, str]:
     return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
 
 
-def _refused(refusal: _Refusal) -> web.Response:
-    headers = dict(_HEADERS)
+def _refused(request: web.Request, refusal: _Refusal) -> web.Response:
+    body = b"".join(encode_envelope(refusal.status))
+    kind, body = wrap_answer(_FORMATS.get(request.content_type, BodyFormat.PLAIN), body)
+    headers = {**_HEADERS, "Content-Type": kind}
     if refusal.status.retry_after_ms:
         headers["Retry-After"] = str(refusal.status.retry_after_ms // 1000)
     if refusal.http_status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="tunnel"'
-    return web.Response(status=refusal.http_status, body=b"".join(encode_envelope(refusal.status)), headers=headers)
+    return web.Response(status=refusal.http_status, body=body, headers=headers)
 
 
 # --- POST {base}/exchange
@@ -131,25 +147,34 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
     headers = request.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         raise _Refusal(415, StatusCode.MALFORMED, "the body must not be encoded: send no Content-Encoding but identity")
-    if request.content_type not in (_CONTENT_TYPE, FORM_TYPE):
-        text = f"the Content-Type of a body must be {_CONTENT_TYPE} or {FORM_TYPE}"
+    body_format = _FORMATS.get(request.content_type)
+    if body_format is None:
+        text = f"the Content-Type of a body must be one of {', '.join(_FORMATS)}"
         raise _Refusal(415, StatusCode.MALFORMED, text)
     async with _WhileLive(relay, identity):
         is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
         path = request.protocol if isinstance(request.protocol, RelayHandler) else None
-        held_bytes = _hold(request, relay.config)
+        limit = body_bytes_max(body_format, relay.config.switch.body_bytes_max)
+        held_bytes = _hold(request, limit)
         try:
-            body = _content(request, await _read_body(request, relay, identity.user))
+            whole = await _read_body(request, relay, identity.user, limit)
             await relay.host.turns.admitted(identity.user)  # the only wait: the user pays for the body until its end
+            body = _content(request, body_format, whole, relay, identity.user)
         finally:
             if path is not None:
                 path.counted.free(held_bytes)
         response = await relay.host.exchange(identity.user, body, is_exit=is_exit, path=path)
         if response.goes_on and not relay.is_live(identity):
             relay.host.stream_gone(response.handle)  # the refusal leaves in its place
-    if response.goes_on:
+    if response.goes_on and body_format not in TEXT_FORMATS:
         return await _stream(request, relay, AnswerStream(relay.host, identity, response), response.handle)
-    return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
+    if body_format not in TEXT_FORMATS:
+        return web.Response(status=response.status, body=response.body[0], headers=_HEADERS)
+    relay.host.stream_gone(response.handle)  # text is not streamed: a stream ends with its first envelope
+    began = relay.host.turns.meter.start()
+    kind, answer = wrap_answer(body_format, bytes(response.body[0]))
+    relay.host.turns.spent_since(identity.user, began)
+    return web.Response(status=response.status, body=answer, headers={**_HEADERS, "Content-Type": kind})
 
 
 async def _stream(request: web.Request, relay: Relay, stream: AnswerStream, number: int) -> web.StreamResponse:
@@ -196,11 +221,13 @@ class _WhileLive:
             raise _Refusal(401, StatusCode.NOT_AUTHORISED, REVOKED) from None
 
 
-def _content(request: web.Request, body: bytes) -> Buffer:
-    """Return the envelope: the whole body, or the file of the form in which it came (7.19)."""
-    if request.content_type != FORM_TYPE:
+def _content(request: web.Request, kind: BodyFormat, body: bytes, relay: Relay, user: str) -> Buffer:
+    """Return the plain body (7.19). The user pays for the time that this takes."""
+    if kind is BodyFormat.PLAIN:
         return body
-    found = unwrap_form(request.headers["Content-Type"], body)
+    began = relay.host.turns.meter.start()
+    found = unwrap_body(kind, request.headers["Content-Type"], body)
+    relay.host.turns.spent_since(user, began)
     if isinstance(found, str):
         raise _Refusal(400, StatusCode.CORRUPT, found)
     return found
@@ -227,13 +254,12 @@ def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
     return is_exit and role == "exit"
 
 
-def _hold(request: web.Request, config: RelayConfig) -> int:
-    """Charge the body to its user before it is read. Return the bytes to give back when it has been read. Raise
-    _Refusal if the relay holds too many bytes of the user."""
+def _hold(request: web.Request, limit: int) -> int:
+    """Charge the body, of at most `limit` bytes, to its user before it is read. Return the bytes to give back when it
+    has been read. Raise _Refusal if the relay holds too many bytes of the user."""
     protocol = request.protocol
     if not isinstance(protocol, RelayHandler):
         return 0
-    limit = config.switch.body_bytes_max
     length = request.content_length
     size = min(length if length is not None else limit if request.body_exists else 0, limit)
     if not protocol.counted.hold(size):
@@ -242,10 +268,9 @@ def _hold(request: web.Request, config: RelayConfig) -> int:
     return size
 
 
-async def _read_body(request: web.Request, relay: Relay, user: str) -> bytes:
-    """Return the whole body. Raise _Refusal if it is too large, damaged or late."""
+async def _read_body(request: web.Request, relay: Relay, user: str, limit: int) -> bytes:
+    """Return the whole body. Raise _Refusal if it has more bytes than `limit`, is damaged or late."""
     config = relay.config
-    limit = config.switch.body_bytes_max
     length = request.content_length
     try:
         async with asyncio.timeout(config.limits.body_seconds):

@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 from tests.client.doctor.limiters import RESET, SILENCE, Judged, Rule, Seen
 from tests.client.doctor.prober import LIMITS, answered, cut, foreign
 from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.probe import MULTIPART, OCTETS, ProbeError, Reply
-from tunnel.wire import Attached
+from tunnel.carriers.probe import ProbeError, Reply
+from tunnel.wire import Attached, BodyFormat
 
-__all__ = ["RuledProber"]
+__all__ = ["OCTETS", "RuledProber"]
 
+OCTETS = BodyFormat.PLAIN.value
+_FORMATS = [each.value for each in BodyFormat]
 _TRIP_S = 0.002
 _EMPTY_BYTES = 40
 _SMALL_BYTES = 100
@@ -39,7 +41,8 @@ class RuledProber:
         self.dialing = Dialing("http://relay.invalid", token="tnl_x", proxy=None, insecure_http=True)
         self.attached: Attached | None = None
         self.answer_bytes = self.ask_bytes_max = 64 << 10
-        self.is_fresh = self.is_multipart = False
+        self.is_fresh = False
+        self.format = BodyFormat.PLAIN
         self.moved_bytes = 0
         self.asked: list[Seen] = []
         self.refused = 0
@@ -73,7 +76,7 @@ class RuledProber:
 
     async def attach_as(self, kind: str) -> Reply:
         reply = await self._send(kind, _SMALL_BYTES, self._pool)
-        if reply is None and kind == MULTIPART:
+        if reply is None and kind in _FORMATS:
             self.attached, reply = LIMITS, answered("attached")
         return reply or answered("status", 415)
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.client.doctor.limiters import RESET, SILENCE, Chance, Filter, Queue, Quota, Rule, Window
-from tests.client.doctor.ruled import RuledProber
+from tests.client.doctor.ruled import OCTETS, RuledProber
 from tests.support.hurried_loop import hurried
-from tunnel.carriers.probe import OCTETS, ProbeError, Reply
+from tunnel.carriers.probe import ProbeError, Reply
 from tunnel_client.doctor.examination import examine
 from tunnel_client.doctor.findings import Finding, Report, Verdict
 from tunnel_client.doctor.trials import CONNECTIONS, CONNECTIONS_S, REQUESTS, REQUESTS_S

@@ -10,8 +10,9 @@ import pytest
 from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.loops import run
 from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import MULTIPART, ProbeError, Reply
+from tunnel.carriers.probe import ProbeError, Reply
 from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, OK, UNREACHABLE
+from tunnel.wire import BodyFormat
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.relay_steps import examine_relay
 
@@ -138,7 +139,7 @@ def test_a_firewall_that_refuses_only_our_type_of_body_is_distinguished_from_a_l
     blocked = foreign(403, PAGE_OF_APACHE, server="Apache/2.4.71 (Debian)")
     _, report = examined(FakeProber([blocked] * 3))
     found = finding(report, "relay")
-    assert found.data["body_type"] == MULTIPART
+    assert found.data["body_type"] == BodyFormat.FORM.value
     assert "refuses bodies of the type application/octet-stream (HTTP 403 from Apache 2.4.71)" in found.text
     assert "multipart/form-data passes" in found.text
     assert "ModSecurity" in found.advice
@@ -160,10 +161,10 @@ def test_the_tunnel_uses_another_type_of_body_if_it_can_attach_with_it() -> None
 
 def test_a_firewall_that_passes_only_another_type_of_body_is_reported_with_that_type() -> None:
     def path(asked: Asked) -> Reply | None:
-        return foreign(406) if asked.body_type == MULTIPART else None
+        return foreign(406) if asked.body_type == BodyFormat.FORM.value else None
 
     _, report = examined(FakeProber([foreign(406)] * 3, path=path))
-    assert finding(report, "relay").data["body_type"] == "application/x-www-form-urlencoded"
+    assert finding(report, "relay").data["body_type"] == "application/json"
 
 
 def test_a_redirect_is_reported_with_its_target_and_without_its_query() -> None:

@@ -24,8 +24,8 @@ from tunnel.wire import (
     Status,
     StatusCode,
     parse_packets,
-    wrap_form,
 )
+from tunnel.wire.form_data import wrap_form
 from tunnel_servlet.config import ListenAddress
 from tunnel_servlet.web.application import RELAY, create_app
 from tunnel_servlet.web.server import RelayRunner, listen
@@ -149,7 +149,7 @@ async def test_no_token_is_logged() -> None:
         ({"Content_Encoding": "gzip"}, 415),
         ({"Content_Encoding": "deflate"}, 415),
         ({"Content_Encoding": "identity"}, 200),
-        ({"Content_Type": "text/plain"}, 415),
+        ({"Content_Type": "text/html"}, 415),
         ({"Content_Type": "multipart/mixed; boundary=x"}, 415),
     ],
 )
