@@ -94,6 +94,9 @@ def doctor(known: Rig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         found = capsys.readouterr()
         assert found.err.startswith("tunnel: asking http")
         report = json.loads(next(text for text in found.out.splitlines() if text.startswith('{"version"')))
+        program, *words = shlex.split(report["next"])
+        assert program == "tunnel"
+        make_parser().parse_args(words)  # exits if this is no command
         return str(report["next"])
 
     return run
@@ -107,20 +110,19 @@ def test_the_next_step_of_the_doctor_keeps_the_options(known: Rig, doctor: Any, 
     port = said.removeprefix("tunnel forward ").partition(":")[0]
     assert said == f"tunnel forward {port}:{target} --relay {known.url} {gate}"
     assert port != target.partition(":")[2], "the target listens there, on this machine"
-    assert doctor(*relay, *gate.split(), "--carrier", "poll") == (
-        f"tunnel login {known.url} --token-file FILE {gate}, so that the other commands know the relay"
-    )
+    assert doctor(*relay, *gate.split(), "--carrier", "poll") == (f"tunnel login {known.url} --token-file FILE {gate}")
     proxy: UpstreamProxy = known.enter(UpstreamProxy(user="me:secret"))
-    assert doctor(*relay, "--header", "X-Key: hush", "--proxy", f"http://me:wrong@127.0.0.1:{proxy.port}") == (
-        f"tunnel doctor --relay {known.url} --proxy @FILE --header @FILE"
-    )
+    wrong = ["--header", "X-Key: hush", "--proxy", f"http://me:wrong@127.0.0.1:{proxy.port}"]
+    assert doctor(*relay, *wrong) == f"tunnel doctor --relay {known.url} --proxy @FILE --header @FILE"
+    assert doctor(*relay, target, *wrong) == f"tunnel doctor {target} --relay {known.url} --proxy @FILE --header @FILE"
     with hold_port() as port:
         url = f"http://127.0.0.1:{port}"
         assert doctor("--relay", url, "--ca", "a b.pem", *gate.split()) == (
-            f"tunnel doctor --relay {url} --ca 'a b.pem' {gate}, with the right URL, once the relay runs"
+            f"tunnel doctor --relay {url} --ca 'a b.pem' {gate}"
         )
+        assert doctor("--relay", url, target) == f"tunnel doctor {target} --relay {url}"
         assert doctor(*relay, f"127.0.0.1:{port}", *gate.split()) == (
-            f"tunnel doctor 127.0.0.1:{port} --relay {known.url} {gate}, once the target is known to run"
+            f"tunnel doctor 127.0.0.1:{port} --relay {known.url} {gate}"
         )
 
 

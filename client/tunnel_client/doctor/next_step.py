@@ -15,7 +15,7 @@ _NOTHING = Finding("", Verdict.OK, "")
 _SUMMARIES = {
     NOT_AUTHENTICATED: "the relay or a proxy does not accept our credentials: see above",
     DENIED: "the relay answers, but does not allow this request",
-    LOST: "the tunnel works, but the target was not reached",
+    LOST: "the tunnel works, but the target was not reached: see above",
     INTEGRITY: "requests or answers are altered on the path",
 }
 
@@ -26,16 +26,20 @@ def problems_of(report: Report) -> dict[str, Finding]:
 
 
 def conclude(report: Report, settings: RelaySettings, target: Address | None, given: Given) -> None:
-    """Set the summary and the next command, which keeps the options that were given."""
+    """Set the summary and the next command, which keeps the options that were given, and is nothing but a command."""
     if "encryption" in problems_of(report):
         report.summary = "the tunnel works, but the target is not encrypted with a key that is known: see above"
-        report.next = f"{line(_doctor(str(target)), given)}, once its operator has confirmed which key it has"
+        report.next = line(_doctor(target), given)
         return
     if report.exit_code != OK:
         report.summary = _SUMMARIES.get(report.exit_code, "the tunnel does not work here: see the problem above")
-        report.next = _after_a_problem(report, given)
         if any(EXIT_DENIES in found.text for found in problems_of(report).values()):
             report.summary = "the tunnel works, but the rules of the exit do not allow this target"
+            report.summary += ": its operator adds the line above"
+        elif report.exit_code == DENIED and report.target:
+            why = rule_check(problems_of(report).get("target", _NOTHING).text, report.target)
+            report.summary += f"; its operator finds out why with: {why}"
+        report.next = _after_a_problem(report, _doctor(target), given)
         return
     notes = sum(finding.verdict is Verdict.NOTE for finding in report.findings)
     report.summary = "the tunnel works here" + (f"; see the {counted(notes, 'note')} above" if notes else "")
@@ -45,45 +49,30 @@ def conclude(report: Report, settings: RelaySettings, target: Address | None, gi
             port = (port + 10_000 - 1024) % 64_512 + 1024  # the target itself may be on this machine, at its own port
         report.next = line(f"tunnel forward {shlex.quote(f'{port}:{target}')}", given)
     elif settings.source in ("--relay", "TUNNEL_RELAY"):
-        report.next = f"{_login(report, given)}, so that the other commands know the relay"
+        report.next = _login(report, given)
     else:
-        report.next = f"{line(_doctor('HOST:PORT'), given)}, to try a target"
+        report.next = line("tunnel doctor HOST:PORT", given)
 
 
-def _after_a_problem(report: Report, given: Given) -> str:
+def _after_a_problem(report: Report, doctor: str, given: Given) -> str:
     problems = problems_of(report)
     better = next((finding for finding in report.findings if finding.step == "https"), _NOTHING)
-    again = line("tunnel doctor", {**given, "--relay": [report.relay]})
     if "proxy login" in problems:
-        return line("tunnel doctor", {**given, "--proxy": ["@FILE"]})
+        return line(doctor, {**given, "--proxy": ["@FILE"]})
     if "TLS" in problems and problems["TLS"].data["kind"] == "unknown-issuer":
-        return line("tunnel doctor", {**given, "--ca": ["FILE"]})
-    if report.exit_code == DENIED and report.target:
-        check = rule_check(problems.get("target", _NOTHING).text, report.target)
-        if not check:
-            return f"{line(_doctor(report.target), given)}, once the operator of the exit has added the line above"
-        return f"ask the relay's operator to run: {check}"
+        return line(doctor, {**given, "--ca": ["FILE"]})
     if problems.keys() == {"target"}:
-        return f"{line(_doctor(report.target), given)}, once the target is known to run"
+        return line(doctor, given)
     if better.data.get("works"):
-        return line("tunnel doctor", {**given, "--relay": [better.data["url"]]}, without=("--insecure-http",))
+        return line(doctor, {**given, "--relay": [better.data["url"]]}, without=("--insecure-http",))
     relay = problems.get("relay", _NOTHING)
     if report.exit_code == NOT_AUTHENTICATED and "no token came" not in str(relay.data.get("answer", "")):
         return _login(report, given)
-    if (
-        report.exit_code != INTEGRITY
-        and relay.data.get("status") in (200, 403, 511)
-        and "body_type" not in relay.data
-        and not relay.data.get("products")
-    ):
-        return f"open {report.relay} in a browser, sign in, and run this again"
-    if "kind" in relay.data or relay.data.get("status") == 404:
-        return f"{again}, with the right URL, once the relay runs"
-    return f"{again}, once the problem above is repaired"
+    return line(doctor, {**given, "--relay": [report.relay]})
 
 
-def _doctor(target: str) -> str:
-    return f"tunnel doctor {shlex.quote(target)}"
+def _doctor(target: Address | None) -> str:
+    return "tunnel doctor" if target is None else f"tunnel doctor {shlex.quote(str(target))}"
 
 
 def _login(report: Report, given: Given) -> str:

@@ -199,7 +199,7 @@ def test_a_hop_that_removes_the_token_is_named_as_the_cause(rig: Rig, doctor: An
     code, found, report = doctor(hop(rig, script))
     assert code == 4
     assert "removes the header Authorization" in found["relay"][1]
-    assert report["next"].endswith("once the problem above is repaired")
+    assert report["next"].startswith("tunnel doctor ")
     assert TOKEN not in str(report)
 
 
@@ -237,7 +237,7 @@ def test_a_hop_that_adds_to_every_answer_is_found(
     assert code == 7
     assert text in found["relay"][1]
     assert "https://" in found["relay"][1]
-    assert "browser" not in report["next"]
+    assert "browser" not in str(report)
 
 
 @pytest.mark.parametrize("page", [b"", b"<title>Sign in</title>"])
