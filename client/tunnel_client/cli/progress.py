@@ -12,27 +12,30 @@ from tunnel_client.doctor.findings import Report
 __all__ = ["told_of_progress"]
 
 _LOOK_S = 0.1
-_SILENT_S = 5.0
+_QUIET_S = 2.0
+_AGAIN_S = 5.0
 
 
 @asynccontextmanager
 async def told_of_progress(report: Report) -> AsyncIterator[None]:
-    """While the block fills the report, say what is tried first, and again when nothing is found for 5 s."""
+    """While the block fills the report, say what is tried first, what takes 2 s or longer, and what finds nothing for
+    2 s longer than it takes."""
     async with beside(_tell(report)):
         yield
 
 
 async def _tell(report: Report) -> None:
     now = asyncio.get_running_loop().time
-    count, since_s, next_s = -1, now(), 0.0
-    is_first = True
+    said, count, since_s, next_s = "", 0, now(), _QUIET_S
     while True:
         if len(report.findings) != count:
-            count, since_s, next_s = len(report.findings), now(), _SILENT_S
-        if is_first and report.doing:
-            is_first = False
-            say_to_people("asking", f"{report.doing} ...")
-        if now() - since_s >= next_s:
+            count, since_s, next_s = len(report.findings), now(), _QUIET_S
+        if report.doing != said:
+            if not said or report.is_news or report.takes_s >= _QUIET_S:
+                takes = f" for {report.takes_s:g} s" if report.takes_s else ""
+                say_to_people("asking", f"{report.doing}{takes} ...")
+            said, since_s, next_s = report.doing, now(), report.takes_s + _QUIET_S
+        elif now() - since_s >= next_s:
             say_to_people("waiting", f"{report.doing}: nothing found for {now() - since_s:.0f} s, still trying")
-            next_s += _SILENT_S
+            next_s += _AGAIN_S
         await asyncio.sleep(_LOOK_S)

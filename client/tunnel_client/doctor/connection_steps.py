@@ -170,13 +170,15 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
     prober = trials.prober
     assert prober.attached is not None
     held_s = min(seconds, prober.attached.hold_ms_max / 1e3)
+    together = not (0 < trials.requests_max < _TOGETHER or trials.pause_s)
+    report.begin("letting a request and a connection wait", seconds if together else held_s + seconds)
     await prober.reconnect()
-    if 0 < trials.requests_max < _TOGETHER or trials.pause_s:
+    if together:
+        held, rested = await asyncio.gather(_hold(trials, held_s), _rest(trials, seconds))
+    else:
         held = await _hold(trials, held_s)
         await prober.reconnect()
         rested = await _rest(trials, seconds)
-    else:
-        held, rested = await asyncio.gather(_hold(trials, held_s), _rest(trials, seconds))
     if held.kind == "answer" and held.bytes >= _EMPTY_BYTES:
         report.add("hold limit", Verdict.SKIPPED, "the relay had something to send all the time")
     elif held.kind == "answer":

@@ -60,7 +60,7 @@ async def examine(
     except ValueError as error:
         raise UsageError(str(error)) from None
     report.relay = str(dialing.base)
-    report.doing = f"asking {dialing.description}"
+    report.begin(f"asking {dialing.description}")
     examine_proxy(report, settings, str(dialing.proxy or ""))
     async with Prober(dialing) as prober:
         trials = Trials(prober, report)
@@ -68,7 +68,7 @@ async def examine(
             await _examine_all(report, settings, trials, watch_seconds, long_seconds)
             if target is not None and report.exit_code == OK:
                 await trials.spend(TARGET_REQUESTS, TARGET_CONNECTIONS)
-                report.doing = f"asking for {target}"
+                report.begin(f"asking for {target}")
                 await examine_target(report, settings, target)
             elif target is not None:
                 report.target = str(target)
@@ -82,7 +82,7 @@ async def _examine_all(
     report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float, long_seconds: float
 ) -> None:
     """Run the steps after the attach. If several relays answer by turns, or no exchange works, leave out the rest."""
-    report.doing = _EXAMINING
+    report.begin(_EXAMINING)
     is_one = await examine_relays(report, trials)
     if is_one:
         await examine_reuse(report, trials)
@@ -135,7 +135,7 @@ async def _examine_https(report: Report, settings: RelaySettings, dialing: Diali
         return
     if dialing.proxy is None and not _is_hurt(report):
         return
-    report.doing = "asking whether a relay answers at https://, too"
+    report.begin("asking whether a relay answers at https://, too")
     better = str(dialing.base.with_scheme("https").with_port(None)).rstrip("/")
     where = f"{better} through the same proxy" if dialing.proxy is not None else better
     try:

@@ -14,6 +14,7 @@ __all__ = ["Finding", "Report", "Verdict", "counted", "render_finding", "render_
 _NAME_WIDTH = 12
 _VERDICT_WIDTH = 9
 _LINE_WIDTH = 110
+_NOT_SHOWN = ("told", "doing", "takes_s")
 
 
 class Verdict(enum.Enum):
@@ -42,7 +43,8 @@ class Finding(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct):
     """All findings and the conclusion. `exit_code` is that of the first problem, or OK if there is no problem.
 
-    `told`, if set, is called with each finding when it is added. `doing` says in words what is being tried at present.
+    `told`, if set, is called with each finding when it is added. `doing` says in words what is being tried at present,
+    and `takes_s` how long it takes on any path.
     """
 
     relay: str
@@ -53,6 +55,12 @@ class Report(msgspec.Struct):
     exit_code: int = OK
     told: Callable[[Finding], None] | None = None
     doing: str = ""
+    takes_s: float = 0.0
+    is_news: bool = False
+
+    def begin(self, doing: str, takes_s: float = 0.0, *, is_news: bool = False) -> None:
+        """Note what is tried from now on. `is_news`: people want to know it at once."""
+        self.doing, self.takes_s, self.is_news = doing, takes_s, is_news
 
     def add(
         self, step: str, verdict: Verdict, text: str, advice: str = "", *, exit_code: int = OK, **data: Any
@@ -71,7 +79,7 @@ class Report(msgspec.Struct):
 
     def encode(self) -> bytes:
         """Return the report as JSON."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("told", "doing")}
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_SHOWN}
         return msgspec.json.encode({"version": 1, **fields})
 
 

@@ -54,7 +54,8 @@ class _Watched:
         async with trials.prober.own_connection() as own:
             opened, since_s, trips = 1, now_s(), trials.trips
             while (left_s := ends_s - now_s()) > 0 and not trials.is_shut:
-                report.doing = f"watching the path (--long), {seconds - left_s:.0f} of {seconds:.0f} s"
+                tens = int(seconds - left_s) // 10 * 10
+                report.begin(f"watching the path (--long), {tens} of {seconds:.0f} s", is_news=True)
                 reply = await trials.once(functools.partial(trials.prober.exchange, self._part_bytes, own=own))
                 self.passed += reply.kind == "answer"
                 if trials.trips == trips and (own.opened > opened or reply.kind == "lost"):

@@ -108,6 +108,7 @@ async def examine_throughput(report: Report, trials: Trials, size: int) -> None:
         await _few_transfers(report, trials, size)
         return
     await trials.room(LOAD_REQUESTS, LOAD_LANES)
+    report.begin("measuring the throughput", LOAD_S)
     began_s = now_s()
     replies: list[Reply] = []
 

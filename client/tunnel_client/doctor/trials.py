@@ -192,7 +192,7 @@ class Trials:
     async def rest(self) -> None:
         """If there is a limiter, wait until the next command may open as many connections as it likes to."""
         if self.pause_s and not self.is_shut:
-            self._tell("waiting, so that the next command finds the limiter at rest")
+            self._tell("waiting, so that the next command finds the limiter at rest", is_news=True)
             await _until(self._connections.free_s(now_s(), SLOW_CONNECTIONS))
             await asyncio.sleep(self.pause_s)
 
@@ -229,7 +229,7 @@ class Trials:
             self.limiter = self._found(reply)
         began_s, wait_s, last = now_s(), WAIT_S, reply
         while (waited_s := now_s() - began_s) < GIVE_UP_S and last.wait_ms / 1e3 <= GIVE_UP_S:
-            self._tell(f"waiting until a limiter lets requests pass again ({waited_s:.0f} s so far)")
+            self._tell(f"waiting until a limiter lets requests pass again ({waited_s:.0f} s so far)", is_news=True)
             await asyncio.sleep(max(wait_s, last.wait_ms / 1e3))
             last = await self._control()
             if last.kind == "answer":
@@ -241,9 +241,9 @@ class Trials:
         self.limit(reply, now_s() - began_s)
         self._passes_since_s = now_s()
 
-    def _tell(self, doing: str) -> None:
+    def _tell(self, doing: str, *, is_news: bool = False) -> None:
         if self.report is not None:
-            self.report.doing = doing
+            self.report.begin(doing, is_news=is_news)
 
 
 def now_s() -> float:

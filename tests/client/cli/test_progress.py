@@ -1,0 +1,65 @@
+"""`tunnel doctor` says what it measures, before it finds nothing for 2 s."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.rig import Rig
+from tests.support.loops import in_loop
+from tunnel_client.cli.progress import told_of_progress
+from tunnel_client.doctor.findings import Report, Verdict
+
+_WAIT_S = 60.0
+
+
+def test_the_doctor_says_what_takes_longer_than_2_s_before_it_begins(rig: Rig, home: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tunnel_client", "doctor", "--watch", "2.5"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **rig.environment()},
+        timeout=_WAIT_S,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+
+    def place(text: str) -> int:
+        return next(number for number, line in enumerate(lines) if text in line)
+
+    assert place("measuring the throughput for 2 s ...") < place("  throughput")
+    assert "nothing found" not in done.stdout.partition("  throughput")[2]
+    assert place("  throughput") < place("letting a request and a connection wait for 2.5 s ...") < place("hold limit")
+
+
+@in_loop
+async def test_progress_says_what_finds_nothing_and_each_announcement_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunnel_client.cli.progress._QUIET_S", 0.3)
+    report = Report("")
+    async with told_of_progress(report):
+        report.begin("asking http://relay.example")
+        said = await _until("asking http://relay.example: nothing found", capsys)
+        assert said.startswith("tunnel: asking http://relay.example ...\n")
+        report.begin("measuring", 0.5)
+        await _until("measuring for 0.5 s ...", capsys)
+        report.add("throughput", Verdict.OK, "fast")
+        assert "measuring for" not in await _until("measuring: nothing found", capsys)
+        report.begin("examining the path")  # this usually takes less time: it is said only if nothing is found
+        assert "examining the path ..." not in await _until("examining the path: nothing found", capsys)
+
+
+async def _until(text: str, capsys: pytest.CaptureFixture[str]) -> str:
+    said = ""
+    async with asyncio.timeout(_WAIT_S):
+        while text not in said:
+            await asyncio.sleep(0.02)
+            said += capsys.readouterr().err
+    return said
