@@ -124,7 +124,7 @@ async def test_an_error_within_the_context_resets_connections_at_the_peer() -> N
 async def test_a_relay_that_never_answers_is_unreachable() -> None:
     async with MemoryTestRelay() as relay:
         relay.fault = lambda message: LOSE_REQUEST
-        with pytest.raises(UnreachableError, match=r"memory within 0\.01 s \(nothing answered\)"):
+        with pytest.raises(UnreachableError, match=r"memory within 0\.01 s \(no answer\)"):
             async with asyncio.timeout(10):
                 await relay.attach("ann", attach_timeout=0.01).start()
 

@@ -30,6 +30,7 @@ from tunnel.streams import StreamReader, StreamWriter, open_streams
 from tunnel.tasks import KeptTasks
 from tunnel.traces.record import TraceSink
 from tunnel.transport import Transport
+from tunnel.waiting import WaitingLog
 from tunnel.wire import SECRET_SIZE, PublicPlace, RejectReason, Target, TargetKind, question_about
 
 __all__ = ["AttachedEndpoint", "CarrierMaker"]
@@ -94,6 +95,7 @@ class AttachedEndpoint:
         random = SystemRandom()
         carrier = self._make_carrier(secrets.token_bytes(SECRET_SIZE), random)
         self._driver = Driver(carrier, self, self._config, random, name=self._name, trace=self._trace)
+        waiting = WaitingLog(self._driver.relay, self._last_trouble)
         try:
             self._driver.start()
             async with asyncio.timeout(self._attach_timeout):
@@ -104,15 +106,21 @@ class AttachedEndpoint:
             if isinstance(error, TimeoutError):
                 raise UnreachableError(self._unreachable()) from None
             raise
+        finally:
+            waiting.stop()
 
     def _unreachable(self) -> str:
         assert self._driver is not None
+        assert self._attach_timeout is not None
         where = self._driver.relay
-        last = self._trouble or self._driver.carrier.failure or "nothing answered"
         return (
-            f"no relay answers at {where} within {self._attach_timeout} s ({last}): "
+            f"no relay answers at {where} within {self._attach_timeout:g} s ({self._last_trouble() or 'no answer'}): "
             "check the URL, the proxy, the relay; `tunnel doctor` finds out which is at fault"
         )
+
+    def _last_trouble(self) -> str:
+        assert self._driver is not None
+        return self._trouble or self._driver.carrier.failure
 
     def interrupt(self) -> None:
         """Abort the connections: an exception interrupted writing, so the peers must not see a clean end of stream."""

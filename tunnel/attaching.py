@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CARRIERS", "attach", "import_all", "memory_attach"]
 
 CARRIERS = ("auto", "poll", "link", "stream", "websocket")
+_AWAY_US = 1_000_000  # some tries, since a path may refuse one of them by accident; a relay that starts takes longer
 _imported = threading.Event()  # set when the modules that an attachment needs have been imported
 
 
@@ -86,7 +87,7 @@ def attach(
     all connections together may move in each direction; they share it fairly, and bytes that exceed it wait.
     `wait`: before a relay has ever answered, keep trying for `attach_timeout` seconds whatever else answers (True); or
     raise UnreachableError at once after a definite answer (a page, a 404, a proxy that refuses; 7.9 of the protocol),
-    and after 5 s if the host cannot be reached or resolved (False). By default, of these only a redirect raises it.
+    and after 5 s (False) or 1 s (None) if the host cannot be reached. The logger "tunnel.attaching" tells of waits.
 
     `encryption`: "auto" encrypts a stream if the exit or service supports it, "require" opens and accepts only
     encrypted streams, "off" encrypts none. `peer_key`: the fingerprint of the key that the other end must have, or
@@ -146,7 +147,9 @@ def _lane_config(lanes: LaneConfig | None, pull_interval: float, wait: bool | No
         found = replace(found, stream_after_us=0)
     if pull_interval:
         found = replace(found, pull_interval_us=pull_interval_us(pull_interval))
-    return found if wait is None else replace(found, wait=wait)
+    if wait is None:
+        return replace(found, wait=False, away_us=_AWAY_US)
+    return replace(found, wait=wait)
 
 
 def _require_known(carrier: str, links: int, url: str | Sequence[str]) -> list[str]:

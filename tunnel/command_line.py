@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TextIO
 import msgspec
 
 from tunnel.carrier_rates import LINKS_MAX, check_links, pull_interval_us
+from tunnel.defaults import ATTACHING_LOG
 from tunnel.exit_codes import INTERNAL, INTERRUPTED, USAGE
 from tunnel.printable import ascii_json, printable, printable_lines
 
@@ -164,8 +165,12 @@ def exit_code_of(
     An error that no code expected is a defect, or a fault of this machine. Its traceback is printed only if
     `has_details` is set, that is, under `--log debug`.
     """
+    import logging
+
     from tunnel.core.errors import TunnelError  # here, since it imports the core
 
+    attaching = logging.getLogger(ATTACHING_LOG)
+    was_disabled, attaching.disabled = attaching.disabled, True  # commands say themselves what they wait for
     try:
         return run()
     except usage_errors as error:
@@ -182,6 +187,8 @@ def exit_code_of(
         if has_details:
             tell(traceback.format_exc().rstrip())
         return _unexpected(program, error)
+    finally:
+        attaching.disabled = was_disabled
 
 
 def _unexpected(program: str, error: Exception) -> int:

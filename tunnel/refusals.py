@@ -2,9 +2,10 @@
 
 from tunnel.errors import DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError, UnreachableError
 from tunnel.exchange import AttachRefused
+from tunnel.exchange.config import OR_WAIT
 from tunnel.wire import StatusCode
 
-__all__ = ["name_error", "refusal_error"]
+__all__ = ["OR_WAIT", "name_error", "refusal_error"]
 
 _DENIALS = frozenset({403, 415})
 _PROXY_AUTH_REQUIRED = 407
@@ -20,12 +21,9 @@ def refusal_error(event: AttachRefused, where: str) -> TunnelError:
     if event.status in _DENIALS or event.code == StatusCode.DENIED:
         return DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy in front of it")
     if event.is_page:
-        return UnreachableError(
-            f"{where}: {event.text}: sign in there and try again, or give --wait SECONDS to wait until it is gone"
-        )
+        return UnreachableError(f"{where}: {event.text}: sign in there and try again{OR_WAIT}")
     if event.status:
-        advice = "check that the URL belongs to a tunnel relay, or give --wait SECONDS if one will answer there later"
-        return UnreachableError(f"{where}: {event.text}: {advice}")
+        return UnreachableError(f"{where}: {event.text}: check that the URL belongs to a tunnel relay{OR_WAIT}")
     return UnreachableError(event.text)  # the lanes found this out themselves, and say what to do
 
 

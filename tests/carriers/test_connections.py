@@ -79,7 +79,7 @@ async def test_a_connection_too_many_is_closed_and_requests_wait_for_one_that_wo
     loop = asyncio.get_running_loop()
     async with OneAtATime() as front:
         began_s = loop.time()
-        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), LaneConfig())
         exchanger.start(told)
         exchanger.send(request(1, b"slow"))
         await front.requests.acquire()
@@ -115,7 +115,7 @@ async def test_a_connection_too_many_is_closed_and_requests_wait_for_one_that_wo
 async def test_a_silent_connection_proves_nothing_while_another_has_few_answers() -> None:
     told = Recorded()
     async with OneAtATime() as front:
-        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), LaneConfig())
         exchanger.start(told)
         exchanger.send(request(1, b"slow"))
         await front.requests.acquire()
@@ -248,7 +248,7 @@ REFUSALS = {
 async def test_a_request_that_is_refused_on_a_further_connection_waits_for_one_that_works(refusal: bytes) -> None:
     told = Recorded()
     async with FewConnections(2, refusal) as front:
-        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), LaneConfig())
         exchanger.start(told)
         exchanger.send(request(1))
         assert await told.outcomes.get() == b"TUNL"
@@ -304,7 +304,7 @@ async def test_no_large_body_goes_out_before_a_further_connection_is_known_to_wo
     told = Recorded()
     large = bytes(1 << 20)
     async with Squid(2) as front:
-        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), LaneConfig())
         exchanger.start(told)
         exchanger.send(request(1))
         assert await told.outcomes.get() == b"TUNL"
@@ -350,7 +350,7 @@ async def test_a_large_body_waits_only_while_more_connections_are_open_than_have
 async def test_a_request_that_is_refused_on_every_connection_is_reported() -> None:
     told = Recorded()
     async with FewConnections(1, REFUSALS["403"]) as front:
-        exchanger = HttpExchanger(Dialing(front.url, proxy=None), 1 << 20)
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), LaneConfig())
         exchanger.start(told)
         exchanger.send(request(1))
         assert await told.outcomes.get() == b"TUNL"

@@ -74,7 +74,7 @@ def request(*, stream: bool) -> Request:
 async def test_an_endless_answer_is_given_up(kind: str) -> None:
     told = Recorded()
     async with Endless(kind) as path:
-        exchanger = HttpExchanger(Dialing(path.url, proxy=None), 64 * KIB)
+        exchanger = HttpExchanger(Dialing(path.url, proxy=None), LaneConfig(answer_bytes_max=64 * KIB))
         exchanger.start(told)
         exchanger.send(request(stream=False))
         outcome = await told.outcomes.get()
@@ -89,7 +89,7 @@ async def test_an_endless_answer_is_given_up(kind: str) -> None:
 async def test_an_endless_answer_without_a_body_is_given_up_in_place_of_a_stream(kind: str) -> None:
     told = Recorded()
     async with Endless(kind) as path:
-        exchanger = HttpExchanger(Dialing(path.url, proxy=None), 64 * KIB)
+        exchanger = HttpExchanger(Dialing(path.url, proxy=None), LaneConfig(answer_bytes_max=64 * KIB))
         exchanger.start(told)
         exchanger.send(request(stream=True))
         outcome = await told.outcomes.get()

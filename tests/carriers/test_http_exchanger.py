@@ -46,7 +46,7 @@ async def test_7_5_a_repeat_and_all_later_requests_leave_the_old_connections() -
     assert request is not None
     told = Recorded()
     async with Origin(answer("200 OK", b"ok")) as relay:
-        exchanger = HttpExchanger(Dialing(relay.url, proxy=None), MIB)
+        exchanger = HttpExchanger(Dialing(relay.url, proxy=None), LaneConfig())
         exchanger.start(told)
         for number, repeat in enumerate((0, 0, 1, 0, 2)):
             exchanger.send(msgspec.structs.replace(request, id=number, repeat=repeat))
@@ -76,7 +76,7 @@ async def test_an_answer_without_end_is_read_to_the_limit_and_its_connection_clo
     assert request is not None
     told = Recorded()
     async with Endless(b"") as stranger:
-        exchanger = HttpExchanger(Dialing(stranger.url, proxy=None), MIB)
+        exchanger = HttpExchanger(Dialing(stranger.url, proxy=None), LaneConfig())
         exchanger.start(told)
         exchanger.send(request)
         async with asyncio.timeout(10):
@@ -113,7 +113,7 @@ async def test_where_connections_die_when_they_are_used_again_each_is_used_only_
     told = Recorded()
     outcomes: list[bytes | str] = []
     async with Hasty(answer("200 OK", b"ok")) as proxy:
-        exchanger = HttpExchanger(Dialing(proxy.url, proxy=None), MIB)
+        exchanger = HttpExchanger(Dialing(proxy.url, proxy=None), LaneConfig())
         exchanger.start(told)
         repeat = 0
         for number in range(20):

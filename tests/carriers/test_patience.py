@@ -11,8 +11,11 @@ from yarl import URL
 
 from tests.carriers.test_failures import KEY, rejected
 from tunnel.carriers.failures import describe_failure, is_refused
-from tunnel.carriers.patience import AWAY_S, Patience
+from tunnel.carriers.patience import Patience
+from tunnel.exchange import LaneConfig
+from tunnel.exchange.config import OR_WAIT
 
+AWAY_S = 5.0
 BASE = URL("http://relay.example/")
 REFUSED = ConnectionRefusedError(111, "Connect call failed")
 BOTH = OSError(
@@ -58,25 +61,25 @@ def test_of_several_addresses_all_must_refuse() -> None:
 @pytest.mark.parametrize("case", AWAY)
 def test_a_host_that_cannot_be_reached_is_final_after_5_s(case: str) -> None:
     error, advice = AWAY[case]
-    patience = Patience(BASE, wait=False)
+    patience = Patience(BASE, LaneConfig(wait=False))
     assert patience.failed(error, 100.0) == (describe_failure(error, BASE), False)
     assert not patience.failed(error, 100.0 + AWAY_S - 0.01)[1]
     text, is_final = patience.failed(error, 100.0 + AWAY_S)
     assert is_final
     assert f"{describe_failure(error, BASE)} for 5 s: {advice}" in text
-    assert text.endswith(", or give --wait SECONDS to try for longer")
+    assert text.endswith(OR_WAIT)
 
 
 @pytest.mark.parametrize("error", [REFUSED, BOTH], ids=["one address", "two addresses"])
 def test_a_proxy_that_refuses_the_connection_is_final_at_once(error: OSError) -> None:
-    text, is_final = Patience(BASE, wait=False).failed(aiohttp.ClientProxyConnectionError(KEY, error), 0.0)
+    text, is_final = Patience(BASE, LaneConfig(wait=False)).failed(aiohttp.ClientProxyConnectionError(KEY, error), 0.0)
     assert is_final
     assert text.startswith("the proxy cannot be reached (the connection was refused): check the proxy that --proxy")
 
 
 def test_what_does_not_answer_in_http_is_final_the_second_time() -> None:
     error = aiohttp.ClientResponseError(INFO, (), status=400, message="Bad status line")
-    patience = Patience(BASE, wait=False)
+    patience = Patience(BASE, LaneConfig(wait=False))
     assert not patience.failed(error, 0.0)[1]
     assert not patience.failed(TimeoutError(), 0.0)[1]
     assert not patience.failed(error, 0.0)[1]
@@ -87,7 +90,7 @@ def test_what_does_not_answer_in_http_is_final_the_second_time() -> None:
 
 @pytest.mark.parametrize("case", WEATHER)
 def test_weather_is_never_final_and_starts_the_5_s_anew(case: str) -> None:
-    patience = Patience(BASE, wait=False)
+    patience = Patience(BASE, LaneConfig(wait=False))
     refused = AWAY["refused"][0]
     assert not patience.failed(refused, 0.0)[1]
     for second in range(1, 60):
@@ -98,7 +101,7 @@ def test_weather_is_never_final_and_starts_the_5_s_anew(case: str) -> None:
 
 @pytest.mark.parametrize("wait", [None, True])
 def test_with_wait_and_by_default_only_what_never_changes_is_final(wait: bool | None) -> None:
-    patience = Patience(BASE, wait=wait)
+    patience = Patience(BASE, LaneConfig(wait=wait))
     for error in (*(error for error, _ in AWAY.values()), aiohttp.ClientProxyConnectionError(KEY, REFUSED)):
         assert patience.failed(error, 0.0) == (describe_failure(error, BASE, is_first=True), False)
         assert not patience.failed(error, 3600.0)[1]
@@ -106,7 +109,7 @@ def test_with_wait_and_by_default_only_what_never_changes_is_final(wait: bool | 
 
 
 def test_after_the_first_answer_nothing_is_final_but_what_never_changes() -> None:
-    patience = Patience(BASE, wait=False)
+    patience = Patience(BASE, LaneConfig(wait=False))
     patience.answered()
     for error in (*(error for error, _ in AWAY.values()), aiohttp.ClientProxyConnectionError(KEY, REFUSED)):
         assert not patience.failed(error, 0.0)[1]

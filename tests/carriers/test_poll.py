@@ -278,7 +278,7 @@ async def test_a_request_abandoned_before_it_starts_reports_nothing() -> None:
         def sent(self, size_bytes: int) -> None:
             raise AssertionError
 
-    exchanger = HttpExchanger(Dialing("http://127.0.0.1:9", proxy=None), 1 << 20)
+    exchanger = HttpExchanger(Dialing("http://127.0.0.1:9", proxy=None), LaneConfig())
     exchanger.start(NeverNotified())
     request = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
     assert request is not None

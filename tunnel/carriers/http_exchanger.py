@@ -14,7 +14,7 @@ from tunnel.carriers.dialing import Dialing, retry_after_us, server_of
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.failures import is_cut
 from tunnel.carriers.patience import Patience
-from tunnel.exchange import Request
+from tunnel.exchange import LaneConfig, Request
 from tunnel.tasks import KeptTasks
 from tunnel.wire import MAGIC, Buffer, body_bytes_max, unwrap_answer, wrap_body
 
@@ -32,12 +32,12 @@ _ANSWER_SLACK_BYTES = 64 * 1024  # room for envelope and evidence beyond the ans
 class HttpExchanger:
     """Sends each request in a task of its own. Connections are reused while `Reuse` allows it, except for a repeat."""
 
-    def __init__(self, dialing: Dialing, answer_bytes_max: int, *, wait: bool | None = None) -> None:
+    def __init__(self, dialing: Dialing, config: LaneConfig) -> None:
         self.description = f"poll {dialing.description}"
         self._dialing = dialing
         self._url = dialing.url("exchange")
-        self._answer_bytes_max = answer_bytes_max + _ANSWER_SLACK_BYTES
-        self._patience = Patience(dialing.base, wait=wait)
+        self._answer_bytes_max = config.answer_bytes_max + _ANSWER_SLACK_BYTES
+        self._patience = Patience(dialing.base, config)
         self._waiting: deque[Request] = deque()  # requests that wait for a connection
         self._moves: dict[int, int] = {}  # by request id: how often a waiting request was moved
         self._sent: dict[int, _Sent] = {}  # by request id

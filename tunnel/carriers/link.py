@@ -87,7 +87,7 @@ class LinkCarrier(ExchangingCarrier):
     ) -> None:
         config = config or LaneConfig()
         lanes = StreamingLanes(config, secret, random, endpoint_name=name)
-        super().__init__(lanes, exchanger or HttpExchanger(dialing, config.answer_bytes_max, wait=config.wait))
+        super().__init__(lanes, exchanger or HttpExchanger(dialing, config))
         self._openers: Mapping[str, Opener] = openers or OPENERS
         self._dialing = dialing
         self._eager = eager

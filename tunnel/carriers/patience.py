@@ -4,21 +4,23 @@ import aiohttp
 from yarl import URL
 
 from tunnel.carriers.failures import describe_failure, explain, is_final, is_refused
+from tunnel.exchange import LaneConfig
+from tunnel.exchange.config import OR_WAIT, SECOND_US
 
-__all__ = ["AWAY_S", "Patience"]
+__all__ = ["Patience"]
 
-AWAY_S = 5.0  # a relay that is being started listens by then
 _STRANGE_MAX = 2  # a device on the path may have damaged one answer
 _CHECK_URL = ", or check host and port of the URL"
 _CHECK_PROXY = "check the proxy that --proxy, a variable of the environment or `tunnel login` names"
 
 
 class Patience:
-    """An exchanger's knowledge of the first answer from the relay at `base`. `wait` is as in `LaneConfig`."""
+    """An exchanger's knowledge of the first answer from the relay at `base`."""
 
-    def __init__(self, base: URL, *, wait: bool | None) -> None:
+    def __init__(self, base: URL, config: LaneConfig) -> None:
         self._base = base
-        self._wait = wait
+        self._wait = config.wait
+        self._away_s = config.away_us / SECOND_US
         self._has_answer = False
         self._away_since_s: float | None = None  # since when no connection could be opened
         self._strange = 0  # answers in a row that were not HTTP
@@ -47,7 +49,7 @@ class Patience:
             return f": {_CHECK_PROXY}"
         if self._away_since_s is None:
             self._away_since_s = now_s
-        if now_s - self._away_since_s < AWAY_S:
+        if now_s - self._away_since_s < self._away_s:
             return ""
         if is_proxy:
             advice = _CHECK_PROXY
@@ -55,4 +57,4 @@ class Patience:
             advice = "check the host in the URL, or name your proxy with --proxy"
         else:
             advice = "check host and port of the URL, and that the relay runs"
-        return f" for {AWAY_S:g} s: {advice}, or give --wait SECONDS to try for longer"
+        return f" for {self._away_s:g} s: {advice}{OR_WAIT}"

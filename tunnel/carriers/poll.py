@@ -29,7 +29,7 @@ class PollCarrier(ExchangingCarrier):
     ) -> None:
         config = config or LaneConfig()
         lanes = (StreamingLanes if streams else Lanes)(config, secret, random, endpoint_name=name)
-        super().__init__(lanes, HttpExchanger(dialing, config.answer_bytes_max, wait=config.wait))
+        super().__init__(lanes, HttpExchanger(dialing, config))
 
     async def prepared(self) -> None:
         """Return when answers are streamed, or a first try has failed or lasts too long, or none will be made."""

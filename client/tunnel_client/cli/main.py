@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from tunnel import __version__
 from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, exit_code_of, queued_log
@@ -25,6 +26,8 @@ _DESCRIPTION = (
     "is a name that a user publishes with `tunnel expose`."
 )
 
+_OR_WAIT = ", or give --wait SECONDS to try for longer"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -39,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lambda: int(arguments.run(arguments)),
             (UsageError,),
             has_details=arguments.log == "debug",
-            reword=lambda text: _with_options(text, arguments),
+            reword=partial(_reworded, arguments, _OR_WAIT if hasattr(arguments, "wait") else ""),
         )
 
 
@@ -59,11 +62,12 @@ def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:
     return parser
 
 
-def _with_options(text: str, arguments: argparse.Namespace) -> str:
-    """Return an error in which the commands that it proposes have the options of this one."""
-    from tunnel_client.proposals import given_options, with_options  # here: few commands end with an error
+def _reworded(arguments: argparse.Namespace, wait: str, text: str) -> str:
+    """Return an error in which the commands that it proposes have the options of this one; `wait` is its own option."""
+    from tunnel.refusals import OR_WAIT  # here: few commands end with an error
+    from tunnel_client.proposals import given_options, with_options
 
-    return with_options(text, given_options(arguments))
+    return with_options(text.replace(OR_WAIT, wait), given_options(arguments))
 
 
 def _named(argv: Sequence[str]) -> Sequence[str]:

@@ -194,7 +194,7 @@ _TEXTS = {
 
 async def _is_usable(settings: RelaySettings) -> bool:
     try:
-        async with settings.attach(attach_timeout=_ATTACH_S) as attachment:
+        async with settings.attach(attach_timeout=_ATTACH_S, wait=True) as attachment:
             return attachment.stats().carrier.startswith(settings.carrier)
     except UnreachableError:
         raise

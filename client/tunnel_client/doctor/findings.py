@@ -14,7 +14,7 @@ __all__ = ["Finding", "Report", "Verdict", "counted", "render_finding", "render_
 _NAME_WIDTH = 12
 _VERDICT_WIDTH = 9
 _LINE_WIDTH = 110
-_NOT_SHOWN = ("told", "doing", "takes_s")
+_NOT_SHOWN = ("told", "doing", "takes_s", "is_news")
 
 
 class Verdict(enum.Enum):

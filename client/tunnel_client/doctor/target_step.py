@@ -8,6 +8,7 @@ from pathlib import Path
 from tunnel import DeniedError, NotAuthenticatedError, PeerKeyError, RefusedError, TunnelError
 from tunnel.encryption.known_peers import EXIT, KnownPeers, service_peer
 from tunnel.exit_codes import LOST, UNREACHABLE
+from tunnel.refusals import OR_WAIT
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.places import Address
 from tunnel_client.settings import RelaySettings
@@ -44,7 +45,7 @@ async def examine_target(report: Report, settings: RelaySettings, target: Addres
     except RefusedError as error:
         report.add("target", Verdict.PROBLEM, str(error), exit_code=LOST, reason=error.reason.name.lower())
     except (TunnelError, TimeoutError) as error:
-        text = str(error) or f"no answer within {TARGET_S:g} s"
+        text = str(error).removesuffix(OR_WAIT) or f"no answer within {TARGET_S:g} s"
         report.add("target", Verdict.PROBLEM, text, exit_code=LOST, reason="lost")
     else:
         text = f"{report.target} is allowed, and answers within {milliseconds:g} ms"

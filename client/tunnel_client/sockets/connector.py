@@ -10,8 +10,9 @@ import socket
 import stat
 from contextlib import suppress
 
-from tunnel import Attachment, AttachmentStats, RefusedError, RejectReason
+from tunnel import Attachment, AttachmentStats, RefusedError, RejectReason, UnreachableError
 from tunnel.linger import reset_when_closed
+from tunnel.refusals import OR_WAIT
 from tunnel.special_targets import target_text
 from tunnel.splice import Side, splice
 from tunnel_client.borrowed.pair import name_of, widen
@@ -60,6 +61,7 @@ class Connector:
 
     def __init__(self, settings: RelaySettings, linger: float) -> None:
         self.nears: dict[NearSide, None] = {}
+        self.wait: bool | None = None  # as in `tunnel.attach`
         self._settings = settings
         self._linger = linger
         self._attachment: Attachment | None = None
@@ -169,10 +171,13 @@ class Connector:
         return await asyncio.shield(starting)
 
     async def _start(self) -> Attachment:
-        old, self._attachment = self._attachment, self._settings.attach(linger=self._linger / 2, wait=False)
+        old, self._attachment = self._attachment, self._settings.attach(linger=self._linger / 2, wait=self.wait)
         if old is not None and old.refusal is not None:
             await old.close()
-        await self._attachment.start()
+        try:
+            await self._attachment.start()
+        except UnreachableError as error:
+            raise UnreachableError(str(error).removesuffix(OR_WAIT)) from None  # sockets have no such argument
         return self._attachment
 
     def look(self) -> tuple[str, str]:

@@ -44,6 +44,7 @@ class Lender:
         self.failed = 0  # and those that could not be opened
         self._loaded = loaded  # called with the name of a client in C, and the process that has loaded it
         self._connector, self._thread = connecting(runtime).use()
+        self._connector.wait = False
         self._folder = tempfile.mkdtemp(prefix="tunnel-run-")
         self._server: asyncio.Server | None = None
         self._tasks = KeptTasks()

@@ -133,16 +133,18 @@ async def _serve(
     patience = _Patience(arguments.give_up_after)
     keys = _KeyWatch(key)
     trouble = ""
+    await asyncio.sleep(0)  # the attachment begins to start
+    where = attachment.stats().carrier.partition(" ")[2]  # with the proxy on the way
     if writes_events():
-        _log.info("asking", relay=arguments.relay)
+        _log.info("asking", relay=arguments.relay, text=f"asking {where} ...")
     else:
-        tell(f"asking {arguments.relay} ...")
+        tell(f"asking {where} ...")
     try:
         while not signals.finish.done() and not starting.done():
             await asyncio.wait([signals.finish, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             last, trouble = trouble, attachment.stats().trouble
             if trouble and trouble != last and not starting.done():  # otherwise it is the error below
-                _log.warning("not_attached", relay=arguments.relay, text=trouble)
+                _log.warning("not_attached", relay=where, text=trouble)
             patience.look(attachment)
         if starting.done():
             await starting

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ import pytest
 from loadtests.harness.ports import hold_port
 from tests.client.rig import TOKEN, Background, Rig
 from tests.support.proxies import UpstreamProxy
+from tunnel.carriers.patience import Patience
+from tunnel_client.cli.broker.main import main as broker_main
 from tunnel_client.cli.main import main
 
 _WAIT_S = 60.0
@@ -154,6 +157,17 @@ def test_servers_say_whom_they_ask_too(home: Path, file: str) -> None:
             assert child.stderr.readline() == f"asking {url} ...\n"
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["for people", "for a program"])
+def test_an_exit_names_the_proxy_through_which_it_asks(home: Path, more: list[str]) -> None:
+    with accepting() as port:
+        url, proxy = "https://relay.example", f"http://127.0.0.1:{port}"
+        words = ["exit", "--relay", url, "--proxy", proxy, "--allow", "127.0.0.1:1", "--encryption", "off", *more]
+        with started(*words, module="tunnel_servlet") as child:
+            stream = child.stdout if more else child.stderr
+            assert stream is not None
+            assert f"asking {url} through {proxy} ..." in stream.readline()
+
+
 def test_a_broker_that_never_answers_is_no_silence(home: Path) -> None:
     with accepting() as port, started("topics", "--broker", f"127.0.0.1:{port}", module=_BROKER) as child:
         assert first(child) == f"asking the broker at 127.0.0.1:{port} ..."
@@ -211,7 +225,7 @@ def test_a_definite_answer_ends_the_command_at_once(rig: Rig, said: object, comm
     code, text = said(command, stranger.url)
     assert (code, stranger.requests) == (3, 2)  # in both formats of the body
     assert f"tunnel: {stranger.url}: HTTP {status[:3]}, but not from a relay" in text
-    assert "SECONDS" in text
+    assert text.endswith(", or give --wait SECONDS to try for longer") == (command[0] != "run")
 
 
 @pytest.mark.parametrize(
@@ -242,11 +256,23 @@ def test_a_relay_where_nothing_listens_ends_the_command_soon(
     said: object, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert callable(said)
-    monkeypatch.setattr("tunnel.carriers.patience.AWAY_S", 0.5)
+    make = Patience.__init__
+    monkeypatch.setattr(
+        Patience, "__init__", lambda self, base, config: make(self, base, replace(config, away_us=500_000))
+    )
     with hold_port() as port:
         code, text = said(command, f"http://127.0.0.1:{port}")
     assert code == 3
     assert "the connection was refused for 0.5 s: check host and port of the URL, and that the relay runs" in text
+    assert text.endswith(", or give --wait SECONDS to try for longer") == (command[0] != "run")  # it has no such option
+
+
+def test_the_broker_proposes_no_option_that_it_does_not_have(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hold_port() as port:
+        assert broker_main(["topics", "--broker", "x", "--relay", f"http://127.0.0.1:{port}", "--proxy", "none"]) == 3
+    text = capsys.readouterr().err
+    assert "no relay answers" in text
+    assert "wait" not in text
 
 
 def test_what_does_not_speak_http_ends_the_command(rig: Rig, said: object) -> None:
@@ -270,7 +296,7 @@ def test_with_wait_a_definite_answer_is_waited_out(rig: Rig, said: object, statu
     code, text = said(["forward", "0:a:1"], stranger.url, "--wait", "2")
     assert code == 3
     assert stranger.requests > 2
-    assert "within 2.0 s" in text
+    assert "within 2 s" in text
 
 
 def test_a_proxy_that_works_is_no_stranger(rig: Rig, said: object) -> None:

@@ -67,7 +67,7 @@ def test_without_wait_a_login_page_is_an_error_that_names_it(
     text = capsys.readouterr().err
     assert "but not from a relay (it may be a login or block page: open the relay's URL in a browser)" in text
     assert PAGES[page][2] in text
-    assert "sign in there and try again, or give --wait SECONDS to wait until it is gone" in text
+    assert "sign in there and try again, or give --wait SECONDS to try for longer" in text
 
 
 @pytest.mark.parametrize("wait", [["--wait", "60"], ["--wait"]])

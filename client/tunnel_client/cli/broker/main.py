@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tunnel import __version__
 from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, add_events_option, exit_code_of, queued_log
 from tunnel.exit_codes import EXIT_CODES
+from tunnel.refusals import OR_WAIT
 from tunnel_client.cli.broker import look, serve
 from tunnel_client.cli.options import add_relay_options, positive_seconds
 from tunnel_client.cli.service_key import add_key_options
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lambda: int(arguments.run(arguments)),
             (UsageError,),
             has_details=arguments.log == "debug",
+            reword=lambda text: text.replace(OR_WAIT, ""),  # its commands have no such option
         )
 
 
