@@ -33,6 +33,16 @@ async def test_the_token_follows_no_redirect_of_a_link() -> None:
 
 
 @in_loop
+async def test_a_page_in_place_of_an_upgrade_is_quoted_without_its_tags() -> None:
+    head = b"<!DOCTYPE html><html><head><style>" + b"p {}" * 100 + b"</style>"
+    for page, said in ((head + b"<title>Blocked</title>", "the page 'Blocked'"), (b"<h1>Bad</h1>\n<p>no", "Bad no")):
+        async with Origin(answer("403 Forbidden", page)) as relay:
+            with pytest.raises(UpgradeRefusedError) as caught:
+                await upgrade(Dialing(relay.url, proxy=None))
+        assert str(caught.value) == f"HTTP 403 instead of an upgrade: {said}"
+
+
+@in_loop
 async def test_a_refused_upgrade_leaves_no_connection_open() -> None:
     async with Origin(answer("404 Not Found", b"no link here")) as relay:
         with pytest.raises(UpgradeRefusedError, match="HTTP 404 instead of an upgrade: no link here"):

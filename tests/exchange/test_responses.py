@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunnel.exchange.responses import Verdict, judge, title_of
+from tunnel.exchange.responses import Verdict, judge, quoted, title_of
 from tunnel.wire import HTTP_STATUS, Answer, Attach, Attached, Message, Status, StatusCode, checksum, encode_envelope
 
 
@@ -64,7 +64,7 @@ def test_everything_else_without_our_magic_is_repeated(status: int) -> None:
     outcome = judge(status, b"<html>\n\x1b[2J please  sign in</html>", 7)
     assert outcome.verdict is Verdict.REPEAT
     assert outcome.text.startswith(f"HTTP {status}, but not from a relay")
-    assert outcome.text.endswith(": <html> \\x1b[2J please sign in</html>")
+    assert outcome.text.endswith(": \\x1b[2J please sign in")
     assert outcome.retry_after_us == 7
 
 
@@ -187,6 +187,26 @@ def test_the_title_of_a_page_is_quoted() -> None:
     text = judge(200, b"<html><head>" + bytes(200) + b"<TITLE class=x>\n Sign\x1b in </title>", 0).text
     assert text.endswith(": the page 'Sign\\x1b in'")
     assert judge(200, b"<html><title> </title>", 0).text.endswith(": an empty body") is False
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<html><head></head><body><h1>403\nForbidden</h1><hr>no</body></html>",
+        b"\n<!DOCTYPE html><p>403</p> <b>Forbidden</b> no",
+        b"<?xml version='1.0'?><h1>403 Forbidden no",
+    ],
+)
+def test_a_page_without_a_title_is_quoted_without_its_tags(page: bytes) -> None:
+    assert quoted(page) == "403 Forbidden no"
+    assert judge(404, page, 0).text.endswith(": 403 Forbidden no")
+
+
+def test_what_is_no_page_is_quoted_as_it_is() -> None:
+    assert quoted(b"a < b and c > d") == "a < b and c > d"
+    assert quoted(b"x" * 500) == "x" * 120
+    assert quoted(b"<p></p>") == "a page without text"
+    assert quoted(b"") == "an empty body"
 
 
 @pytest.mark.parametrize("unit", [b"<title", b"<title a", b"<title>", b"<title>" + b"a" * 201, b"<", b" "])

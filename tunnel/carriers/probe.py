@@ -18,8 +18,7 @@ import msgspec
 from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.failures import Failure, explain
 from tunnel.carriers.probe_link import LinkTrial, ask_link
-from tunnel.exchange import title_of
-from tunnel.printable import printable
+from tunnel.exchange import quoted, title_of
 from tunnel.wire import (
     ENVELOPE_BYTES,
     EXCHANGE_BYTES,
@@ -483,6 +482,5 @@ def _is_whole(data: bytes) -> bool:
 
 def _quote(data: bytes) -> str:
     """Return the title of a page, else its beginning."""
-    title = title_of(data)
-    text = " ".join((title or data[: 4 * _QUOTE_LETTERS]).decode("utf-8", "replace").split())
-    return f"a page titled {text!r}" if title else printable(text[:_QUOTE_LETTERS])
+    text = " ".join(title_of(data).decode("utf-8", "replace").split())
+    return f"a page titled {text!r}" if text else quoted(data, _QUOTE_LETTERS)

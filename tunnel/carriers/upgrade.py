@@ -4,10 +4,11 @@ import aiohttp
 
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.link_protocol import LINK_PROTOCOL
+from tunnel.exchange import quoted
 
 __all__ = ["UpgradeRefusedError", "Upgraded", "refusal_of", "upgrade"]
 
-_QUOTE_BYTES = 120  # bytes of a foreign answer to quote in the error
+_READ_BYTES = 4096  # of a foreign answer: the title of a page is near its beginning
 
 
 class UpgradeRefusedError(Exception):
@@ -86,6 +87,5 @@ async def upgrade(dialing: Dialing) -> Upgraded:
 
 async def refusal_of(response: aiohttp.ClientResponse) -> str:
     """Return what came instead of an upgrade, for people."""
-    start = await response.content.read(_QUOTE_BYTES)
-    text = " ".join(start.decode("utf-8", "replace").split())
-    return f"HTTP {response.status} instead of an upgrade: {text}"
+    start = await response.content.read(_READ_BYTES)
+    return f"HTTP {response.status} instead of an upgrade: {quoted(start)}"

@@ -11,7 +11,7 @@ from tunnel.exchange.events import AttachRefused
 from tunnel.printable import printable
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
-__all__ = ["Outcome", "Verdict", "judge", "refusal_of", "title_of"]
+__all__ = ["Outcome", "Verdict", "judge", "quoted", "refusal_of", "title_of"]
 
 _TOO_MANY_REQUESTS = 429
 _OTHER_TYPE = 415
@@ -73,6 +73,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 # No part of it takes a "<", so a search takes linear time on any page: it reads no byte twice from different starts.
 _TITLE = re.compile(rb"<title[^<>]*>([^<]{1,200})<", re.IGNORECASE)
 _HTML = re.compile(rb"\s*(?:<!doctype html|<html|<head|<body)", re.IGNORECASE)
+_TAGS = re.compile(rb"<[^<>]*>")
 _HEAD_BYTES = 64 * 1024  # bytes of a page that are searched for its title, which is near its beginning
 _LOGIN = "it may be a login or block page: open the relay's URL in a browser"
 _BEHIND = "a proxy cannot reach the relay"
@@ -157,8 +158,8 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
     is_page, is_definite = False, _is_definite(status)
     if message is EnvelopeError.NOT_OURS:
         is_page = status in _REDIRECTS or (status in (200, 511) and _HTML.match(bytes(body[:_HEAD_BYTES])) is not None)
-        quoted = _quote(body, size)
-        text = f"HTTP {status}, but not from a relay{_explained(status, quoted)}: {quoted}{f', {by}' if by else ''}"
+        said = quoted(body, size)
+        text = f"HTTP {status}, but not from a relay{_explained(status, said)}: {said}{f', {by}' if by else ''}"
     elif isinstance(message, EnvelopeError):
         is_definite = False
         text = f"HTTP {status}, but the answer arrived damaged ({message.value})"
@@ -199,18 +200,23 @@ def _is_definite(status: int) -> bool:
     return status in _DEFINITE_FAILURES if status >= 500 else status not in _PASSING
 
 
-def _explained(status: int, quoted: str) -> str:
-    if status == 400 and "HTTPS port" in quoted:  # nginx and Apache answer this
+def _explained(status: int, said: str) -> str:
+    if status == 400 and "HTTPS port" in said:  # nginx and Apache answer this
         return " (this port speaks TLS: the URL must begin with https://)"
     reason = _REASONS.get(status, "")
     return f" ({reason})" if reason else ""
 
 
-def _quote(body: Buffer, size: int) -> str:
-    """Return the title of a foreign page, or the start of a foreign body, on one line and printable: errors quote it,
-    and programs print errors."""
+def quoted(body: Buffer, size: int = _QUOTE_BYTES) -> str:
+    """Return the title of a foreign page, or the start of a foreign body without its tags if it is a page, on one line
+    and printable: errors quote it, and programs print errors."""
     named = _on_one_line(title_of(body))
-    return f"the page {named!r}" if named else printable(_on_one_line(bytes(body[:size]))) or "an empty body"
+    if named:
+        return f"the page {named!r}"
+    head = bytes(body[:_HEAD_BYTES])
+    is_page = head.lstrip()[:1] == b"<"
+    text = printable(_on_one_line(_TAGS.sub(b" ", head) if is_page else head)[:size])
+    return text or ("a page without text" if is_page else "an empty body")
 
 
 def _on_one_line(text: bytes) -> str:
