@@ -13,6 +13,7 @@ from tunnel_client.doctor.answers import advice_for, described
 from tunnel_client.doctor.certificate_steps import examine_certificate
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.hop_steps import examine_hops, recognise
+from tunnel_client.doctor.products import is_relay_itself
 from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
 
 __all__ = ["examine_relay"]
@@ -214,14 +215,19 @@ async def _no_answer(report: Report, trials: Trials, failure: Failure) -> None:
 
 
 def _examine_clock(report: Report, reply: Reply) -> None:
+    if reply.kind == "foreign":
+        report.add("clock", Verdict.SKIPPED, "the relay has not answered, and the clocks of hops do not matter")
+        return
+    # A reverse proxy puts its own name and date into the relay's answer, or neither.
+    other = "the relay" if is_relay_itself(reply.headers) else "the hop that answers for the relay"
     try:
         skew_s = parsedate_to_datetime(reply.headers.get("date", "")).timestamp() - time.time()
     except (ValueError, OverflowError):
         report.add("clock", Verdict.SKIPPED, "the answer has no date")
         return
     if abs(skew_s) < SKEW_S:
-        report.add("clock", Verdict.OK, "this machine and the other side agree on the time", skew_s=round(skew_s))
+        report.add("clock", Verdict.OK, f"this machine and {other} agree on the time", skew_s=round(skew_s))
     else:
         direction = "ahead of" if skew_s < 0 else "behind"
-        text = f"this machine is {abs(skew_s):.0f} s {direction} the other side"
+        text = f"this machine is {abs(skew_s):.0f} s {direction} {other}"
         report.add("clock", Verdict.NOTE, text, "set the clock: certificates depend on it", skew_s=round(skew_s))

@@ -13,7 +13,7 @@ from tunnel.carriers.failures import Failure
 from tunnel.carriers.probe import ProbeError, Reply
 from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, OK, UNREACHABLE
 from tunnel.wire import BodyFormat
-from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.findings import Finding, Report, Verdict
 from tunnel_client.doctor.relay_steps import examine_relay
 
 CUT = cut("the connection was closed")
@@ -38,23 +38,34 @@ def examined(fake: FakeProber) -> tuple[bool, Report]:
     return works[0], report
 
 
+RELAY, NGINX = "Python/3.11 aiohttp/3.14.5", "nginx/1.22.1"
+
+
+def clock_of(reply: Reply, skew_s: int, server: str) -> Finding:
+    reply.headers |= {"date": formatdate(time.time() + skew_s, usegmt=True), "server": server}
+    return finding(examined(FakeProber([reply] * 3))[1], "clock")
+
+
 @pytest.mark.parametrize(("skew_s", "ours"), [(3600, "behind"), (-3600, "ahead of")])
 def test_a_wrong_clock_is_reported_with_the_direction_in_which_to_set_it(skew_s: int, ours: str) -> None:
-    reply = answered("attached")
-    reply.headers["date"] = formatdate(time.time() + skew_s, usegmt=True)
-    _, report = examined(FakeProber([reply]))
-    found = finding(report, "clock")
+    found = clock_of(answered("attached"), skew_s, RELAY)
     assert found.verdict is Verdict.NOTE
-    assert f" s {ours} the other side" in found.text
+    assert f" s {ours} the relay" in found.text
     assert found.advice.startswith("set the clock")
     assert found.data["skew_s"] * skew_s > 0
 
 
 @pytest.mark.parametrize("skew_s", [-30, 30])
 def test_a_clock_that_is_half_a_minute_off_is_good_enough(skew_s: int) -> None:
-    reply = answered("attached")
-    reply.headers["date"] = formatdate(time.time() + skew_s, usegmt=True)
-    assert finding(examined(FakeProber([reply]))[1], "clock").verdict is Verdict.OK
+    found = clock_of(answered("attached"), skew_s, RELAY)
+    assert (found.verdict, found.text) == (Verdict.OK, "this machine and the relay agree on the time")
+
+
+@pytest.mark.parametrize("skew_s", [0, 3600])
+def test_the_clock_of_what_is_not_the_relay_is_not_taken_for_the_relay_s(skew_s: int) -> None:
+    assert "the hop that answers for the relay" in clock_of(answered("attached"), skew_s, NGINX).text
+    assert clock_of(foreign(404), skew_s, NGINX).verdict is Verdict.SKIPPED
+    assert clock_of(foreign(403), skew_s, RELAY).verdict is Verdict.SKIPPED
 
 
 @pytest.mark.parametrize(
