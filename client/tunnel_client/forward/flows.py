@@ -110,8 +110,9 @@ class Flows:
         If the target cannot be reached, the flow and its datagrams are dropped after a pause.
         """
         host = target.host if target.port is None else UDP_PREFIX + target.host
+        label = str(target) if target.port is None else f"udp/{target}"
         try:
-            async with self._connects.turn(flow.source):
+            async with self._connects.turn(flow.source, label):
                 flow.is_connecting = True
                 _, far = await self._attachment.create_connection(
                     lambda: TunnelSide(ended=self._far_ended), host, target.port, timeout=_CONNECT_S
@@ -119,7 +120,6 @@ class Flows:
         except (TunnelError, TimeoutError, ValueError) as error:
             flow.is_connecting = False
             self._traffic.fail(str(error))
-            label = str(target) if target.port is None else f"udp/{target}"
             _log.warning("not_connected", target=label, text=str(error))
             await asyncio.sleep(_DEAD_S)
             flow.side.abort()

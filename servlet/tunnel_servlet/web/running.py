@@ -31,6 +31,11 @@ from tunnel_servlet.web.tls import contexts, public_contexts
 __all__ = ["RunningRelay", "open_traces", "serve"]
 
 _log = structlog.get_logger("relay")
+_EXPECTS_EXITS = (
+    "a rule allows exits in processes of their own (exit = true): until 5 s after the first endpoint has attached, "
+    "connections to targets wait for one of them, up to 7 s; then the inline exit dials if none is attached. Remove "
+    "that rule if no such exit will run"
+)
 
 
 class RunningRelay:
@@ -99,6 +104,8 @@ class RunningRelay:
                 )
         if self.admin is not None:
             _log.info("listening", url=f"http://{self.admin}", admin=True)
+        if config.exit == "inline" and self.relay.grants.has_separate_exits:
+            _log.info("expects_exits", text=_EXPECTS_EXITS)
 
     async def _listen_public(self, address: ListenAddress, tls: ssl.SSLContext | None) -> ListenAddress:
         try:

@@ -180,6 +180,30 @@ def test_while_it_waits_a_command_says_so_again(home: Path) -> None:
         assert first(child).endswith(" s: trying until a relay answers")
 
 
+# targets
+
+
+def test_a_connect_whose_target_does_not_answer_is_no_silence(rig: Rig, home: Path) -> None:
+    with full() as port, started("connect", f"127.0.0.1:{port}", relay=rig.url) as child:
+        assert first(child) == f"asking 127.0.0.1:{port} ..."
+
+
+@pytest.mark.parametrize("command", ["forward", "proxy"])
+def test_the_wait_of_a_local_program_for_its_target_is_logged(rig: Rig, home: Path, command: str) -> None:
+    with full() as port:
+        target = f"127.0.0.1:{port}"
+        words = ["proxy", "0"] if command == "proxy" else ["forward", f"0:{target}"]
+        with started(*words, "--json", relay=rig.url) as child:
+            assert child.stdout is not None
+            events = map(json.loads, child.stdout)
+            listening = next(event for event in events if event["event"] == "listening")
+            with socket.create_connection(("127.0.0.1", int(str(listening["bind"]).rpartition(":")[2]))) as local:
+                local.sendall(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
+                slow = next(event for event in events if event["event"] == "connecting")
+        assert (slow["target"], slow["level"]) == (target, "warning")
+        assert slow["text"].startswith("no answer for 2 s ")
+
+
 # definite answers
 
 

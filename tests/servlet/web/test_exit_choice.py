@@ -56,6 +56,20 @@ async def test_the_log_says_once_which_exits_dial_and_again_when_the_rules_remov
     assert 'exit = "none"' in line["text"]
 
 
+@pytest.mark.parametrize(
+    ("exit_", "grants", "is_said"),
+    [("inline", EXITS, True), ("none", EXITS, False), ("inline", {"ann": ANYWHERE}, False)],
+)
+@in_loop
+async def test_the_log_says_at_the_start_that_connections_wait_for_separate_exits(
+    exit_: str, grants: dict[str, Grant], *, is_said: bool
+) -> None:
+    with capture_logs() as logs:
+        async with relay(settings(exit=exit_, grants=GrantTable(grants))):
+            pass
+    assert [line["event"] for line in logs].count("expects_exits") == is_said
+
+
 @pytest.mark.parametrize("options", [{"peer_key": key().fingerprint}, {"encryption": "require"}])
 @in_loop
 async def test_a_connection_that_must_be_encrypted_names_the_inline_exit_that_took_it(options: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import tunnel
 from tunnel.command_line import CommandAdder
 from tunnel.exit_codes import OK
-from tunnel_client.cli.attaching import add_wait_option, attached
+from tunnel_client.cli.attaching import QUIET_S, add_wait_option, attached, told_of_waiting
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.stdio import Input, Output
 from tunnel_client.places import Address, parse_target
@@ -52,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 async def _connect(settings: RelaySettings, target: Address, arguments: argparse.Namespace) -> int:
     async with attached(settings, arguments) as attachment:
         try:
-            reader, writer = await attachment.open_connection(target.host, target.port, timeout=arguments.timeout)
+            async with told_of_waiting(lambda: (str(target), ""), str(target), quiet_s=QUIET_S):
+                reader, writer = await attachment.open_connection(target.host, target.port, timeout=arguments.timeout)
         except TimeoutError:
             raise tunnel.LostError(
                 f"{target}: no answer within {arguments.timeout:g} s: try again, or see what "
