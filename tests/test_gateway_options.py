@@ -86,3 +86,10 @@ def test_a_proxy_s_file_must_hold_one_url(content: bytes, file: Path) -> None:
 def test_a_proxy_s_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"--proxy @{tmp_path}/no: there is no such file: write the URL"):
         parse_proxy(f"@{tmp_path}/no")
+
+
+def test_the_name_of_a_file_is_not_taken_for_the_host_of_a_proxy(file: Path) -> None:
+    file.write_text(PROXY)
+    with pytest.raises(ValueError, match=f"--proxy {file}: this is a file: write --proxy @{file}") as raised:
+        parse_proxy(str(file))
+    assert SECRET not in str(raised.value)

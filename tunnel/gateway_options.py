@@ -1,6 +1,7 @@
 """The options of commands for what stands before the relay: --proxy, and a gateway's --header, --hostname and --sni."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,9 +63,13 @@ def parse_headers(given: Sequence[str]) -> dict[str, str]:
 def parse_proxy(given: str) -> str:
     """Return the proxy that a --proxy option names: `given` itself, or with @FILE, the URL in that file.
 
-    Raise ValueError as `read_proxy_file` does.
+    Raise ValueError as `read_proxy_file` does, and for the name of a file without @, which could pass for a host.
     """
-    return read_proxy_file(Path(given[1:]), "--proxy @") if given.startswith("@") else given
+    if given.startswith("@"):
+        return read_proxy_file(Path(given[1:]), "--proxy @")
+    if given.lower() != "none" and "://" not in given and os.path.isfile(given):
+        raise ValueError(f"--proxy {given}: this is a file: write --proxy @{given} for the URL that it holds")
+    return given
 
 
 def read_proxy_file(path: Path, option: str) -> str:

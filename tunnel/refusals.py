@@ -19,7 +19,8 @@ def refusal_error(event: AttachRefused, where: str) -> TunnelError:
     if event.status == _UNAUTHORISED or event.code == StatusCode.NOT_AUTHORISED:
         return NotAuthenticatedError(f"{event.text}: check the token")  # a relay does not say what is wrong with it
     if event.status in _DENIALS or event.code == StatusCode.DENIED:
-        return DeniedError(f"{event.text}: ask the operator of the relay, or of the proxy in front of it")
+        who = "the operator of the relay" + ("" if event.code else ", or of the proxy in front of it")
+        return DeniedError(f"{event.text}: ask {who}")
     if event.is_page:
         return UnreachableError(f"{where}: {event.text}: sign in there and try again{OR_WAIT}")
     if event.status:

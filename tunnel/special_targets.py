@@ -4,6 +4,8 @@ Their host begins with a prefix, and their port is SPECIAL_PORT. No name of a ho
 refuses them as it refuses a host that does not exist.
 """
 
+from ipaddress import ip_address
+
 __all__ = ["SPECIAL_PORT", "SRV_PREFIX", "SRV_SHOWN", "UNIX_PATH_BYTES_MAX", "UNIX_PREFIX", "target_text"]
 
 UNIX_PREFIX = "unix:"  # before the absolute path of a socket
@@ -19,4 +21,11 @@ def target_text(host: str, port: int | None) -> str:
         return host
     if host.startswith(SRV_PREFIX):
         return SRV_SHOWN + host.removeprefix(SRV_PREFIX)
-    return f"{host}:{port}"
+    return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ip_address(host).version == 6
+    except ValueError:
+        return False

@@ -78,8 +78,7 @@ class Address:
         return self.port
 
     def __str__(self) -> str:
-        is_ipv6 = _is_ipv6(self.host)
-        return target_text(f"[{self.host}]" if is_ipv6 and self.port is not None else self.host, self.port)
+        return target_text(self.host, self.port)
 
     @property
     def is_loopback(self) -> bool:

@@ -40,6 +40,23 @@ PRIVATE = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("127.0.0.1:8080", "is not a relay URL: .*; did you mean 'http://127.0.0.1:8080'"),
+        ("relay.example/tunnel", "is not a relay URL: .*; did you mean 'https://relay.example/tunnel'"),
+        ("htp://relay.example", "is not a relay URL: write https://HOST or http://HOST:PORT$"),
+        ("http://127.0.0.1 :8080", "is not a relay URL: write https://HOST"),
+        ("http://::1:8080", r"is not a URL \(.*\): write an IPv6 address in brackets, http://\[::1\]:8080"),
+        ("https://fe80::1:443/x", "write an IPv6 address in brackets"),
+        ("http://127.0.0.1:80800", r"is not a URL \(Port out of range 0-65535\): write https://HOST"),
+    ],
+)
+def test_a_relay_s_url_that_was_nearly_right_is_explained(url: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice):
+        Dialing(url, proxy=None)
+
+
 @pytest.mark.parametrize(("relay", "proxy"), CLEAR)
 def test_two_users_a_token_does_not_cross_a_network_unencrypted(relay: str, proxy: str | None) -> None:
     with pytest.raises(ValueError, match=r"unencrypted.*write https://, or allow it with --insecure-http"):

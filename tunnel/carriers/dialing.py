@@ -1,6 +1,7 @@
 """The settings for HTTP connections to a relay: its URL, our token, the proxy, and the authorities that TLS trusts."""
 
 import os
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -27,6 +28,9 @@ ROLE_HEADER = "Tunnel-Role"
 _SECOND_US = 1_000_000
 _READ_BUFFER_BYTES = 256 * 1024
 _KEY_SEEN = "ask for a new certificate if another user may have read the key"
+_URL_FORM = "write https://HOST or http://HOST:PORT"
+_HOST_IN_URL = re.compile(r"[A-Za-z0-9.-]+(?::\d+)?(?:/\S*)?")
+_IPV6_IN_URL = re.compile(r"://[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:")
 
 
 class Dialing:
@@ -184,9 +188,13 @@ def _relay_url(text: str) -> URL:
     try:
         url = URL(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is not a URL ({error}): write https://HOST or http://HOST:PORT") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"{text!r} is not a relay URL: write https://HOST or http://HOST:PORT")
+        is_bare = _IPV6_IN_URL.search(text) is not None
+        form = "write an IPv6 address in brackets, http://[::1]:8080" if is_bare else _URL_FORM
+        raise ValueError(f"{text!r} is not a URL ({error}): {form}") from None
+    if url.scheme not in ("http", "https") or not url.host or " " in url.host:
+        scheme = "http" if text.startswith(("127.", "localhost")) else "https"
+        guess = f"; did you mean '{scheme}://{text}'?" if _HOST_IN_URL.fullmatch(text) else ""
+        raise ValueError(f"{text!r} is not a relay URL: {_URL_FORM}{guess}")
     if url.user is not None or url.password is not None:
         raise ValueError("a relay URL must not contain user and password: remove them and give the token instead")
     if url.query_string or url.fragment:

@@ -50,7 +50,7 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
 
     `is_first` means that nothing has ever answered there. Then the scheme of the URL may be wrong.
     """
-    where = f"{base.host}:{base.port}"
+    where = _place(base.host, base.port)
     # Some of aiohttp's errors are SSL errors by their class, but without the attributes of those.
     tls = next(
         (one for one in _chain(error) if isinstance(one, ssl.SSLError) and not isinstance(one, aiohttp.ClientError)),
@@ -147,8 +147,12 @@ def _speaker(error: BaseException, base: URL) -> str:
     if base.scheme == "http":
         return "the proxy"
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorCertificateError):
-        return f"{error.host}:{error.port}"
-    return f"{base.host}:{base.port}"
+        return _place(error.host, error.port)
+    return _place(base.host, base.port)
+
+
+def _place(host: str | None, port: int | None) -> str:
+    return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}"
 
 
 def _of_tls(error: ssl.SSLError, where: str) -> Failure:

@@ -274,9 +274,10 @@ class Ruleset:
             for rule in self.rules:
                 if rule.covers_port(port) and rule.host == _ANY:
                     return Verdict(True, f"allowed by {rule.text}")
-        where = (
-            f"{name} leads to {face}, and no rule allows that" if name else f"no rule allows {self._label}{face}:{port}"
-        )
+        if name:
+            where = f"{name} leads to {face}, and no rule allows that"
+        else:
+            where = f"no rule allows {self._label}{f'[{face}]' if face.version == 6 else face}:{port}"
         if found is not None:
             where = f"{where}: {face} is {found.kind.value}, which a rule must name by its address or network"
         return Verdict(False, where)

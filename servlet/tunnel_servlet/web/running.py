@@ -89,7 +89,7 @@ class RunningRelay:
             self.public_addresses.append(await self._listen_public(address, tls))
         if config.admin is not None:
             admin = RelayRunner(create_admin(self.relay, self.drain), config.limits, admin_connections(), is_admin=True)
-            self.admin = await listen(await self._runner(admin), config.admin)
+            self.admin = await listen(await self._runner(admin), config.admin, setting="admin")
         self.reloading.watch.start()
         if self._loop_watch is not None:
             self._loop_watch.start()

@@ -155,12 +155,16 @@ def admin_connections() -> Connections:
     return Connections(4 * _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX, _ADMIN_CONNECTIONS_MAX, _ADMIN_BYTES_MAX)
 
 
-async def listen(runner: RelayRunner, address: ListenAddress, tls: ssl.SSLContext | None = None) -> ListenAddress:
-    """Serve on the address and return it with its actual port. Raise ConfigError if it cannot be bound."""
+async def listen(
+    runner: RelayRunner, address: ListenAddress, tls: ssl.SSLContext | None = None, *, setting: str = "listen"
+) -> ListenAddress:
+    """Serve on the address and return it with its actual port. Raise ConfigError if it cannot be bound; `setting` is
+    the one that names the address."""
     try:
         sockets = await bind(address.host, address.port)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}: choose another address") from None
+        text = f"{setting}: cannot listen on {address}: {error.strerror or error}: choose another address"
+        raise ConfigError(text) from None
     for listening in sockets:
         runner.accept(listening, tls)
     return ListenAddress(address.host, sockets[0].getsockname()[1], tls is not None)

@@ -305,3 +305,7 @@ def test_unix_sockets_and_srv_records_need_rules_of_their_own() -> None:
 def test_malformed_rules_for_datagrams_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write|neither|is not a network"):
         parse_rule(text)
+
+
+def test_the_denial_of_an_ipv6_address_names_it_as_people_write_it() -> None:
+    assert Ruleset(()).check_target("2a00::1", 22).text == "no rule allows [2a00::1]:22"

@@ -127,8 +127,10 @@ async def test_invalid_http_is_refused_without_logging_its_token(request_: bytes
 @in_loop
 async def test_an_address_in_use_is_explained() -> None:
     async with relay() as running:
-        with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:[0-9]+: .*choose another"):
+        with pytest.raises(ConfigError, match=r"listen: cannot listen on 127\.0\.0\.1:[0-9]+: .*choose another"):
             await relay(settings(listen=(running.addresses[0],))).__aenter__()
+        with pytest.raises(ConfigError, match=r"admin: cannot listen on 127\.0\.0\.1:[0-9]+: .*choose another"):
+            await relay(settings(admin=running.addresses[0], admin_secret="x" * 32)).__aenter__()
 
 
 @in_loop
