@@ -62,6 +62,7 @@ class CompiledHook(BuildHookInterface[Any]):
         copy = Path(tempfile.mkdtemp(prefix="tunnel-compiled-"))
         try:
             modules = copy_packages(Path(self.root), self.build_config.packages, self.config, copy)
+            tell(f"compiling {len(modules)} modules, which takes some five minutes of one processor ...")
             for library in _compile(copy, modules):
                 build_data["force_include"][str(library)] = str(library.relative_to(copy))
             build_data["pure_python"] = False
@@ -74,6 +75,11 @@ class CompiledHook(BuildHookInterface[Any]):
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if version == "standard":
             shutil.rmtree(self._copy, ignore_errors=True)
+
+
+def tell(text: str) -> None:
+    """Say what takes long. pip shows it with -v alone."""
+    print(f"tunnel: {text}", file=sys.stderr, flush=True)
 
 
 def require_compiler() -> None:

@@ -3,7 +3,7 @@
 import importlib.util
 import sysconfig
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,3 +43,22 @@ def test_missing_headers_are_said(hook: ModuleType, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(RuntimeError, match=r"Python\.h does not exist: .*python3-dev"):
         hook.require_compiler()
+
+
+def test_the_hook_says_what_takes_minutes_before_it_begins(
+    hook: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def compile_(copy: Path, modules: list[str]) -> list[Path]:
+        said.append(capsys.readouterr().err)
+        return []
+
+    monkeypatch.setattr(hook, "require_compiler", lambda: None)
+    monkeypatch.setattr(hook, "copy_packages", lambda *arguments: ["a.py", "b.py"])
+    monkeypatch.setattr(hook, "_compile", compile_)
+    config: Any = SimpleNamespace(packages=[])
+    made = hook.CompiledHook(str(ROOT), {}, config, None, "", "wheel")
+    made.initialize("standard", {"force_include": {}})
+    made.finalize("standard", {}, "")
+    assert said == ["tunnel: compiling 2 modules, which takes some five minutes of one processor ...\n"]
