@@ -177,7 +177,7 @@ def test_two_users_a_file_that_everybody_can_replace_is_refused(check: str, dept
     folder.mkdir(parents=True)
     file = put(folder / "file", 0o600)
     (folder, folder.parent)[depth].chmod(0o777)
-    with pytest.raises(ValueError, match=r"can replace .*file, because .* is open to all"):
+    with pytest.raises(ValueError, match=rf"^{file} can be replaced .*, because .* is open to all"):
         require_trusted(file) if check == "trusted" else read_private(file)
     (folder, folder.parent)[depth].chmod(0o1777)  # as /tmp is: others cannot rename our files there
     require_trusted(file)

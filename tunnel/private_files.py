@@ -147,7 +147,7 @@ def _check_parents(path: Path) -> None:
         for above in place.parents:
             if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
                 raise ValueError(
-                    f"every user of this machine can replace {path}, because {above} is open to all: run "
+                    f"{path} can be replaced by every user of this machine, because {above} is open to all: run "
                     f"`chmod o-w {shlex.quote(str(above))}`, and check what is in it"
                 )
 
