@@ -1,4 +1,4 @@
-"""The command that finds out why a target was denied, by the text of the refusal: rules of the relay, or of an exit."""
+"""The command that finds out why a target was denied. The text of the refusal tells whose rules deny it."""
 
 import re
 import shlex
