@@ -86,7 +86,8 @@ class SeparateExits:
         """The last one leaves, or is no longer attached: the inline exit gets the connections from now on."""
 
     def silent(self, user: str, name: str) -> None:
-        """Nothing comes from this one: other exits get its connections, the inline one if need be, until it does."""
+        """Nothing comes from this one. Until it does, others get its connections: the inline one, if there is no other,
+        gets those that this one would not encrypt."""
 
 
 class Rules(Protocol):

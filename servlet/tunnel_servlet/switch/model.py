@@ -86,6 +86,7 @@ class Route:
         "initiator",
         "is_lingering",
         "listener",
+        "offers_encryption",
         "owner",
         "resume",
         "route_key",
@@ -99,6 +100,7 @@ class Route:
         self.route_key = connect.route_key  # drawn by the initiator (3.1)
         self.target = connect.target  # the authorised target
         self.resume = connect.resume
+        self.offers_encryption = connect.options.encryption is not None
         self.endpoint_id = connect.options.endpoint_id or b""  # the acceptor's, if this is a resume
         self.frame: Frame | None = frame  # the CONNECT to hand on, with the user added; None once bound
         self.state = RouteState.PARKED
@@ -189,6 +191,7 @@ class ServedAttachment:
         self.claim = ""  # the name in its ATTACH; becomes `name` with its first exchange or link at the latest
         self.is_heard = False  # it made an exchange or a link, so its ATTACH was not a late copy from a dead endpoint
         self.is_exit = is_exit
+        self.has_encrypted = False  # it has taken up an offer to encrypt (3.13)
         self.is_leaving = False  # an exit that takes no further connections (6.10)
         self._unheard_since_us: int | None = None  # a CONNECT was handed to it then, and nothing has come from it since
         self.is_silence_known = False  # its silence was reported

@@ -119,6 +119,7 @@ class Openings:
             elif frame.destination not in attachment.legs:
                 self._routes.tell_dropped(attachment, frame.destination, DropReason.NO_ROUTE)
             return
+        attachment.has_encrypted |= accepted.options.encryption is not None
         if route.state is RouteState.HANDED and frame.destination not in attachment.legs:
             self._routes.bind(route, frame.destination, accepted, frame.sequence, now)
         if route.acceptor.own_id != frame.destination:
@@ -243,11 +244,12 @@ class Openings:
 
     def _hand_to_exit(self, route: Route, name: str, now: int) -> Refusal | None:
         """Hand the route to an exit in a process of its own, even if that has no room, as long as one is attached from
-        which something comes; otherwise to the inline exit (6.9), and to a silent one only if there is no other. With a
+        which something comes; otherwise to the inline exit (6.9), and to a silent one if there is no other. With a
         `name`, only exits of this name count."""
         attached: list[Acceptor] = [(one, None) for one in self._registry.exits if name in ("", one.name)]
         heard = [one for one in attached if not one[0].is_silent(now)]
-        exits = _separate(heard) or heard or attached
+        inline = [] if self._may_be_encrypted(route, now) else heard
+        exits = _separate(heard) or inline or _separate(attached) or attached
         is_inline = not _separate(exits)
         if exits and is_inline and not name and not self._is_settled(now) and self._registry.expected.may_come():
             self._routes.release(route, now)  # another one may be on its way back, and the initiator repeats CONNECT
@@ -347,15 +349,22 @@ class Openings:
             return False  # the review ends a route that the rules no longer allow
         may_listen = self._services.may_listen
         others = [one for one in others if may_accept(one[0], decision, route, may_listen)]
-        for acceptor, listener in _separate(others) or others:
+        if others and present.is_silent(now):
+            self._report_silent(present)
+        inline = [] if self._may_be_encrypted(route, now) else others
+        for acceptor, listener in _separate(others) or inline:
             has_room = listener is None or listener.has_room(route.turn)
             if has_room and self._routes.hand(route, acceptor, listener, now) is None:
                 self._context.counters.connects_moved += 1
                 self._take_turn(acceptor, listener)
-                if present.is_silent(now):
-                    self._report_silent(present)
                 return True
         return False
+
+    def _may_be_encrypted(self, route: Route, now: int) -> bool:
+        """Whether a silent exit would encrypt the route, so that it must not go to the inline one, which never does."""
+        if not route.offers_encryption or route.listener is not None:
+            return False
+        return any(one.has_encrypted and one.is_silent(now) for one in self._registry.exits)
 
     def _like(self, route: Route) -> list[Acceptor]:
         """Return all acceptors of the same kind as the one to which the route was handed, in rotation order."""
@@ -368,7 +377,7 @@ class Openings:
         return sorted(self._services.candidates(name, owner), key=lambda one: one.attachment.is_silent(now))
 
     def _report_silent(self, attachment: ServedAttachment) -> None:
-        """Report, once for each silence, that connections pass by this exit."""
+        """Report, once for each silence, that connections go past this exit."""
         if attachment.is_exit and not attachment.is_silence_known:
             attachment.is_silence_known = True
             self._registry.expected.silent(attachment.account.user, attachment.name)

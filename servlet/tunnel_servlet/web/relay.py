@@ -67,8 +67,8 @@ class _LoggedExits(SeparateExits):
     def silent(self, user: str, name: str) -> None:
         text = (
             "nothing has come from this exit since it was given a connection: until something comes, other exits get "
-            "all new connections, and the inline exit does if there is no other. See whether the exit runs, and "
-            "whether it reaches the relay"
+            "all new connections; if there is no other, the inline exit gets those that this one would not encrypt, "
+            "and the others wait. See whether the exit runs, and whether it reaches the relay"
         )
         _log.warning("exit_silent", user=user, name=name, text=text)
 

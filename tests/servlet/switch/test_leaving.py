@@ -17,6 +17,7 @@ from tests.servlet.support import (
     control,
     data,
     frames_of,
+    key,
     kinds,
     listen_state,
     of_kind,
@@ -26,7 +27,19 @@ from tests.servlet.support import (
     resume,
 )
 from tests.servlet.switch.test_exit_choice import Expected, got, inline_of, separate
-from tunnel.wire import AbortReason, Packet, PacketType, RejectReason, StatusCode, Target, decode_abort, decode_option
+from tunnel.wire import (
+    AbortReason,
+    Accepted,
+    Options,
+    Packet,
+    PacketType,
+    RejectReason,
+    StatusCode,
+    Target,
+    decode_abort,
+    decode_option,
+    encode_accepted,
+)
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
 SILENT = 5 * SECOND
@@ -447,6 +460,46 @@ def test_a_silent_exit_without_another_gets_connections_and_nothing_is_reported(
     client.push(connect(1, attempt=1), connect(2))
     assert got(only) == [[1, 2]]
     assert heard.news == []
+
+
+def encrypted(initiator: int, own: int) -> Packet:
+    payload = encode_accepted(Accepted(key(initiator), False, 1 << 16, Options(encryption=b"")))
+    return Packet(PacketType.ACCEPTED, initiator, own, 500, payload)
+
+
+def test_a_connection_that_a_silent_exit_would_encrypt_waits_for_it_and_not_for_the_inline_one() -> None:
+    """The inline exit never encrypts, and many clients would go on in clear."""
+    relay, heard, inline, other, client = scene()
+    client.push(connect(1, encryption=b"hello"))
+    other.push()
+    other.push(encrypted(1, 22))
+    client.push(connect(2, encryption=b"hello"))
+    relay.advance(SILENT)
+    client.push(connect(2, encryption=b"hello", attempt=1), connect(3, encryption=b"hello"), connect(4))
+    assert got(inline, other) == [[4], [2, 3]]
+    assert heard.news[1:] == ["exits/exit is silent"]
+
+
+def test_a_connection_that_a_silent_exit_would_encrypt_goes_to_another_exit() -> None:
+    relay, _, inline, other, client = scene()
+    client.push(connect(1, encryption=b"hello"))
+    other.push()
+    other.push(encrypted(1, 22))
+    client.push(connect(2, encryption=b"hello"))
+    relay.advance(SILENT)
+    paris = separate(relay, 3, "paris")
+    client.push(connect(2, encryption=b"hello", attempt=1), connect(3, encryption=b"hello"))
+    assert got(inline, paris) == [[], [2, 3]]
+
+
+def test_a_connection_that_an_exit_would_have_encrypted_goes_to_the_inline_one_when_the_exit_leaves() -> None:
+    _, _, inline, other, client = scene()
+    client.push(connect(1, encryption=b"hello"))
+    other.push()
+    other.push(encrypted(1, 22))
+    client.push(connect(2, encryption=b"hello"))
+    other.push(LEAVING)
+    assert got(inline) == [[2]]
 
 
 def test_a_silent_inline_exit_is_not_reported() -> None:
