@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.sim.clock import MILLISECOND, SECOND
@@ -13,6 +13,7 @@ from tunnel.traces import TraceFault
 
 __all__ = [
     "EXCHANGE_KINDS",
+    "LIMIT_KINDS",
     "LINK_KINDS",
     "MOMENT_KINDS",
     "STREAM_KINDS",
@@ -22,6 +23,7 @@ __all__ = [
     "FaultPlan",
     "Moment",
     "Window",
+    "draw_limit",
     "draw_plan",
     "draw_rate",
     "plan_of",
@@ -56,6 +58,10 @@ class FaultKind(enum.Enum):
     BLACKHOLE_UP = "blackhole up"
     BLACKHOLE_DOWN = "blackhole down"
     FLAPPING = "flapping"
+
+    BANNED = "ban"
+    QUEUED = "queue of requests"
+    FEW_CONNECTIONS = "few new connections"
 
     LINK_CUT = "link cut"
     LINK_STALLED = "link stalled"
@@ -98,6 +104,9 @@ TRACE_FAULTS: dict[FaultKind, TraceFault] = {
     K.BLACKHOLE_UP: TraceFault.BLACKHOLE,
     K.BLACKHOLE_DOWN: TraceFault.BLACKHOLE,
     K.FLAPPING: TraceFault.BLACKHOLE,
+    K.BANNED: TraceFault.ANSWER_REPLACED,
+    K.QUEUED: TraceFault.REQUEST_DELAYED,
+    K.FEW_CONNECTIONS: TraceFault.CONNECTION_REFUSED,
     K.LINK_CUT: TraceFault.CONNECTION_RESET,
     K.LINK_STALLED: TraceFault.BLACKHOLE,
     K.LINK_FLIPPED: TraceFault.RESPONSE_CORRUPTED,
@@ -137,6 +146,7 @@ STREAM_KINDS: dict[FaultKind, float] = {
 }
 _PACKET_LOSS_MAX = 0.2  # per packet that reaches the relay
 WINDOW_KINDS = (K.BLACKHOLE, K.BLACKHOLE_UP, K.BLACKHOLE_DOWN, K.FLAPPING)
+LIMIT_KINDS = (K.BANNED, K.QUEUED, K.FEW_CONNECTIONS)  # in force in a window, too
 LINK_KINDS = (K.LINK_CUT, K.LINK_STALLED, K.LINK_FLIPPED)
 MOMENT_KINDS = (K.PAUSED, K.CLOCK_JUMP)
 
@@ -144,6 +154,7 @@ FLAP_UP_US = 5 * SECOND  # docs/RELIABILITY.md, scenario 20
 FLAP_DOWN_US = 2 * SECOND
 PHASE_US_MAX = 200 * SECOND  # faults and healing must fit into the user timeout of 300 s
 JUMP_US_MAX = 40 * SECOND  # of all jumps of one clock together, for the same reason
+LIMIT_US_MAX = 60 * SECOND  # after it, an endpoint may pause for as long
 PAUSE_US = 30 * SECOND
 REPLAY_US_MAX = 60 * SECOND
 DELAY_US_MAX = 5 * SECOND
@@ -246,6 +257,11 @@ def draw_plan(random: Random, nodes: int, named: Iterable[int], links: bool) -> 
     return plan_of(random, kinds, end_us, nodes, mortal)
 
 
+def draw_limit(random: Random, plan: FaultPlan, nodes: int) -> FaultPlan:
+    """The plan with a limit of requests or connections on one path, or on all."""
+    return replace(plan, windows=(*plan.windows, _draw_window(random, pick(random, LIMIT_KINDS), plan.end_us, nodes)))
+
+
 def draw_rate(random: Random, kind: FaultKind) -> float:
     """The probability of this kind, per exchange, per streamed answer or per packet."""
     most = _PACKET_LOSS_MAX if kind is K.PACKET_LOST else {**EXCHANGE_KINDS, **STREAM_KINDS}[kind]
@@ -261,7 +277,9 @@ def plan_of(random: Random, kinds: list[FaultKind], end_us: int, nodes: int, mor
     return FaultPlan(
         end_us=end_us,
         rates=rates,
-        windows=tuple(_draw_window(random, kind, end_us, nodes) for kind in kinds if kind in WINDOW_KINDS),
+        windows=tuple(
+            _draw_window(random, kind, end_us, nodes) for kind in kinds if kind in (*WINDOW_KINDS, *LIMIT_KINDS)
+        ),
         moments=_draw_moments(random, kinds, end_us, nodes, mortal),
         body_limits=_draw_limits(random, end_us) if K.TOO_LARGE in kinds else (),
         restart_exchanges_mean=log_between(random, 20, 1000) if restarts else 0,
@@ -275,7 +293,7 @@ def plan_of(random: Random, kinds: list[FaultKind], end_us: int, nodes: int, mor
 def _draw_window(random: Random, kind: FaultKind, end_us: int, nodes: int) -> Window:
     """A window that starts early, while bytes still move."""
     start_us = between(random, 0, end_us // 4)
-    length_us = log_between(random, SECOND, PHASE_US_MAX)
+    length_us = log_between(random, SECOND, LIMIT_US_MAX if kind in LIMIT_KINDS else PHASE_US_MAX)
     if kind is K.FLAPPING:
         length_us = max(length_us, FLAP_UP_US + FLAP_DOWN_US)
     return Window(

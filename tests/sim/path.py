@@ -10,6 +10,7 @@ from typing import Protocol
 from tests.sim.answer_flow import AnswerFlow, FlowShape, FlowSink
 from tests.sim.clock import MILLISECOND, SECOND, Clock
 from tests.sim.faults import DELAY_US_MAX, EXCHANGE_KINDS, REPLAY_US_MAX, STREAM_KINDS, FaultKind, FaultPlan
+from tests.sim.limits import PathLimits
 from tests.sim.randomness import between, chance, pick
 
 __all__ = ["HttpPath", "PathShape", "Peer", "Relayed", "Strike"]
@@ -83,6 +84,7 @@ class HttpPath:
         self._relay = relay
         self._waiting: dict[int, int] = {}  # exchange id -> request id, until answered or given up
         self._flows: dict[int, AnswerFlow] = {}  # by exchange id: streamed answers
+        self._limits = PathLimits(plan, node)
         self._next_id = 0
         self._kept = 0
         self._up_free_us = 0  # when all requests will have been sent, so that the path has room for another one
@@ -108,10 +110,18 @@ class HttpPath:
             self._kept -= 1
         self._up_free_us = max(leave_us, self._up_free_us) + self.shape.transfer_us(len(body) + HEAD_BYTES)
         arrive_us = self._up_free_us + self.shape.up_us + self._jitter()
+        limit, wait_us = self._limits.strike(now_us, new_connection=new_connection)
         if now_us >= self._plan.end_us:
             self._clock.at(arrive_us, lambda: self._arrive(exchange_id, body, []))
         elif not self._lost_in_window(K.BLACKHOLE_UP, len(body)):
-            self._send_through_faults(exchange_id, body, arrive_us)
+            if limit is not None:
+                self._note(limit, body)
+            if limit is K.BANNED:
+                self._clock.at(arrive_us, lambda: self._answer(exchange_id, 429, LOGIN_PAGE, 0))
+            elif limit is K.FEW_CONNECTIONS:
+                self._clock.at(arrive_us, lambda: self._fail(exchange_id))
+            else:
+                self._send_through_faults(exchange_id, body, arrive_us + wait_us)
         return exchange_id
 
     def abandon(self, exchange_id: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.sim.answer_flow import FlowShape
 from tests.sim.clock import MILLISECOND, SECOND
-from tests.sim.faults import LINK_KINDS, STREAM_KINDS, FaultKind, FaultPlan, draw_plan, draw_rate
+from tests.sim.faults import LINK_KINDS, STREAM_KINDS, FaultKind, FaultPlan, draw_limit, draw_plan, draw_rate
 from tests.sim.front import FrontLimits
 from tests.sim.hostile import HostileSpec, draw_hostiles
 from tests.sim.hostile_packets import ACTS
@@ -22,15 +22,17 @@ from tunnel_servlet.switch.config import SwitchConfig
 
 __all__ = ["DRAW_VERSION", "Scenario", "draw_scenario"]
 
-DRAW_VERSION = 8
+DRAW_VERSION = 9
 """Each version added something to scenarios. 2: streams that stay long in states that others pass quickly
 (draw_extras); 3: packets that are lost one by one; 4: an exit that sends much while it dials, where bodies are
 limited (draw_busy_exit); 5: hostile users (draw_hostiles); 6: streams that are encrypted from end to end; 7: streamed
-answers (_with_streamed_answers); 8: endpoints that move between roads (_with_ladders)."""
+answers (_with_streamed_answers); 8: endpoints that move between roads (_with_ladders); 9: limits of requests and
+connections (draw_limit)."""
 
 KIB = 1024
 HOSTILE_SHARE = 0.125  # of all seeds
 STREAMED_SHARE = 0.4  # of all seeds
+LIMITED_SHARE = 0.25  # of all seeds
 LADDER_SHARE = 0.3  # of all seeds
 ENCRYPTED_SHARE = 0.125  # of all seeds; each encrypts half of its streams
 
@@ -96,6 +98,8 @@ def draw_scenario(
         streams += draw_extras(stream(seed, "extras"), pairs, dialled, len(streams), plan.end_us)
     if version >= 3:
         plan = _with_packet_loss(plan, stream(seed, "packet loss"))
+    if version >= 9 and chance(limiting := stream(seed, "limits"), LIMITED_SHARE):
+        plan = draw_limit(limiting, plan, count)
     if version >= 4 and plan.body_limits:
         number = 1 + max(spec.number for spec in streams)
         streams += draw_busy_exit(stream(seed, "busy exit"), dialled, number)
