@@ -7,7 +7,7 @@ import msgspec
 from tunnel.carriers.probe import CountedSession, Reply
 from tunnel_client.doctor.answers import described, is_from_limiter, tallied
 from tunnel_client.doctor.findings import Report, Verdict
-from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials, now_s
+from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, TRIES, Trials, now_s
 
 __all__ = ["examine_at_once", "examine_reuse", "examine_timeouts"]
 
@@ -49,6 +49,9 @@ async def examine_reuse(report: Report, trials: Trials) -> None:
     lost = [reply for reply in replies if reply.kind == "lost"]
     if opened <= 1 and not lost:
         report.add("connections", Verdict.OK, "an HTTP connection carries several exchanges", reused=True)
+        return
+    if trials.is_shut:
+        report.add("connections", Verdict.SKIPPED, NOTHING_PASSES)
         return
     trials.prober.is_fresh = True
     if lost:
@@ -172,10 +175,13 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
     held_s = min(seconds, prober.attached.hold_ms_max / 1e3)
     together = not (0 < trials.requests_max < _TOGETHER or trials.pause_s)
     report.begin("letting a request and a connection wait", seconds if together else held_s + seconds)
-    await prober.reconnect()
-    if together:
+    if trials.pause_s:  # each new connection may be one too many
+        held, rested = await _hold(trials, held_s), await _rest(trials, seconds)
+    elif together:
+        await prober.reconnect()
         held, rested = await asyncio.gather(_hold(trials, held_s), _rest(trials, seconds))
     else:
+        await prober.reconnect()
         held = await _hold(trials, held_s)
         await prober.reconnect()
         rested = await _rest(trials, seconds)
@@ -184,6 +190,8 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
     elif held.kind == "answer":
         text = f"a request may wait for {held_s:g} s (longer was not tried: --watch)"
         report.add("hold limit", Verdict.OK, text, hold_s=held_s)
+    elif trials.is_shut:
+        report.add("hold limit", Verdict.SKIPPED, NOTHING_PASSES)
     elif is_from_limiter(held) or held.status == 407:
         report.add("hold limit", Verdict.SKIPPED, f"something else answered in place of the relay ({described(held)})")
     else:
@@ -192,6 +200,8 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
         report.add("hold limit", Verdict.NOTE, text, advice, hold_s=held.seconds, status=held.status)
     if prober.is_fresh:
         report.add("idle limit", Verdict.SKIPPED, "an HTTP connection carries only one exchange")
+    elif trials.is_shut:
+        report.add("idle limit", Verdict.SKIPPED, NOTHING_PASSES)
     elif rested:
         text = f"an HTTP connection may be idle for {seconds:g} s (longer was not tried: --watch)"
         report.add("idle limit", Verdict.OK, text, idle_s=seconds)

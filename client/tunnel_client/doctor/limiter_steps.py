@@ -2,7 +2,7 @@
 
 from tunnel_client.doctor.answers import described
 from tunnel_client.doctor.findings import Report, Verdict, counted
-from tunnel_client.doctor.trials import Limiter, Trials
+from tunnel_client.doctor.trials import NOTHING_PASSES, Limiter, Trials
 
 __all__ = ["examine_limiter", "examine_shut"]
 
@@ -43,7 +43,7 @@ def examine_shut(report: Report, trials: Trials) -> None:
     if found is None:
         return
     waited = f", for {found.lasted_s:.0f} s so far" if found.lasted_s > _LONG_S else ""
-    text = f"nothing passes any more{waited}: {_described(found)}, after {_counted(found)}"
+    text = f"{NOTHING_PASSES}{waited}: {_described(found)}, after {_counted(found)}"
     advice = (
         "a hop may have banned this address, or the relay may have stopped: run this again in some minutes, and ask "
         "the network's operator if this line stays"

@@ -6,13 +6,13 @@ import functools
 from tunnel.carriers.probe import Reply
 from tunnel_client.doctor.answers import described, tallied
 from tunnel_client.doctor.findings import Report, Verdict
-from tunnel_client.doctor.trials import ANSWER_S, Trials, now_s
+from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, Trials, now_s
 
 __all__ = ["examine_path", "examine_reliability", "examine_throughput"]
 
 LOAD_S = 2.0
 LOAD_LANES = 4
-LOAD_REQUESTS = 24
+LOAD_REQUESTS = 12
 _TRANSFERS = 3  # requests in place of this load, if there is a limiter
 _SAMPLES = 3
 AFTER_FAILURE_S = 0.05
@@ -132,6 +132,8 @@ async def examine_throughput(report: Report, trials: Trials, size: int) -> None:
     failed = [reply for reply in replies if reply.kind != "answer"]
     if failed and await trials.is_refused(failed[-1]):
         await _few_transfers(report, trials, size)
+    elif trials.is_shut:
+        report.add("throughput", Verdict.SKIPPED, NOTHING_PASSES)
     elif not sent:
         _none_passed(report, trials, size, replies)
     elif len(failed) > _FAILED_PART * len(replies):
@@ -147,6 +149,9 @@ async def _few_transfers(report: Report, trials: Trials, size: int) -> None:
     """Where few requests may come, send a few bodies of the largest size, one after the other."""
     replies = [await trials.once(functools.partial(trials.prober.exchange, size)) for _ in range(_TRANSFERS)]
     passed = [reply for reply in replies if reply.kind == "answer"]
+    if trials.is_shut:
+        report.add("throughput", Verdict.SKIPPED, NOTHING_PASSES)
+        return
     if not passed:
         _none_passed(report, trials, size, replies)
         return

@@ -53,7 +53,7 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
     `ca` and `proxy` are as in the settings.
     """
     prober = trials.prober
-    failures, strangers, reply = await _attach(prober)
+    failures, strangers, reply = await _attach(trials)
     replies = await recognise(trials, reply, proxy)
     if prober.dialing.tls is not None:
         devices = [name for name in trials.writers if name.startswith(_FORWARD_PROXIES)]
@@ -72,13 +72,15 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
     return prober.attached is not None
 
 
-async def _attach(prober: Prober) -> tuple[list[Failure], list[Reply], Reply | None]:
+async def _attach(trials: Trials) -> tuple[list[Failure], list[Reply], Reply | None]:
     """Try to attach; return the failures, the answers that were neither a success nor a final refusal, and the last
     answer."""
     failures: list[Failure] = []
     strangers: list[Reply] = []
     reply: Reply | None = None
+    prober = trials.prober
     for tries_left in reversed(range(TRIES)):
+        await trials.spend(1, 1)
         try:
             async with asyncio.timeout(ANSWER_S):
                 reply = await prober.attach()

@@ -14,16 +14,18 @@ from tunnel_client.doctor.answers import is_from_limiter, may_be_from_limiter
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.pace import Budget
 
-__all__ = ["ANSWER_S", "TRIES", "Ask", "Limiter", "Trials", "now_s"]
+__all__ = ["ANSWER_S", "NOTHING_PASSES", "TRIES", "Ask", "Limiter", "Trials", "now_s"]
 
+NOTHING_PASSES = "nothing passes any more"
 ANSWER_S = 10.0
 TRIES = 3
 
-# Servers ban addresses that send 50 requests in 5 s or more: the least of many known configurations that do not refuse
-# the tunnel itself in any case. The rest of the 50 is for the command that follows.
-REQUESTS, REQUESTS_S = 40, 5.0
+# Servers ban addresses that send more than 50 requests in 5 s: the least of many known limits that do not stop the
+# tunnel itself in any case. haproxy counts bursts almost double.
+REQUESTS, REQUESTS_S = 24, 5.0
 CONNECTIONS, CONNECTIONS_S = 30, 10.0
-SLOW_CONNECTIONS = 3  # once a limiter is known: a limit of 5 in 10 s is a real one
+SLOW_CONNECTIONS = 2  # once a limiter is known: a limit of 5 in 10 s is a real one, and haproxy counts double here, too
+REST_S = 5.0  # at the end, besides the time in which the limited number of connections may begin
 PAUSE_S, BAN_PAUSE_S, PAUSE_S_MAX = (
     0.5,
     1.0,
@@ -194,7 +196,7 @@ class Trials:
         if self.pause_s and not self.is_shut:
             self._tell("waiting, so that the next command finds the limiter at rest", is_news=True)
             await _until(self._connections.free_s(now_s(), SLOW_CONNECTIONS))
-            await asyncio.sleep(self.pause_s)
+            await asyncio.sleep(REST_S)
 
     def _found(self, reply: Reply) -> Limiter:
         return Limiter(reply, self.asked, now_s() - self._began_s, self.prober.moved_bytes)

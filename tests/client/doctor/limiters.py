@@ -9,7 +9,21 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-__all__ = ["PASS", "RESET", "SILENCE", "Chance", "Filter", "Judged", "Queue", "Quota", "Rule", "Seen", "Window", "bits"]
+__all__ = [
+    "PASS",
+    "RESET",
+    "SILENCE",
+    "Chance",
+    "Filter",
+    "Judged",
+    "Queue",
+    "Quota",
+    "Rule",
+    "Seen",
+    "Weighted",
+    "Window",
+    "bits",
+]
 
 RESET, SILENCE = -1, -2
 """In the place of a status: the connection is reset, or nothing is ever answered."""
@@ -89,6 +103,40 @@ class Window(Rule):
         """Return whether `count` more requests that came at once would pass."""
         recent = sum(one > at_s - self.window_s for one in self.times)
         return at_s >= self.banned_until_s and recent + count <= self.most
+
+
+@dataclass
+class Weighted(Rule):
+    """haproxy's way to count: the count of this period, and a part of the last one's that shrinks to 0 in this one.
+
+    Requests in bursts may count almost double. Above `most`, everything is refused for `ban_s`, and each request renews
+    that. `begin_s` shifts the periods.
+    """
+
+    most: int
+    period_s: float
+    status: int = 429
+    ban_s: float = 0.0
+    counts: str = "requests"
+    begin_s: float = 0.0
+    refused: int = 0
+    banned_until_s: float = 0.0
+    now_count: int = 0
+    last_count: int = 0
+    period: int = 0
+
+    def judge(self, seen: Seen) -> Judged:
+        period, part = divmod(seen.at_s + self.begin_s, self.period_s)
+        if period > self.period:
+            self.last_count = self.now_count if period == self.period + 1 else 0
+            self.now_count, self.period = 0, int(period)
+        self.now_count += self.counts == "requests" or seen.opens
+        is_over = self.now_count + self.last_count * (1 - part / self.period_s) > self.most
+        if is_over or seen.at_s < self.banned_until_s:
+            self.refused += 1
+            self.banned_until_s = seen.at_s + self.ban_s
+            return Judged(self.status)
+        return PASS
 
 
 @dataclass

@@ -15,6 +15,7 @@ def test_the_doctor_prints_the_documented_output(
     title: str, known: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.2)
+    monkeypatch.setattr("tunnel_client.doctor.trials.REQUESTS_S", 0.05)
     monkeypatch.delenv("TUNNEL_RELAY")
     code, text = said(SCENES[title][0], known, tmp_path)
     expected_code, expected = documented()[title]

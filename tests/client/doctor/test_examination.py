@@ -37,6 +37,7 @@ def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "REQUESTS_S",
         "PAUSE_S",
         "BAN_PAUSE_S",
+        "REST_S",
     ):
         monkeypatch.setattr(f"tunnel_client.doctor.trials.{name}", 0.05)
     monkeypatch.setenv("TUNNEL_TOKEN", TOKEN)

@@ -52,9 +52,9 @@ def test_no_step_takes_another_server_for_the_relay_and_each_step_is_reported() 
     report = examined(FakeProber(path=lambda asked: foreign(503, "", server="nginx/1.2")))
     verdicts = {one.step: one.verdict for one in report.findings}
     skipped = dict.fromkeys(("buffering", "caching", "altering", "headers"), Verdict.SKIPPED)
-    assert verdicts == {**skipped, "throughput": Verdict.PROBLEM, "reliability": Verdict.NOTE}
+    assert verdicts == {**skipped, "throughput": Verdict.SKIPPED, "reliability": Verdict.NOTE}
     assert finding(report, "altering").text == "the relay did not answer (HTTP 503 from nginx 1.2, an empty body)"
-    assert "requests of 64 KiB passed (6 times HTTP 503 from nginx 1.2" in finding(report, "throughput").text
+    assert finding(report, "throughput").text == "nothing passes any more"
 
 
 def test_altered_data_is_counted() -> None:
