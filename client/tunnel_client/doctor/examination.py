@@ -73,8 +73,8 @@ async def examine(
             elif target is not None:
                 report.target = str(target)
                 report.add("target", Verdict.SKIPPED, "the problem above comes first")
-            await trials.rest()
     await _examine_https(report, settings, dialing)
+    await trials.rest()
     conclude(report, settings, target, given)
 
 
@@ -122,8 +122,7 @@ async def _examine_roads(report: Report, trials: Trials, settings: RelaySettings
     """Try all roads; large exchanges are needed only if none is better."""
     await examine_link(report, trials)
     await examine_others(report, trials, settings)
-    chosen = examine_roads(report, settings, trials.prober.dialing)
-    trials.has_link = chosen in ("link", "websocket")
+    trials.has_link = examine_roads(report, settings, trials.prober.dialing)
 
 
 async def _examine_https(report: Report, settings: RelaySettings, dialing: Dialing) -> None:

@@ -15,8 +15,11 @@ __all__ = ["examine_roads", "forget_roads"]
 _ROADS = ("link", "websocket")  # of the carrier auto, the best first
 
 
-def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> str:
-    """Say which road the findings of the earlier steps lead to, and what is remembered of the path. Return the road."""
+def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> bool:
+    """Say which road the findings of the earlier steps lead to, and what is remembered of the path.
+
+    Return whether commands use a link or a websocket, and it works.
+    """
     works = {found.step: bool(found.data.get("works")) for found in report.findings if "works" in found.data}
     tried = [road for road in _ROADS if road in works]
     chosen = next((road for road in tried if works[road]), "poll")
@@ -33,7 +36,8 @@ def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> 
         {} if remembered is None else {"remembered": remembered.road, "remembered_at_s": remembered.at_s}
     )
     report.add("roads", Verdict.OK, f"{text}; {said}", tried=tried, chosen=chosen, **data)
-    return chosen if settings.carrier == "auto" else settings.carrier
+    used = chosen if settings.carrier == "auto" else settings.carrier
+    return used in _ROADS and works.get(used, False)
 
 
 def forget_roads(path: Path) -> int:

@@ -29,7 +29,9 @@ FORWARD = (4, 2)  # requests and new connections with which a command starts, wi
 class Examined:
     """The report on a path, and the times of its requests."""
 
-    def __init__(self, fake: RuledProber, monkeypatch: pytest.MonkeyPatch, long_s: float = 0.0) -> None:
+    def __init__(
+        self, fake: RuledProber, monkeypatch: pytest.MonkeyPatch, long_s: float = 0.0, carrier: str = "auto"
+    ) -> None:
         async def no_https(*arguments: object) -> None:
             """There is nothing at https://."""
 
@@ -43,6 +45,7 @@ class Examined:
         monkeypatch.setattr("tunnel_client.doctor.carrier_steps._is_usable", usable)
         self.fake = fake
         self.report = Report("http://relay.invalid")
+        self.carrier = carrier
         self.forwarded = hurried(self._examine(long_s))
         self.found: dict[str, Finding] = {}
         for one in self.report.findings:
@@ -51,7 +54,7 @@ class Examined:
 
     async def _examine(self, long_s: float) -> list[str]:
         """Examine, and start a command at once. Return the kinds of what answered that command."""
-        settings = find_settings(relay="http://relay.invalid", proxy=None, insecure_http=True)
+        settings = find_settings(relay="http://relay.invalid", proxy=None, insecure_http=True, carrier=self.carrier)
         await examine(self.report, settings, None, WATCH_S, {}, long_s)
         self.took_s = asyncio.get_running_loop().time()
         self.count = len(self.fake.asked)
@@ -78,7 +81,9 @@ class Examined:
 @pytest.fixture
 def examined(home: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("TUNNEL_TOKEN", "tnl_x")
-    return lambda *rules, long_s=0.0, **options: Examined(RuledProber(*rules, **options), monkeypatch, long_s)
+    return lambda *rules, long_s=0.0, carrier="auto", **options: Examined(
+        RuledProber(*rules, **options), monkeypatch, long_s, carrier
+    )
 
 
 @pytest.mark.parametrize("has_link", [False, True])
@@ -231,10 +236,21 @@ def test_a_filter_for_noise_is_named(examined: Any, status: int) -> None:
     assert seen.report.exit_code == 3
 
 
-def test_a_filter_for_noise_does_not_matter_to_a_link(examined: Any) -> None:
-    seen = examined(Filter(bits=7.2), has_link=True)
-    assert seen.found["filter"].verdict is Verdict.NOTE
-    assert seen.report.exit_code == 0
+@pytest.mark.parametrize(
+    ("carrier", "has_link", "verdict"),
+    [
+        ("auto", True, Verdict.NOTE),
+        ("websocket", True, Verdict.NOTE),
+        ("poll", True, Verdict.PROBLEM),
+        ("link", False, Verdict.PROBLEM),
+    ],
+)
+def test_a_filter_for_noise_does_not_matter_where_a_link_is_used_and_works(
+    examined: Any, carrier: str, has_link: bool, verdict: Verdict
+) -> None:
+    seen = examined(Filter(bits=7.2), has_link=has_link, carrier=carrier)
+    assert seen.found["filter"].verdict is verdict
+    assert (seen.report.exit_code == 0) == has_link or carrier == "poll"
 
 
 @pytest.mark.parametrize("status", [403, 413, RESET])
