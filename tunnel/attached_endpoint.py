@@ -102,9 +102,10 @@ class AttachedEndpoint:
                 await self._attached
                 await carrier.prepared()
         except BaseException as error:
+            text = self._unreachable()  # the end of the carrier changes it
             await self._driver.close()
             if isinstance(error, TimeoutError):
-                raise UnreachableError(self._unreachable()) from None
+                raise UnreachableError(text) from None
             raise
         finally:
             waiting.stop()

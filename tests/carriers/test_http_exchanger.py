@@ -26,6 +26,9 @@ class Recorded:
     def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
         self.outcomes.put_nowait(bytes(body))
 
+    def ready(self) -> None:
+        """Do nothing: these tests send what they want at any time."""
+
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         self.outcomes.put_nowait(text)
 

@@ -275,6 +275,9 @@ async def test_a_request_abandoned_before_it_starts_reports_nothing() -> None:
         def ended(self, *_: object) -> None:
             raise AssertionError
 
+        def ready(self) -> None:
+            raise AssertionError
+
         def sent(self, size_bytes: int) -> None:
             raise AssertionError
 

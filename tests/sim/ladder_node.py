@@ -27,6 +27,8 @@ class _Exchanger:
     """Sends exchanges on the node's path."""
 
     description = "poll the simulated relay"
+    is_ready = True
+    waits_for = ""
 
     def __init__(self, node: LadderNode) -> None:
         self._node = node

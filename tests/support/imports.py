@@ -34,12 +34,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.printable": (),
     "tunnel.private_files": (),
     "tunnel.linger": (),
+    "tunnel.lookups": (),
     "tunnel.tasks": (),
     "tunnel.rates": (),
     "tunnel.turns.shares": (),
     "tunnel.carriers": (
         *("tunnel.wire", "tunnel.exchange"),
-        *(f"tunnel.{name}" for name in ("installing", "linger", "printable", "private_files", "tasks")),
+        *(f"tunnel.{name}" for name in ("installing", "linger", "lookups", "printable", "private_files", "tasks")),
     ),
     "tunnel.driver": (
         "tunnel.wire",

@@ -11,14 +11,17 @@ from pathlib import Path
 import aiohttp
 import truststore
 from aiohttp.connector import SocketFactoryType
+from aiohttp.helpers import is_ip_address
 from yarl import URL
 
 from tunnel.carriers.bounded_responses import bound_responses
 from tunnel.carriers.challenges import Introduction
 from tunnel.carriers.dial_secrets import DialSecrets, SecretsInUse
 from tunnel.carriers.gateway import ask_for_name, make_gateway
+from tunnel.carriers.names import SharedResolver, find
 from tunnel.carriers.proxies import Proxy, choose_proxy
 from tunnel.carriers.proxy_connect import ConnectConnector, introduce
+from tunnel.lookups import LOOKUPS
 from tunnel.printable import printable
 from tunnel.private_files import require_private, require_trusted
 
@@ -143,6 +146,32 @@ class Dialing:
 
     # connections
 
+    @property
+    def _next_hop(self) -> URL:
+        """The URL of the host to which connections are opened. A proxy itself looks up the name of the relay."""
+        return self.base if self._proxy is None else self._proxy.url
+
+    @property
+    def has_name(self) -> bool:
+        """Whether the host to which connections are opened has a name, which must be looked up."""
+        return not is_ip_address(self._next_hop.host)
+
+    async def find_name(self) -> None:
+        """Look up the host to which connections are opened. OSError or UnicodeError on failure."""
+        hop = self._next_hop
+        await find(hop.host or "", hop.port or 0)
+
+    def doubt_name(self) -> None:
+        """Look the host up again before the next connection, since none can be opened to the addresses of before."""
+        LOOKUPS.doubt(self._next_hop.host or "")
+
+    @property
+    def lookup(self) -> str:
+        """For people, how long connections have waited for the addresses of their host; empty if they do not wait."""
+        host = self._next_hop.host or ""
+        waiting_s = LOOKUPS.waiting_s(host)
+        return "" if waiting_s is None else f"looking up {host} has taken {waiting_s:.0f} s"
+
     def url(self, name: str) -> URL:
         """Return the URL of one of the relay's two resources, exchange and link."""
         return self.base / name
@@ -166,7 +195,12 @@ class Dialing:
         if self._proxy is None or self.tls is None:
             tls = self.tls or self._proxy_tls
             connector = aiohttp.TCPConnector(
-                limit=0, force_close=not reuse, ssl=tls if tls is not None else True, socket_factory=make_socket
+                limit=0,
+                force_close=not reuse,
+                ssl=tls if tls is not None else True,
+                socket_factory=make_socket,
+                resolver=SharedResolver(),
+                use_dns_cache=False,
             )
             if self._proxy is not None:
                 middlewares += (introduce(self._introduction),)

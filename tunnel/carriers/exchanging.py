@@ -27,6 +27,9 @@ class Outcomes(Protocol):
     def ended(self, request_id: int) -> None:
         """Handle the end of an answer of which pieces were `received`, or which was empty."""
 
+    def ready(self) -> None:
+        """Send the requests that waited for the exchanger (`Exchanger.is_ready`)."""
+
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         """Handle a failure without a complete response; `text` says why, for people. `final` as in `Host.trouble`."""
 
@@ -40,6 +43,14 @@ class Exchanger(Protocol):
     @property
     def description(self) -> str:
         """The kind of exchanger and where it leads, for people."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests can leave. If not, `Outcomes.ready` follows."""
+
+    @property
+    def waits_for(self) -> str:
+        """For people, what must happen before a request can leave; empty if nothing must."""
 
     def start(self, outcomes: Outcomes) -> None:
         """Start within the running event loop; report to `outcomes`."""
@@ -92,7 +103,7 @@ class ExchangingCarrier:
 
     @property
     def failure(self) -> str:
-        return self._last_failure or self._lanes.health.last
+        return self._exchanger.waits_for or self._last_failure or self._lanes.health.last
 
     def start(self, host: Host) -> None:
         self._host = host
@@ -106,6 +117,8 @@ class ExchangingCarrier:
 
     def advance(self, now: int) -> bool:
         moved = False
+        if not self._exchanger.is_ready:  # no deadline of an exchange runs meanwhile
+            return False
         while (request := self._lanes.poll_request(now)) is not None:
             self._exchanger.send(request)
             if self.exchange_trace is not None:
@@ -116,7 +129,7 @@ class ExchangingCarrier:
         return moved
 
     def next_timeout(self) -> int | None:
-        return self._lanes.next_timeout()
+        return self._lanes.next_timeout() if self._exchanger.is_ready else None
 
     def handle_timeout(self, now: int) -> None:
         self._lanes.handle_timeout(now)
@@ -186,6 +199,10 @@ class ExchangingCarrier:
             if self.exchange_trace is not None:
                 self.exchange_trace.answered(request_id, 200, size, now)
             self._streaming.ended(request_id, now)
+            self._host.pump()
+
+    def ready(self) -> None:
+        if not self._closed:
             self._host.pump()
 
     def failed(self, request_id: int, text: str, *, final: bool = False) -> None:

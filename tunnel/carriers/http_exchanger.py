@@ -1,7 +1,9 @@
 """Sends numbered exchanges as POST requests (section 7), which pass through anything that lets HTTP pass."""
 
 import asyncio
+import contextlib
 import functools
+import socket
 from collections import deque
 from secrets import token_hex
 
@@ -43,10 +45,31 @@ class HttpExchanger:
         self._sent: dict[int, _Sent] = {}  # by request id
         self._ending = KeptTasks()
         self._connections = Connections(dialing)
+        self._finding: asyncio.Task[None] | None = None  # looks up the host; no request leaves meanwhile
         self._outcomes: Outcomes
+
+    @property
+    def is_ready(self) -> bool:
+        return self._finding is None
+
+    @property
+    def waits_for(self) -> str:
+        return self._dialing.lookup if self._finding is not None else ""
 
     def start(self, outcomes: Outcomes) -> None:
         self._outcomes = outcomes
+        self._find_host()
+
+    def _find_host(self) -> None:
+        """Let requests wait until the host's name is looked up: how long that takes is no failure of an exchange."""
+        if self._finding is None and self._dialing.has_name:
+            self._finding = asyncio.get_running_loop().create_task(self._find())
+
+    async def _find(self) -> None:
+        with contextlib.suppress(OSError, UnicodeError):  # the next request gets the same error, and reports it
+            await self._dialing.find_name()
+        self._finding = None
+        self._outcomes.ready()
 
     def send(self, request: Request) -> None:
         if request.repeat and not self._still_waits(request) and not self._drop_surplus(request):
@@ -65,6 +88,8 @@ class HttpExchanger:
             self._ending.keep(sent.task)
 
     async def close(self) -> None:
+        if self._finding is not None:
+            self._finding.cancel()
         self._waiting.clear()  # a timer of a moved request then finds nothing to start
         for request_id in list(self._sent):
             self.abandon(request_id)
@@ -131,6 +156,10 @@ class HttpExchanger:
         except Exception as error:
             status, body, wait_us = 0, b"", 0
             failure, final = self._patience.failed(error, asyncio.get_running_loop().time())
+            if isinstance(error, aiohttp.ClientConnectorError):
+                self._dialing.doubt_name()
+                if isinstance(error.os_error, socket.gaierror):
+                    self._find_host()
             if is_cut(error) and not sent.is_streamed:
                 self._connections.died(connection, asyncio.get_running_loop().time())
         else:

@@ -47,6 +47,8 @@ class MemoryCarrier(ExchangingCarrier):
 
 class _Exchanger:
     description = "memory"
+    is_ready = True
+    waits_for = ""
 
     def __init__(self, relay: Relay, user: str, *, is_exit: bool, identity: bytes | None) -> None:
         self._identity = identity

@@ -12,6 +12,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 
 from tunnel.carriers.challenges import Challenge, Conversation, Introduction, parse_challenges
+from tunnel.carriers.names import connect_socket
 from tunnel.carriers.proxies import Proxy
 from tunnel.printable import printable
 
@@ -121,8 +122,10 @@ class ConnectConnector(aiohttp.BaseConnector):
     async def _dial(self, req: aiohttp.ClientRequest) -> "ProxyConnection":
         proxy = self._proxy.url
         try:
+            sock = await connect_socket(proxy.host or "", proxy.port or 0)
+            name = (proxy.host or "") if self._proxy_tls is not None else None
             _, dialogue = await asyncio.get_running_loop().create_connection(
-                ProxyConnection, proxy.host or "", proxy.port or 0, ssl=self._proxy_tls
+                ProxyConnection, sock=sock, ssl=self._proxy_tls, server_hostname=name
             )
         except (ssl.CertificateError, ssl.SSLError) as error:
             key = req.connection_key._replace(host=proxy.host or "", port=proxy.port or 0)
