@@ -43,7 +43,7 @@ from tunnel.messages.broker.protocol import (
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.storing import Stored, Storing
 from tunnel.messages.broker.topics import Topics
-from tunnel.messages.broker.users import User
+from tunnel.messages.broker.users import Holdings, User
 from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
 from tunnel.messages.errors import MalformedFrameError, RemoteCallError
 from tunnel.messages.requests import ProduceDecoder
@@ -57,7 +57,6 @@ _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one f
 _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # bytes of their bodies: one of the largest frames, and some small ones
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that wait for a client to read; further answers are made after it has read
 _UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included; then a client that goes on asking is cut off
-_JOINED_MAX = 1_000  # memberships of one connection
 _WAIT_MS_MAX = 60_000
 _PLAIN = ProduceOptions()
 _logger = structlog.get_logger("tunnel.broker")
@@ -87,6 +86,8 @@ class Shared:
     groups: Groups
     storing: Storing
     deleting: Deleting
+    members: Holdings
+    """Memberships of groups, by user."""
     counters: Counters
     metrics: Callable[[], dict[str, float]]
     listing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -187,6 +188,7 @@ class CallConnection:
         finally:
             for group, topic, member in self._joined:
                 self._shared.groups.leave(group, topic, member, self)
+            self._shared.members.add(self._user.name, -len(self._joined))
         return self._channel.error
 
     def _handlers(self) -> Mapping[int, CallHandler]:
@@ -317,10 +319,11 @@ class CallConnection:
         topic = shared.topics.get(name)
         generation = number_field(request, "generation", 0)
         wait_ms = min(_WAIT_MS_MAX, int(shared.settings.session_s * 500), number_field(request, "wait_ms", 0))
-        if len(self._joined) >= _JOINED_MAX and (group, name, member) not in self._joined:
-            raise RemoteCallError(LIMIT, f"this connection has {_JOINED_MAX} memberships: leave a group first")
-        found = shared.groups.join(group, name, member, self)
-        self._joined.add((group, name, member))
+        self._check_memberships(group, name, member)
+        found = shared.groups.join(group, name, member, self, self._user.name)
+        if (group, name, member) not in self._joined:
+            self._joined.add((group, name, member))
+            shared.members.add(self._user.name)
         if wait_ms:
             await found.changed(generation, wait_ms / 1000)
             if shared.topics.found.get(name) is not topic:  # a new one has other messages
@@ -338,6 +341,12 @@ class CallConnection:
             },
         )
 
+    def _check_memberships(self, *membership: str) -> None:
+        if membership not in self._joined:
+            problem = self._shared.members.why_not(self._user.name, 1, "members of groups")
+            if problem:
+                raise RemoteCallError(LIMIT, f"{problem}: leave a group first")
+
     def _start(self, group: str, topic: str, number: int) -> int:
         """Return the offset from which a group reads a partition on."""
         key = group, topic, number
@@ -349,7 +358,9 @@ class CallConnection:
     async def _leave(self, request: Request) -> Response:
         group, name, member = (text_field(request, field) for field in ("group", "topic", "member"))
         self._shared.groups.leave(group, name, member, self)
-        self._joined.discard((group, name, member))
+        if (group, name, member) in self._joined:
+            self._joined.discard((group, name, member))
+            self._shared.members.add(self._user.name, -1)
         return Response()
 
     # topics

@@ -10,37 +10,60 @@ import msgspec
 
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.protocol import LIMIT, NOT_OWNER
+from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import RemoteCallError
 
 __all__ = ["Group", "Groups"]
 
 _MEMBERS_MAX = 1_000  # in one group: each change wakes all of them
+_CHANGES_MAX = 10  # generations of a group at once; then, there is one in _CHANGE_S
+_CHANGE_S = 1.0
 
 
 class _Member(msgspec.Struct):
+    user: str
     owner: object  # the connection that joined last: when an older one of the same member ends, the member stays
     ends: float  # when its session ends
 
 
 class Group:
-    """The members of a group that read one topic. `generation` grows when a member joins or leaves, and when a caller
-    has forced a position: all members then ask again for their partitions and positions."""
+    """The members of a group that read one topic. `generation` grows when members join or leave, and when a caller has
+    forced a position: all members then ask again for their partitions and positions.
 
-    def __init__(self, generation: int) -> None:
+    After a few generations, there is at most one in a second. Until the next one, members that have joined have no
+    partitions: a member that joins and leaves all the time delays itself, and the others work meanwhile.
+    """
+
+    def __init__(self, generation: int, now: float) -> None:
         self.generation = generation
         self.members: dict[str, _Member] = {}  # by name, in the order of joining
+        self.places = Holdings(_MEMBERS_MAX)
+        self._assigned: dict[str, int] = {}  # the members of this generation, with their places in the order
+        self._changes_left = float(_CHANGES_MAX)
+        self._counted_at = now
+        self._is_changed = False  # the next generation has not begun yet
         self._waiters: set[asyncio.Future[None]] = set()
 
     def partitions_of(self, member: str, count: int) -> list[int]:
         """Return the partitions that a member has, if the topic has `count` of them."""
-        if member not in self.members:
-            return []
-        place = list(self.members).index(member)
-        return list(range(place, count, len(self.members)))
+        place = self._assigned.get(member)
+        return [] if place is None else list(range(place, count, len(self._assigned)))
 
-    def change(self) -> None:
-        """Begin a new generation, and wake those that wait for one."""
+    def change(self, now: float) -> None:
+        """Begin a new generation, and wake those that wait for one; or let `catch_up` do so later."""
+        self._is_changed = True
+        self.catch_up(now)
+
+    def catch_up(self, now: float) -> None:
+        """Begin the generation that is due."""
+        self._changes_left = min(_CHANGES_MAX, self._changes_left + (now - self._counted_at) / _CHANGE_S)
+        self._counted_at = now
+        if not self._is_changed or self._changes_left < 1:
+            return
+        self._changes_left -= 1
+        self._is_changed = False
         self.generation += 1
+        self._assigned = {name: place for place, name in enumerate(self.members)}
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
@@ -81,17 +104,24 @@ class Groups:
         # Generations differ from those before a restart, so that a member cannot take an old one for the present one.
         self._generation = time.time_ns() // 1_000_000
 
-    def join(self, group: str, topic: str, member: str, owner: object) -> Group:
-        """Add a member to a group, or prolong its session."""
-        found = self._groups.get((group, topic))
-        if found is None:
-            found = self._groups[group, topic] = Group(self._generation)
-        is_new = member not in found.members
-        if is_new and len(found.members) >= _MEMBERS_MAX:
-            raise RemoteCallError(LIMIT, f"the group {group} has {_MEMBERS_MAX} members: use another group")
-        found.members[member] = _Member(owner, self._clock() + self._session_s)
-        if is_new:
-            found.change()
+    def join(self, group: str, topic: str, member: str, owner: object, user: str = OPERATOR) -> Group:
+        """Add a member to a group, or prolong its session. A user may have no more members than there is room for."""
+        now = self._clock()
+        found = self._groups.get((group, topic)) or Group(self._generation, now)
+        known = found.members.get(member)
+        if known is None:
+            if not found.places.may_add(user):
+                raise RemoteCallError(
+                    LIMIT,
+                    f"the group {group} has {len(found.members)} members, and {user or 'the operator'} may have no "
+                    "more of them: use another group",
+                )
+            found.places.add(user)
+            self._groups[group, topic] = found
+        payer = user if known is None else known.user
+        found.members[member] = _Member(payer, owner, now + self._session_s)
+        if known is None:
+            found.change(now)
             note("member_joined", group=group, topic=topic, member=member, members=len(found.members))
         return found
 
@@ -100,8 +130,8 @@ class Groups:
         found = self._groups.get((group, topic))
         if found is None or member not in found.members or found.members[member].owner is not owner:
             return
-        del found.members[member]
-        found.change()
+        found.places.add(found.members.pop(member).user, -1)
+        found.change(self._clock())
         note("member_left", group=group, topic=topic, member=member, members=len(found.members))
         if not found.members:
             self._generation = max(self._generation, found.generation)
@@ -120,21 +150,22 @@ class Groups:
         """Let the members of a group ask for their positions again."""
         found = self._groups.get((group, topic))
         if found is not None:
-            found.change()
+            found.change(self._clock())
 
     def topic_deleted(self, topic: str) -> None:
         """Let the members of all groups that read a topic ask again at once."""
         for key, found in self._groups.items():
             if key[1] == topic:
-                found.change()
+                found.change(self._clock())
 
     def expire(self) -> None:
-        """Remove the members whose session has ended."""
+        """Remove the members whose session has ended, and begin the generations that are due."""
         now = self._clock()
         for (group, topic), found in list(self._groups.items()):
             for name, member in list(found.members.items()):
                 if member.ends < now:
                     self.leave(group, topic, name, member.owner)
+            found.catch_up(now)
 
     def has_members(self, group: str, topic: str) -> bool:
         """Whether a group has members that read a topic."""

@@ -63,6 +63,7 @@ class Broker:
             self.directory / "positions", settings.positions_max, DiskRoom(self.directory, 0, free=free)
         )
         self.groups = Groups(settings.session_s, emptied=self._emptied)
+        self.users = Users(settings.connections_max, settings.requests_bytes_max, settings.members_max)
         self._deleting = Deleting(settings, self.topics, self.positions, self.groups)
         self._shared = Shared(
             settings,
@@ -71,11 +72,11 @@ class Broker:
             self.groups,
             Storing(self.topics, settings),
             self._deleting,
+            self.users.members,
             self.counters,
             self.metrics,
         )
         self._slots = Slots(settings.large_requests_max)
-        self.users = Users(settings.connections_max, settings.requests_bytes_max)
         self._serving: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []

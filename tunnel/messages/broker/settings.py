@@ -67,6 +67,8 @@ class BrokerSettings:
     """The largest number of positions that are kept."""
     position_s: float = 7 * 86_400.0
     """A position is removed when its group has had no member, and has stored nothing, for longer."""
+    members_max: int = 10_000
+    """The largest number of members of all groups."""
     memory_topics_bytes_max: int = 512 * _MIB
     """The largest memory of all partitions in memory: their `bytes_max`, and 256 bytes for each message."""
     requests_bytes_max: int = 256 * _MIB

@@ -163,11 +163,12 @@ class User(Payer):
 class Users:
     """The users who have connections now."""
 
-    def __init__(self, connections_max: int, requests_bytes_max: int) -> None:
+    def __init__(self, connections_max: int, requests_bytes_max: int, members_max: int) -> None:
         self.collector = CollectorTime()
         self.turns = Turns(meter=ProcessorMeter(garbage=self.collector))
         self.connections = Holdings(connections_max)
         self.requests = Holdings(requests_bytes_max)
+        self.members = Holdings(members_max)
         self._found: dict[str, User] = {}
 
     def admit(self, name: str) -> User | None:
