@@ -1,7 +1,8 @@
-"""What a user notices of attackers at the same relay: `python -m loadtests.hostile`.
+"""What a user notices of attackers at the same relay, or at the same broker: `python -m loadtests.hostile`.
 
 A victim sends small messages through the relay to an echo server: alone, beside an honest neighbour that sends all it
-can or beside an attack, and afterwards. The report shows the round trips, and the relay's memory and processor time.
+can or beside an attack, and afterwards. At a broker, the victim sends messages to a topic in memory and fetches them.
+The report shows the round trips, and the memory and processor time of the relay or broker.
 The exit code is 1 if the figures of an attack are not good: docs/LOADTESTS.md says when.
 """
 
@@ -9,16 +10,21 @@ import argparse
 import asyncio
 import json
 import sys
+import tempfile
 import time
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 import tunnel
-from loadtests.harness.processes import NotReadyError, Process, python_command
+from loadtests.harness.processes import NotReadyError, Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess
 from loadtests.hostile.attacker import ATTACKS, NEIGHBOUR
+from loadtests.hostile.broker import PINGS
+from loadtests.hostile.broker_attacker import BROKER_ATTACKS, BROKER_NEIGHBOUR
 from loadtests.hostile.relay import Cost, ask_cost
 from tunnel.event_loops import new_event_loop
+from tunnel.messages import BrokerClient, ChannelTable
 
 __all__ = ["Figures", "main", "measure"]
 
@@ -68,45 +74,80 @@ class Figures(msgspec.Struct, frozen=True):
         """Whether the relay has returned the memory of the attack. This is not asked of the honest neighbour, which
         leaves more: an exit and its target hold data for a connection that may be resumed."""
         kept_bytes = self.used_after_bytes - self.used_before_bytes - self.held_after_bytes
-        return self.attack == NEIGHBOUR or kept_bytes <= _KEPT_BYTES + self.used_before_bytes // 10
+        return self.attack in (NEIGHBOUR, BROKER_NEIGHBOUR) or kept_bytes <= _KEPT_BYTES + self.used_before_bytes // 10
 
 
 async def measure(attack: str, seconds: float) -> Figures:
     """Measure the victim before, beside and after an attack."""
+    if attack in BROKER_ATTACKS or attack == BROKER_NEIGHBOUR:
+        return await _measure_broker(attack, seconds)
     with (
         Process(python_command("loadtests.harness.echo"), ready=lambda line: line.startswith("echo")) as echo,
         RelayProcess(inline_exit=True, module="loadtests.hostile.relay", event="costs") as relay,
     ):
         port = int(echo.ready_line.split()[1])
         control = int(json.loads(relay.process.ready_line)["control"])
-        before, times, after, failure, turn_ms = [0.0], [0.0], [0.0], "", 0.0
+        command = python_command("loadtests.hostile.attacker", attack, "--relay", relay.url, "--echo", str(port))
+        attacker = _attacker(command, {"TUNNEL_TOKEN": relay.tokens["attacker"]})
         async with tunnel.attach(relay.url, token=relay.tokens["client"], proxy=None, carrier="link") as victim:
             reader, writer = await victim.open_connection("127.0.0.1", port)
-            command = python_command("loadtests.hostile.attacker", attack, "--relay", relay.url, "--echo", str(port))
-            attacker = Process(
-                command,
-                ready=lambda line: line.startswith("attacking"),
-                environment={"TUNNEL_TOKEN": relay.tokens["attacker"]},
-            )
-            try:
-                before = await _pings(reader, writer, seconds)
-                cost_before = await ask_cost(control)
-                await attacker.start().ready()
-                await asyncio.sleep(_SETTLE_PAUSE_S)
-                await ask_cost(control)
-                times = await _pings(reader, writer, seconds)
-                during = await ask_cost(control)
-                if not attacker.is_running:
-                    failure = f"the attacker had ended, so that nothing was measured: {attacker.output[-300:]}"
-                attacker.kill()
-                turn_ms = await _settled(control, cost_before)
-                after = await _pings(reader, writer, seconds)
-                left = await ask_cost(control)
-            except (ConnectionError, TimeoutError, tunnel.TunnelError) as error:
-                failure = str(error) or type(error).__name__
-                attacker.kill()
-                cost_before = during = left = await ask_cost(control)
+
+            async def ping() -> None:
+                writer.write(b"ping")
+                await reader.readexactly(4)
+
+            found = await _measured(attack, seconds, control, attacker, ping)
             writer.close()
+    return found
+
+
+async def _measure_broker(attack: str, seconds: float) -> Figures:
+    """The victim sends messages to a topic in memory, and fetches them."""
+    with tempfile.TemporaryDirectory() as place:
+        command = python_command("loadtests.hostile.broker", "--dir", place)
+        with Process(command, ready=says_event("costs")) as process:
+            said = json.loads(process.ready_line)
+            address = str(said["address"])
+            attacker = _attacker(python_command("loadtests.hostile.broker_attacker", attack, "--broker", address), {})
+            async with ChannelTable() as table:
+                client = BrokerClient(table, address)
+                consumer = client.consumer(PINGS)
+
+                async def ping() -> None:
+                    await client.producer().send(PINGS, b"ping")
+                    while not await consumer.fetch():
+                        pass
+
+                await ping()
+                return await _measured(attack, seconds, int(said["control"]), attacker, ping)
+
+
+def _attacker(command: list[str], environment: dict[str, str]) -> Process:
+    return Process(command, ready=lambda line: line.startswith("attacking"), environment=environment)
+
+
+async def _measured(
+    attack: str, seconds: float, control: int, attacker: Process, ping: Callable[[], Awaitable[None]]
+) -> Figures:
+    before, times, after, failure, turn_ms = [0.0], [0.0], [0.0], "", 0.0
+    try:
+        before = await _pings(ping, seconds)
+        cost_before = await ask_cost(control)
+        await attacker.start().ready()
+        await asyncio.sleep(_SETTLE_PAUSE_S)
+        await ask_cost(control)
+        times = await _pings(ping, seconds)
+        during = await ask_cost(control)
+        if not attacker.is_running:
+            failure = f"the attacker had ended, so that nothing was measured: {attacker.output[-300:]}"
+        attacker.kill()
+        turn_ms = await _settled(control, cost_before)
+        after = await _pings(ping, seconds)
+        left = await ask_cost(control)
+    except (ConnectionError, TimeoutError, tunnel.TunnelError) as error:
+        failure = str(error) or type(error).__name__
+        attacker.kill()
+        cost_before = during = left = await ask_cost(control)
     return Figures(
         attack,
         _share(before, 0.99),
@@ -144,14 +185,13 @@ def _share(times: list[float], share: float) -> float:
     return sorted(times)[int((len(times) - 1) * share)] * 1e3
 
 
-async def _pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> list[float]:
+async def _pings(ping: Callable[[], Awaitable[None]], seconds: float) -> list[float]:
     times: list[float] = []
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         began = time.monotonic()
-        writer.write(b"ping")
         async with asyncio.timeout(_LOST_S):
-            await reader.readexactly(4)
+            await ping()
         times.append(time.monotonic() - began)
         await asyncio.sleep(_PAUSE_S)
     return times
@@ -169,8 +209,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only",
         action="append",
-        choices=ATTACKS,
-        help="this attack, after the neighbour; repeatable (default: all)",
+        choices=[*ATTACKS, *BROKER_ATTACKS],
+        help="this attack, after the neighbour of the same server; repeatable (default: all)",
     )
     parser.add_argument(
         "--seconds", type=float, default=5.0, metavar="S", help="duration of each measurement (default: 5)"
@@ -188,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
     found: list[Figures] = []
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            for attack in [NEIGHBOUR, *(options.only or ATTACKS)]:
+            for attack in _in_order(options.only or [*ATTACKS, *BROKER_ATTACKS]):
                 found.append(runner.run(measure(attack, options.seconds)))
                 if not options.json:
                     print(_line(found[-1]), flush=True)
@@ -200,12 +240,21 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if all(each.is_good(options.limit_ms, options.turn_ms) for each in found) else 1
 
 
+def _in_order(attacks: Sequence[str]) -> list[str]:
+    """Return the attacks on the relay and those on the broker, each after an honest neighbour."""
+    found: list[str] = []
+    for neighbour, known in ((NEIGHBOUR, ATTACKS), (BROKER_NEIGHBOUR, BROKER_ATTACKS)):
+        chosen = [each for each in attacks if each in known]
+        found += [neighbour, *chosen] if chosen else []
+    return found
+
+
 def _line(figures: Figures) -> str:
     return (
-        f"{figures.attack:18} p99 alone {figures.alone_p99_ms:6.1f} ms   beside it p50 {figures.p50_ms:6.1f} "
+        f"{figures.attack:23} p99 alone {figures.alone_p99_ms:6.1f} ms   beside it p50 {figures.p50_ms:6.1f} "
         f"p99 {figures.p99_ms:7.1f} worst {figures.worst_ms:7.1f} ms   after {figures.after_p99_ms:6.1f} ms   "
         f"turn {figures.turn_ms:4.1f} collector {figures.collector_ms:5.1f} ms   "
-        f"relay {figures.used_before_bytes / _MIB:4.0f}, {figures.rss_bytes / _MIB:4.0f}, "
+        f"server {figures.used_before_bytes / _MIB:4.0f}, {figures.rss_bytes / _MIB:4.0f}, "
         f"{figures.used_after_bytes / _MIB:4.0f} MiB   {figures.failure}"
     )
 

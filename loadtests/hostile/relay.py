@@ -21,7 +21,7 @@ from tunnel.malloc import give_back_freed_memory
 from tunnel_servlet.command.files import load_config
 from tunnel_servlet.web.running import RunningRelay
 
-__all__ = ["Cost", "ask_cost", "main"]
+__all__ = ["Cost", "ask_cost", "main", "memory_bytes"]
 
 _log = structlog.get_logger("hostile")
 
@@ -49,6 +49,13 @@ async def ask_cost(port: int) -> Cost:
     finally:
         writer.close()
         await writer.wait_closed()
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Return the memory of this process, and the part that is in use once malloc has returned what is free."""
+    rss_bytes = _rss_bytes()
+    give_back_freed_memory()
+    return rss_bytes, _rss_bytes() - _free_bytes()
 
 
 def _rss_bytes() -> int:
@@ -79,15 +86,14 @@ def _free_bytes() -> int:
 
 def _cost(running: RunningRelay) -> Cost:
     host, connections = running.relay.host, running.connections
-    stats, rss_bytes = host.switch.stats(), _rss_bytes()
-    give_back_freed_memory()
+    stats, (rss_bytes, used_bytes) = host.switch.stats(), memory_bytes()
     peak_us, host.turns.peak_us = host.turns.peak_us, 0
     collector_s, host.collector.longest_s = host.collector.longest_s, 0.0
     return Cost(
         turn_ms=peak_us / 1000,
         collector_ms=collector_s * 1000,
         rss_bytes=rss_bytes,
-        used_bytes=_rss_bytes() - _free_bytes(),
+        used_bytes=used_bytes,
         users=stats.users,
         connections=connections.total,
         waiting_bytes=connections.held_bytes,

@@ -12,8 +12,10 @@ from loadtests.harness.processes import python_command
 from loadtests.hostile import __main__ as hostile
 from loadtests.hostile.__main__ import Figures, main
 from loadtests.hostile.attacker import ATTACKS, NEIGHBOUR
+from loadtests.hostile.broker_attacker import BROKER_ATTACKS, BROKER_NEIGHBOUR
 
 SHORT = ("tiny-bodies", "unfinished-bodies")  # the others differ only in what they send
+BROKER_SHORT = ("broker-calls", "broker-slow-requests")
 
 
 @pytest.mark.timeout(300)
@@ -22,6 +24,17 @@ def test_the_victim_is_measured_beside_the_neighbour_and_two_attacks(capsys: pyt
     assert main([*only, "--seconds", "0.3", "--limit-ms", "20000", "--turn-ms", "1000", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["attack"] for each in found] == [NEIGHBOUR, *SHORT]
+    assert all(each["pings"] and each["rss_bytes"] and each["turn_ms"] and not each["failure"] for each in found)
+
+
+@pytest.mark.timeout(300)
+def test_two_users_of_a_broker_are_measured_beside_the_neighbour_and_two_attacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    only = [word for attack in BROKER_SHORT for word in ("--only", attack)]
+    assert main([*only, "--seconds", "0.3", "--limit-ms", "20000", "--turn-ms", "1000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["attack"] for each in found] == [BROKER_NEIGHBOUR, *BROKER_SHORT]
     assert all(each["pings"] and each["rss_bytes"] and each["turn_ms"] and not each["failure"] for each in found)
 
 
@@ -70,3 +83,15 @@ def test_an_attacker_that_ends_at_once_is_a_failure(
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_attack_says_what_it_does(attack: str) -> None:
     assert ATTACKS[attack].__doc__
+
+
+@pytest.mark.parametrize("attack", BROKER_ATTACKS)
+def test_every_attack_on_a_broker_says_what_it_does(attack: str) -> None:
+    assert BROKER_ATTACKS[attack].__doc__
+
+
+def test_a_broker_that_keeps_the_memory_of_an_attack_is_a_failure_and_its_neighbour_may_keep_it() -> None:
+    mib = 1 << 20
+    much = Figures("broker-calls", 1, 1, 10, 20, 1, 5, 20, 50, 60 * mib, 150 * mib, 83 * mib, 0, 0, 0)
+    assert not much.is_good(10, 20)
+    assert msgspec.structs.replace(much, attack=BROKER_NEIGHBOUR).is_good(10, 20)

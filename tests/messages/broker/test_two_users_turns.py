@@ -224,14 +224,14 @@ def test_two_users_messages_in_memory_are_charged_with_their_objects(tmp_path: P
 @in_loop
 async def test_two_users_a_set_for_memory_is_refused_before_it_is_divided(tmp_path: Path) -> None:
     async with brokered(tmp_path, topics={"t": TopicSpec(storage="memory")}) as (broker, client):
-        for count, is_stored in ((10_000, True), (10_001, False)):
+        for count, is_stored in ((4_000, True), (4_001, False)):
             body = produce(encode_payloads([b""] * count))
             if is_stored:
                 await client.table.call(client.address, PRODUCE, body)
                 continue
-            with pytest.raises(RemoteCallError, match="up to 10000 messages"):
+            with pytest.raises(RemoteCallError, match="up to 4000 messages"):
                 await client.table.call(client.address, PRODUCE, body)
-        assert broker.topics.get("t").partition(0).end_offset == 10_000
+        assert broker.topics.get("t").partition(0).end_offset == 4_000
 
 
 @in_loop

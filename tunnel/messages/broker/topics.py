@@ -177,6 +177,12 @@ class Topics:
         """Return the partitions of all topics."""
         return [partition for topic in self.found.values() for partition in topic.partitions]
 
+    @property
+    def memory_held_bytes(self) -> int:
+        """The bytes of the messages in memory, with their objects."""
+        memories = [each for each in self.partitions() if isinstance(each, MemoryPartition)]
+        return sum(each.size_bytes + _MESSAGE_BYTES * each.messages for each in memories)
+
     def _check_limits(self, spec: TopicSpec, user: str) -> None:
         wanted = (
             (self._partitions, spec.partitions, "partitions"),
