@@ -1,5 +1,4 @@
 // A second endpoint of the tunnel protocol, written from docs/PROTOCOL.md alone.
-
 import { readFileSync } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -7,7 +6,6 @@ import { parseArgs } from 'node:util';
 import { Runtime } from './lib/runtime.mjs';
 import { TunnelStream } from './lib/stream.mjs';
 import { ABORT, TARGET } from './lib/wire.mjs';
-
 const USAGE = `usage:
   node main.mjs connect --relay URL [OPTIONS] TARGET   TARGET is HOST:PORT or service:NAME; joined with stdin and stdout
   node main.mjs serve --relay URL [OPTIONS] NAME       offers the service NAME, which echoes
@@ -15,25 +13,17 @@ options:
   --token-file FILE        the token; without it, the environment variable TUNNEL_TOKEN
   --carrier auto|poll|link auto, the default, uses a link where one works, and exchanges everywhere else
   --pull-interval SECONDS  ask for what waits in these intervals, in place of held requests; SIGUSR2 switches`;
-const text = { type: 'string' };
-const OPTIONS = {
-  relay: text, 'token-file': text, carrier: { ...text, default: 'auto' }, 'pull-interval': { ...text, default: '0' },
-};
+const text = (value) => ({ type: 'string', default: value });
+const OPTIONS = { relay: text(''), 'token-file': text(''), carrier: text('auto'), 'pull-interval': text('0') };
 const REACH = 30_000; // how long the relay may take to answer the first time
 const LINGER = 3000; // how long the last packets may take to leave (5.7 allows an end during the drain)
-
 class UsageError extends Error {}
 const must = (good, message) => { if (!good) throw new UsageError(message); };
 
 function parse() {
-  let parsed;
-  try {
-    parsed = parseArgs({ args: process.argv.slice(2), options: OPTIONS, allowPositionals: true });
-  } catch (error) {
-    throw new UsageError(error.message);
-  }
-  const { relay, carrier, 'token-file': file, 'pull-interval': interval } = parsed.values;
-  const [command, what, ...more] = parsed.positionals;
+  const { values, positionals } = parseArgs({ options: OPTIONS, allowPositionals: true });
+  const { relay, carrier, 'token-file': file, 'pull-interval': interval } = values;
+  const [command, what, ...more] = positionals;
   must(COMMANDS[command] && what && !more.length, 'give one command, and one target or name');
   must(/^https?:/.test(relay) && URL.canParse(relay), `give --relay URL, not ${relay}`);
   must(['auto', 'poll', 'link'].includes(carrier), `there is no carrier ${carrier}; choose auto, poll or link`);
@@ -51,11 +41,7 @@ function parse() {
 
 /** Attach, or throw an Error that says why not. SIGUSR2 switches between the interval and held pulls (2.7). */
 async function reach(runtime, { relay, pullInterval }) {
-  const switchPulls = () => {
-    runtime.pullInterval = runtime.pullInterval ? 0 : pullInterval;
-    runtime.endpoint.askPullInterval(runtime.pullInterval);
-    runtime.wake();
-  };
+  const switchPulls = () => runtime.askPullInterval(runtime.pullInterval ? 0 : pullInterval);
   if (pullInterval) process.on('SIGUSR2', switchPulls);
   runtime.attach();
   const late = pause(REACH, 'late', { ref: false });
@@ -81,9 +67,7 @@ async function connect(runtime, given) {
 async function serve(runtime, given) {
   const { endpoint } = runtime;
   const echo = (stream) => pipeline(stream, stream).catch(() => {});
-  endpoint.onConnection = (connection) => {
-    connection.app = { update: () => connection.shown && echo(new TunnelStream(runtime, connection)) };
-  };
+  endpoint.onConnection = (c) => (c.app = { update: () => c.shown && echo(new TunnelStream(runtime, c)) });
   let said = false; // a restarted relay confirms the service again
   endpoint.announce(given.what, 1, ({ state }) => {
     if (state === 2) runtime.fatal('the relay refuses the service');
@@ -109,7 +93,7 @@ async function main() {
     await COMMANDS[given.command](new Runtime(given), given);
     return 0;
   } catch (error) {
-    const isUsage = error instanceof UsageError;
+    const isUsage = error instanceof UsageError || error.code?.startsWith('ERR_PARSE_ARGS');
     process.stderr.write(isUsage ? `${error.message}\n${USAGE}\n` : `tunnel-node: ${given.what}: ${error.message}\n`);
     return isUsage ? 2 : 1;
   }

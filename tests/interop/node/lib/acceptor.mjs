@@ -1,13 +1,12 @@
 // The acceptor's side of a connection, and how an endpoint answers CONNECT (sections 3 and 6.6).
-
 import { Connection } from './connection.mjs';
 import { PAYLOAD, REJECT, TARGET, TYPE } from './wire.mjs';
-
 const MEMORY = 4 * 60_000; // 3.3
 
 export class Acceptor extends Connection {
   constructor(settings, identity, now, { connect, packet }) {
-    super(settings, { ...identity, peerId: packet.source }, now, identity.initial); // ACCEPTED has the first number
+    const { routeKey } = connect;
+    super(settings, { ...identity, routeKey, peerId: packet.source }, now, identity.initial); // the number of ACCEPTED
     Object.assign(this, { state: 'open', shown: false, resumedOwed: false, repeats: 0 }); // `shown`: to the application
     this.receiver.start(packet, now);
     Object.assign(this.sender, { open: true, windowEnd: connect.window });
@@ -16,12 +15,10 @@ export class Acceptor extends Connection {
     this.flight.resend = true;
   }
   answer(resumed) {
-    const { routeKey, settings, endpointId } = this;
-    return { routeKey, resumed, window: this.receiver.window(), options: { ...settings.options, endpointId } };
+    const options = { ...this.settings.options, endpointId: this.endpointId };
+    return { routeKey: this.routeKey, resumed, window: this.receiver.window(), options };
   }
-  get openingDue() {
-    return (this.flight.resend && !this.silent && this.sender.heldUntil === null) || this.resumedOwed;
-  }
+  get openingDue() { return this.resumedOwed || (this.flight.resend && !this.silent && !this.sender.heldUntil); }
   openingItem(now) {
     const { flight } = this;
     const ids = { source: this.peerId, destination: this.id }; // 2.2
@@ -61,8 +58,8 @@ export class Acceptor extends Connection {
 /** Answers CONNECT by the services of an endpoint (3.10), and a repeated CONNECT as before (3.3). */
 export class Accepting {
   constructor(endpoint) {
-    Object.assign(this, { endpoint, live: new Map() }); // user and route key -> connection
-    this.ended = new Map(); // user and route key -> {reason, text, until}
+    // user and route key -> connection, and -> {reason, text, until}
+    Object.assign(this, { endpoint, live: new Map(), ended: new Map() });
   }
   handle(packet, now) {
     const connect = PAYLOAD[TYPE.CONNECT].decode(packet.payload);
@@ -75,8 +72,7 @@ export class Accepting {
     const refusal = known ?? this.refusal(connect);
     if (!refusal) return this.live.set(key, this.endpoint.accept(connect, packet, key, now));
     if (!known) this.ended.set(key, { ...refusal, until: now + MEMORY });
-    const options = refusal.reason === REJECT.VERSION ? { versions: [1, 1] } : {};
-    const values = { routeKey: connect.routeKey, ...refusal, options };
+    const values = { routeKey: connect.routeKey, ...refusal, options: { versions: [1, 1] } };
     return this.endpoint.post({ type: TYPE.REJECTED, source: packet.source, values }, true);
   }
   refusal({ options, kind, host }) {

@@ -1,15 +1,11 @@
 // One connection (sections 3 to 6). It holds no clock and no socket: callers pass the time (ms) in, and take packets
 // out. initiator.mjs and acceptor.mjs have what differs between the two sides.
-
 import { Malformed } from './fields.mjs';
-import { IntegrityError, Receiver, Sender } from './halves.mjs';
+import { Receiver, Sender } from './halves.mjs';
 import { Repeat } from './repeat.mjs';
-import { ABORT, HEADER, PAYLOAD, TYPE, encodePacket } from './wire.mjs';
-
-const WRITE_BUFFER = 256 * 1024;
-const LONGEST_PULL = 60_000; // 4.6
-const LONGEST_PING = 64; // 1.5
-const SHORTEST_DRAIN = 60_000; // 5.7
+import { ABORT, PAYLOAD, TYPE, encodePacket } from './wire.mjs';
+const [WRITE_BUFFER, LONGEST_PING] = [256 * 1024, 64]; // bytes (1.5)
+const [LONGEST_PULL, SHORTEST_DRAIN] = [60_000, 60_000]; // 4.6, 5.7
 const DROP = Object.freeze({ NO_ROUTE: 2, GONE: 3, TOO_LARGE: 4 });
 const SEQUENCED = new Set([TYPE.DATA, TYPE.FINISH, TYPE.CLOSE, TYPE.OPTION]);
 const OPENING = new Set([TYPE.CONNECT, TYPE.ACCEPTED, TYPE.REJECTED]);
@@ -17,25 +13,21 @@ const OPENING = new Set([TYPE.CONNECT, TYPE.ACCEPTED, TYPE.REJECTED]);
 export class Connection {
   /** identity: {id, initial, routeKey, kind, host, port}; `first` is the number of the first packet of our stream. */
   constructor(settings, identity, now, first) {
-    Object.assign(this, { settings, peerId: 0, ...identity });
-    Object.assign(this, { userTimeout: settings.userTimeout, peerLargest: settings.largestPacket });
+    const { userTimeout, largestPacket: peerLargest } = settings;
+    Object.assign(this, { settings, userTimeout, peerLargest, peerId: 0, ...identity });
     this.sender = new Sender(first, settings, now);
     this.receiver = new Receiver(settings.window, settings.largestPacket);
-    this.state = 'connecting'; // then open, drain, dead
-    this.error = null; // why the connection was lost
+    Object.assign(this, { state: 'connecting', error: null }); // then open, drain, dead; why the connection was lost
     Object.assign(this, { appClosed: false, endRead: false }); // the application has read up to the peer's CLOSE (5.5)
     Object.assign(this, { routeLostSince: null, attachmentLostSince: null, lastHeard: now });
     Object.assign(this, { optionVersion: 0, pong: null }); // the peer's last OPTION (2.7), and a PING to answer
-    this.connect = new Repeat(); // 3.1, 6.5
-    Object.assign(this, { ping: new Repeat(), probe: new Repeat() }); // 4.16, 4.12
-    Object.assign(this, { shutdown: new Repeat(), shutdowns: 0, shutdownCame: false }); // 5.7
-    this.last = false; // the connection is forgotten after the next SHUTDOWN
+    Object.assign(this, { connect: new Repeat(), ping: new Repeat(), probe: new Repeat() }); // 3.1 and 6.5, 4.16, 4.12
+    // `last`: the connection is forgotten after the next SHUTDOWN
+    Object.assign(this, { shutdown: new Repeat(), shutdowns: 0, shutdownCame: false, last: false }); // 5.7
   }
   get dead() { return this.state === 'dead'; }
   get accepted() { return this.state === 'open' || this.state === 'drain'; }
   get silent() { return this.routeLostSince !== null || this.dead; }
-
-  // What the application does
   get writable() { return this.sender.queued < WRITE_BUFFER; }
   /** The next bytes, or null; then `atEnd` says whether the stream has ended. */
   read(now) {
@@ -60,26 +52,12 @@ export class Connection {
     this.die(new Error(text));
   }
   /** The connection is over. The application gets the error, if there is one, except during a drain (5.8). */
-  die(error) {
-    if (this.dead) return;
-    if (this.state !== 'drain') this.error = error;
-    this.state = 'dead';
-  }
-
-  // What arrives
+  die(error) { if (this.dead) return; if (this.state !== 'drain') this.error = error; this.state = 'dead'; }
   /** A packet whose ids the endpoint has checked (3.8). */
   handle(packet, now) {
-    if (this.dead) return;
-    const values = PAYLOAD[packet.type]?.decode(packet.payload); // a malformed packet ends here, unacknowledged (2.0)
-    try {
-      this.dispatch(packet, values, now);
-    } catch (error) {
-      if (!(error instanceof IntegrityError)) throw error;
-      this.abort(ABORT.INTEGRITY, error.message); // 5.1
-    }
-  }
-  dispatch(packet, values, now) {
+    if (this.dead) return undefined;
     const { type, payload } = packet;
+    const values = PAYLOAD[type]?.decode(payload); // a malformed packet ends here, unacknowledged (2.0)
     if (type === TYPE.DROPPED) return this.dropped(values, now);
     if (type === TYPE.EDGE) return this.sender.setEdge(values);
     if (OPENING.has(type)) return this.handleOpening(packet, values, now);
@@ -94,11 +72,7 @@ export class Connection {
     else if (type === TYPE.PING && payload.length <= LONGEST_PING) this.pong = payload;
     return undefined;
   }
-  /** A packet of the peer has come: our PING counts as answered (4.16). */
-  heard(now) {
-    this.lastHeard = now;
-    this.ping.stop();
-  }
+  heard(now) { this.lastHeard = now; this.ping.stop(); } // 4.16
   acknowledged(ack, now) {
     if (!this.sender.acknowledge(ack, now)) throw new Malformed('an ACK names packets that were never sent');
     this.probe.since = null; // answered, even if the window is still closed
@@ -108,6 +82,7 @@ export class Connection {
     const { receiver, sender } = this;
     const { closed } = receiver;
     receiver.handle(packet, now);
+    if (receiver.broken) this.abort(ABORT.INTEGRITY, receiver.broken); // 5.1
     for (const payload of receiver.options.splice(0)) {
       const { version, options } = PAYLOAD[TYPE.OPTION].decode(payload);
       if (version > this.optionVersion) this.applyPeerOptions(options);
@@ -144,8 +119,6 @@ export class Connection {
     this.heard(now);
     if (this.state === 'drain' && !this.last) this.drainEnd = now + this.drainTime;
   }
-
-  // The end (section 5)
   get closeOutstanding() { return this.sender.closeFlight !== null && !this.receiver.closed; }
   get drainTime() { return Math.max(SHORTEST_DRAIN, this.userTimeout); }
   /** The connection drains when both halves have ended, until SHUTDOWN has been exchanged. */
@@ -171,11 +144,7 @@ export class Connection {
     } else if (!this.receiver.closed) this.die(new Error('the peer ended the connection while packets were missing'));
     // Otherwise the application still gets every byte, and then the drain answers.
   }
-  /** Send a last SHUTDOWN, and forget the connection. */
-  endSoon() {
-    this.last = true;
-    this.shutdown.start(Infinity);
-  }
+  endSoon() { this.last = true; this.shutdown.start(Infinity); }
   /** While the route is lost, only the last SHUTDOWN leaves (6.5). */
   get shutdownDue() { return this.state === 'drain' && this.shutdown.owed && (this.last || !this.silent); }
   shutdownItem(now) {
@@ -187,7 +156,6 @@ export class Connection {
   }
   /** When the drain ends: not before the user timeout has passed since the route was lost. */
   get drainEndsAt() { return Math.max(this.drainEnd, (this.routeLostSince ?? -Infinity) + this.userTimeout); }
-
   // What leaves: items {bytes, receipted(now), lost()}
   packet(type, values, more) {
     return encodePacket({ type, values, source: this.id, destination: this.peerId, ...more });
@@ -208,7 +176,7 @@ export class Connection {
     }
     if (this.shutdownDue) yield this.shutdownItem(now);
   }
-  /** One packet of the stream: `flight` again, or a new one with at most `limit` bytes of payload. */
+  /** One packet of the stream. */
   dataItem(flight, now, ids = {}) {
     const { sender } = this;
     const attempt = sender.attempted(flight, now);
@@ -218,12 +186,6 @@ export class Connection {
       lost: () => flight.latest === attempt && sender.gaveUp(flight),
     };
   }
-  newData(limit, now) {
-    const flight = this.sender.nextNew(Math.min(limit, this.peerLargest - HEADER));
-    return flight && this.dataItem(flight, now);
-  }
-
-  // Time
   /** The peer's window is closed: data waits, nothing is in flight, and no byte of room is left (4.12). */
   get stuck() {
     const { ended, open, queued, oldest, windowEnd, sentBytes } = this.sender;

@@ -1,24 +1,17 @@
 // The protocol state of one process: its connections and services. Like a connection it has no clock and no socket.
-
 import { createHash, randomBytes } from 'node:crypto';
 import { Accepting, Acceptor } from './acceptor.mjs';
 import { Malformed } from './fields.mjs';
 import { Initiator } from './initiator.mjs';
 import { Repeat } from './repeat.mjs';
 import { ABORT, HEADER, PAYLOAD, TYPE, encodePacket, parseBatch } from './wire.mjs';
-
-const ID_REST = 4 * 60_000; // 3.1
-const STRAY_ANSWERS = 64; // 3.9
+const [ID_REST, STRAY_ANSWERS] = [4 * 60_000, 64]; // 3.1, 3.9
 const UNANSWERED = new Set([TYPE.ABORT, TYPE.REJECTED, TYPE.DROPPED, TYPE.EDGE, TYPE.NOOP, TYPE.PONG]);
 const CONTROL_ROOM = 1024; // no control packet is larger
 const RESERVED = 16; // packets of a batch: no connection has more control packets to send at once
 const LARGEST_PAYLOAD = 8 * 1024; // an eighth of a body (4.13): no packet ever needs to be sent in pieces
-const SMALL = 4096; // connections with less to send go first (4.14)
-const MIB = 1024 * 1024;
-const DEFAULTS = {
-  window: MIB, largestPacket: MIB, keepalive: 60_000, userTimeout: 300_000, pullInterval: 0, initialEdge: MIB / 4,
-  relayLargest: MIB, batchPackets: 1024,
-};
+const SIZES = { window: 1 << 20, largestPacket: 1 << 20, relayLargest: 1 << 20, initialEdge: 1 << 18 };
+const DEFAULTS = { ...SIZES, batchPackets: 1024, keepalive: 60_000, userTimeout: 300_000, pullInterval: 0 };
 const randomU32 = () => randomBytes(4).readUInt32BE(0);
 
 export class Endpoint {
@@ -27,33 +20,27 @@ export class Endpoint {
     this.id = createHash('sha256').update('tunnel attachment 1').update(this.secret).digest().subarray(0, 16); // 6.1
     this.settings = { ...DEFAULTS, ...settings };
     Object.defineProperty(this.settings, 'options', { get() { return { ...this, versions: [1, 1] }; } });
-    this.connections = new Map();
+    Object.assign(this, { connections: new Map(), services: new Map() });
     this.resting = new Map(); // ids that ended, and until when they are not used
     // What is said to the relay until it answers (2.7, 2.8): {type, version, repeat, values, answered(values)}
     const answered = ({ options }) => Object.assign(this.settings, options);
     this.interval = { type: TYPE.OPTION, version: 0, repeat: new Repeat(), answered };
-    this.services = new Map();
     this.accepting = new Accepting(this);
-    this.outbox = []; // items that belong to no living connection
-    Object.assign(this, { strays: 0, discarded: 0 });
+    Object.assign(this, { strays: 0, discarded: 0, outbox: [] }); // items that belong to no living connection
   }
   identity() {
     let id = 0;
     while (!id || this.connections.has(id) || this.resting.has(id)) id = randomU32();
     return { id, initial: randomU32(), endpointId: this.id };
   }
-  add(connection) {
-    this.connections.set(connection.id, connection);
-    return connection;
-  }
+  add(connection) { this.connections.set(connection.id, connection); return connection; }
   open(target, now) {
     return this.add(new Initiator(this.settings, { ...this.identity(), ...target, routeKey: randomBytes(16) }, now));
   }
   accept(connect, packet, key, now) {
-    const identity = { ...this.identity(), routeKey: connect.routeKey, key };
-    const connection = this.add(new Acceptor(this.settings, identity, now, { connect, packet }));
+    const connection = new Acceptor(this.settings, { ...this.identity(), key }, now, { connect, packet });
     this.onConnection(connection);
-    return connection;
+    return this.add(connection);
   }
   announce(name, state, answered = undefined) {
     const service = this.services.get(name) ?? { type: TYPE.LISTEN_STATE, version: 0, repeat: new Repeat(), answered };
@@ -61,28 +48,18 @@ export class Endpoint {
     this.services.set(name, service);
     this.say(service);
   }
-  askPullInterval(pullInterval) {
-    this.interval.values = { options: { pullInterval } };
-    this.say(this.interval);
-  }
-  say(one) {
-    one.version += 1;
-    one.repeat.start(1000);
-  }
+  say(one) { one.version += 1; one.repeat.start(1000); }
   get said() { return [this.interval, ...this.services.values()]; }
   /** The relay has answered ATTACH. `fresh`: it has no route of this endpoint (6.3). */
   attached({ initialEdge, largestPacket: relayLargest, mostPackets, pullInterval }, fresh, now) {
-    Object.assign(this.settings, { initialEdge, relayLargest, batchPackets: Math.min(mostPackets || 1024, 1024) });
-    this.settings.pullInterval = pullInterval;
-    for (const connection of this.connections.values()) {
-      connection.attachmentLostSince = null;
-      if (fresh) connection.freshAttach(now);
-    }
-    if (fresh) for (const service of this.services.values()) this.say(service);
+    const batchPackets = Math.min(mostPackets || 1024, 1024);
+    Object.assign(this.settings, { initialEdge, relayLargest, pullInterval, batchPackets });
+    for (const connection of this.connections.values()) connection.attachmentLostSince = null;
+    if (!fresh) return;
+    for (const connection of this.connections.values()) connection.freshAttach(now);
+    for (const service of this.services.values()) this.say(service);
   }
   attachmentLost(now) { for (const connection of this.connections.values()) connection.attachmentLostSince ??= now; }
-
-  // What arrives
   handleBatch(bytes, now) {
     const { packets, discarded } = parseBatch(bytes, this.settings.largestPacket);
     this.discarded += discarded.length;
@@ -144,8 +121,6 @@ export class Endpoint {
       connection.app?.update();
     }
   }
-
-  // What leaves
   *control(now) {
     while (this.outbox.length) yield this.outbox.shift();
     for (const { type, version, values, repeat } of this.said) {
@@ -160,26 +135,19 @@ export class Endpoint {
     const items = [];
     let size = 0;
     const fits = (more) => size + more <= limit && items.length < this.settings.batchPackets - RESERVED;
-    const add = (item) => {
-      item.taken?.();
-      size += item.bytes.length;
-      items.push(item);
-    };
-    if (fits(CONTROL_ROOM))
-      for (const item of this.control(now)) {
-        add(item);
-        if (!fits(CONTROL_ROOM)) break;
-      }
+    const add = (item) => { item.taken?.(); size += item.bytes.length; items.push(item); };
+    const control = this.control(now);
+    for (let item; fits(CONTROL_ROOM) && !(item = control.next()).done;) add(item.value);
     const most = Math.min(LARGEST_PAYLOAD, this.settings.relayLargest - HEADER);
     const addPacket = (connection) => { // false when there is none, or no room for it
       const again = connection.sender.again(); // lost packets go first
       if (connection.silent || !fits(HEADER + (again?.payload.length ?? most))) return false;
-      const item = again ? connection.dataItem(again, now) : connection.newData(most, now);
-      if (item) add(item);
-      return item !== null;
+      const flight = again ?? connection.sender.nextNew(Math.min(most, connection.peerLargest - HEADER));
+      if (flight) add(connection.dataItem(flight, now));
+      return flight !== null;
     };
     let turns = [...this.connections.values()].filter(({ state }) => state === 'open');
-    turns.sort((a, b) => (a.sender.queued >= SMALL) - (b.sender.queued >= SMALL));
+    turns.sort((a, b) => a.sender.queued - b.sender.queued);
     while (turns.length) turns = turns.filter(addPacket);
     const [first] = this.connections.values();
     if (first && this.connections.delete(first.id)) this.add(first); // the next batch begins with another connection

@@ -1,14 +1,10 @@
 // One HTTP request to the relay, repeated until its answer comes: 7.0, 7.5, 7.8 to 7.10.
-
 import http from 'node:http';
 import https from 'node:https';
 import { KIND, decodeBody, hasMagic, remask } from './wire.mjs';
-
 const REFUSALS = [401, 403, 415, 301, 302, 303, 307, 308];
-const CODES = { 1: 'unknown', 2: 'failure', 3: 'stale', 4: 'too large', 5: 'failure', 6: 'final', 7: 'final', 8: 'final' };
-const LEAST_INTERVAL = 1000;
-const LONGEST_INTERVAL = 8000;
-const MOST_REFUSALS = 8;
+const CODES = [, 'unknown', 'failure', 'stale', 'too large', 'failure', 'final', 'final', 'final']; // 7.10
+const [LEAST_INTERVAL, LONGEST_INTERVAL] = [1000, 8000];
 export const LEAST_BODY = 16 * 1024; // 413 is a failure for such a body (7.9 says 4 KiB)
 const between = (low, high) => low + Math.random() * (high - low);
 
@@ -60,65 +56,49 @@ export function interpret({ statusCode, headers }, body) {
 }
 
 export class RepeatedRequest {
-  /** {client, body, maxOpen, hold, attached, isPush, isAnswer(result), done(result), trouble(why)}; `done` comes once. */
+  /** {client, body, maxOpen, hold, attached, isPush, isAnswer(result), trouble(why), done(result)}: done comes once. */
   constructor(options) {
     Object.assign(this, { hold: 0, attached: true, isPush: false, ...options });
     this.open = []; // requests without a response, oldest first
-    Object.assign(this, { sent: 0, failures: 0, refusals: 0, notBefore: 0 });
-    this.early = 0; // failures before the deadline, from which the next pause follows
+    Object.assign(this, { sent: 0, failures: 0, early: 0, notBefore: 0 }); // `early`: failures before the deadline
     this.launch();
   }
   launch() {
     if (this.open.length >= this.maxOpen) this.open.splice(1, 1)[0].destroy(); // 7.8: the second oldest
     this.sent += 1;
     const startedAt = performance.now();
-    const masked = this.failures >= 2 || this.refusals; // 7.9
-    const body = masked ? remask(this.body, 1 + Math.floor(Math.random() * 255)) : this.body;
+    const body = this.failures >= 2 ? remask(this.body, 1 + Math.floor(Math.random() * 255)) : this.body; // 7.9
     const headers = { 'Content-Type': 'application/octet-stream', 'Content-Length': body.length };
     const more = { headers, body, ...(this.sent > 1 && { agent: false }) }; // 7.5: a repeat takes a new connection
     const request = this.client.request('POST', 'exchange', more, (result) => {
       if (this.over || !this.open.includes(request)) return;
       this.open.splice(this.open.indexOf(request), 1);
-      this.responded(result, request, startedAt);
+      this.responded(result, startedAt, request);
     });
-    this.newest = request;
-    this.open.push(request);
+    this.open.push((this.newest = request));
     const interval = Math.min(LONGEST_INTERVAL, LEAST_INTERVAL * 2 ** Math.max(0, this.sent - 2 - this.early));
-    this.schedule(this.sent === 1 ? this.client.deadline + this.hold : between(0.75, 1) * interval, 'no answer in time');
+    this.schedule(this.sent === 1 ? this.client.deadline + this.hold : between(0.75, 1) * interval, 'no answer yet');
   }
   schedule(delay, failure = null) {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => {
-      if (failure) this.fail(failure);
-      this.launch();
-    }, Math.max(delay, this.notBefore - performance.now()));
+    const repeat = () => { if (failure) this.fail(failure); this.launch(); };
+    this.timer = setTimeout(repeat, Math.max(delay, this.notBefore - performance.now()));
   }
-  fail(why) {
-    this.failures += 1;
-    this.trouble(why);
-  }
-  responded(result, request, startedAt) {
+  fail(why) { this.failures += 1; this.trouble(why); }
+  responded(result, startedAt, request) {
     const { kind, wait = 0, why = 'an answer to another request' } = result;
-    const refused = kind === 'refusal' && this.attached;
-    this.refusals += Number(refused);
-    const givesUp = refused && this.isPush && this.refusals >= MOST_REFUSALS;
-    const small = kind === 'too large' && (!this.isPush || this.body.length <= LEAST_BODY);
     const foreign = kind === 'answer' && !this.isAnswer(result); // 7.5
-    if ((refused && !givesUp) || small || foreign || kind === 'failure') {
+    const small = kind === 'too large' && (!this.isPush || this.body.length <= LEAST_BODY);
+    if (kind === 'failure' || foreign || small || (kind === 'refusal' && this.attached)) {
       this.notBefore = Math.max(this.notBefore, performance.now() + wait);
       this.fail(why);
-      if (request !== this.newest) return;
+      if (request !== this.newest) return undefined;
       this.early += 1;
-      this.schedule(this.early === 1 ? 0 : between(0.25, 1) * Math.min(1000, 50 * 2 ** (this.early - 2)));
-      return;
+      return this.schedule(this.early === 1 ? 0 : between(0.25, 1) * Math.min(1000, 50 * 2 ** (this.early - 2)));
     }
     this.stop();
     if (kind === 'answer' && !this.hold) this.client.sample(performance.now() - startedAt);
-    this.done(result);
+    return this.done(result);
   }
-  stop() {
-    this.over = true;
-    clearTimeout(this.timer);
-    for (const request of this.open) request.destroy();
-  }
+  stop() { this.over = true; clearTimeout(this.timer); for (const request of this.open) request.destroy(); }
 }

@@ -1,5 +1,4 @@
 // Layouts of fields, one after another, and CRC-32C (1.1). A layout is a text such as 'version:u32 name:n8'.
-
 export class Malformed extends Error {}
 
 const TABLE = Int32Array.from({ length: 256 }, (_, byte) => {
@@ -7,7 +6,6 @@ const TABLE = Int32Array.from({ length: 256 }, (_, byte) => {
   for (let bit = 0; bit < 8; bit += 1) value = value & 1 ? (value >>> 1) ^ 0x82f63b78 : value >>> 1;
   return value;
 });
-
 /** Continue the CRC-32C `crc` (0 at the start) with bytes[start..end). */
 export function crc32c(bytes, start = 0, end = bytes.length, crc = 0) {
   let c = ~crc;
@@ -22,7 +20,6 @@ export function withChecksum(bytes, field) {
   bytes.writeUInt32BE(crcWithout(bytes, field), field);
   return bytes;
 }
-
 const utf8 = new TextDecoder('utf-8', { fatal: true });
 class Reader {
   constructor(bytes) { this.bytes = bytes; }
@@ -34,7 +31,6 @@ class Reader {
   }
   text(count) { return utf8.decode(this.take(count)); }
 }
-
 const EMPTY = Buffer.alloc(0);
 const number = (size) => ({
   read: (r) => r.take(size).readUIntBE(0, size),
@@ -57,7 +53,6 @@ const pairs = (type) => ({ // as many as the field `count` says
   read: (r, count) => Array.from({ length: count }, () => [type[0].read(r), type[1].read(r)]),
   write: (list) => Buffer.concat(list.flatMap((pair) => pair.map((value, index) => type[index].write(value)))),
 });
-
 // 2.0: kind -> name and value. Items of other kinds are skipped.
 const versions = { read: (r) => [u16.read(r), u16.read(r)], write: ([low, high]) => u32.write((low << 16) | high) };
 const user = { read: (r) => r.text(r.bytes.length), write: (value) => Buffer.from(value) };
@@ -90,7 +85,6 @@ const options = {
     }));
   },
 };
-
 const TYPES = {
   u8, u16, u32, options, n8: text(u8), t16: text(u16), ranges: pairs([u32, u32]), evidence: pairs([u16, u32]),
   rest: { read: (r) => r.take(r.bytes.length), write: (value = EMPTY) => value },
@@ -100,7 +94,6 @@ const TYPES = {
     write: (value) => (value === undefined ? EMPTY : u32.write(value)),
   },
 };
-
 /** {encode(values), decode(bytes)}. A number as a type is that many bytes. `decode` throws Malformed. */
 export function layout(description, check = () => true) {
   const fields = description.split(' ').map((field) => field.split(':'));

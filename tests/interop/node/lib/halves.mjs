@@ -1,12 +1,8 @@
 // The two halves of a connection: order, windows, edges, acknowledgements, digests and repeats (sections 4 and 5.1).
-
 import { createXXHash128 } from 'hash-wasm';
 import { PAYLOAD, TYPE, seqAdd, seqAfter, seqDiff } from './wire.mjs';
-
-const TOO_FAR = 8192; // packets ahead of the cumulative sequence
-const ACK_DELAY = 10; // 4.3 allows 25 ms
-const MAX_RANGES = 32;
-const LONGEST_RTO = 60_000;
+const [TOO_FAR, MAX_RANGES] = [8192, 32]; // packets ahead of the cumulative sequence, and ranges of them
+const [ACK_DELAY, LONGEST_RTO] = [10, 60_000]; // 4.3 allows 25 ms
 const TINY = 1024; // bytes: a smaller rest of a window waits until it grows
 const within = (sequence, [first, last]) => seqDiff(sequence, first) >= 0 && seqDiff(sequence, last) <= 0;
 
@@ -15,41 +11,26 @@ const shared = await createXXHash128(0, 0);
 const EMPTY = shared.init().save();
 export class StreamDigest {
   constructor() { Object.assign(this, { state: EMPTY, length: 0 }); }
-  update(bytes) {
-    shared.load(this.state);
-    this.state = shared.update(bytes).save();
-    this.length += bytes.length;
-  }
-  digest() {
-    shared.load(this.state);
-    return Buffer.from(shared.digest('binary'));
-  }
+  update(bytes) { shared.load(this.state); this.state = shared.update(bytes).save(); this.length += bytes.length; }
+  digest() { shared.load(this.state); return Buffer.from(shared.digest('binary')); }
 }
-
-export class IntegrityError extends Error {}
 
 export class Receiver {
   constructor(limit, largestPacket) {
     Object.assign(this, { limit, windowEnd: limit, digest: new StreamDigest() }); // the end never moves left (4.1)
     this.updateStep = Math.min(limit / 4, 2 * largestPacket); // 4.12
-    this.cumulative = null; // until the peer's initial number is known
-    this.ahead = new Map(); // number -> packet beyond a gap, in the order of arrival
+    // `ahead`: number -> packet beyond a gap, in order of arrival. The peer's first number is not known yet.
+    Object.assign(this, { cumulative: null, ahead: new Map() });
     Object.assign(this, { unread: [], options: [] }); // payloads of DATA and of OPTION, in order
     Object.assign(this, { received: 0, aheadBytes: 0, unreadBytes: 0 }); // `received`: bytes of DATA in order
     this.discarding = false; // our application has called close() (5.2)
     Object.assign(this, { finished: false, closed: false }); // FINISH or CLOSE, and CLOSE, has come in order
     Object.assign(this, { ackNow: false, pendingSince: null }); // since when an ACK is delayed
   }
-  start({ sequence, attempt }, now) {
-    this.cumulative = sequence;
-    this.cause = { sequence, attempt, at: now };
-  }
+  start({ sequence, attempt }, now) { this.cumulative = sequence; this.cause = { sequence, attempt, at: now }; }
   reach() { return this.received + this.limit - this.unreadBytes; }
-  window() {
-    this.windowEnd = Math.max(this.windowEnd, this.reach());
-    return this.windowEnd - this.received;
-  }
-  /** A sequenced packet of the peer. Throws IntegrityError (5.1). */
+  window() { this.windowEnd = Math.max(this.windowEnd, this.reach()); return this.windowEnd - this.received; }
+  /** A sequenced packet of the peer. Afterwards `broken` says what is wrong with the stream, if anything is (5.1). */
   handle(packet, now) {
     const { type, sequence, attempt, payload } = packet;
     const distance = seqDiff(sequence, this.cumulative);
@@ -58,23 +39,23 @@ export class Receiver {
     const before = this.received + (distance === 1 ? 0 : this.aheadBytes);
     const fits = distance <= TOO_FAR && (!length || this.discarding || before + length <= this.windowEnd);
     this.ackNow ||= known || !fits || this.ahead.size > 0 || distance > 1 || type !== TYPE.DATA;
-    if (!known && !fits) return; // 4.3: it is not the cause of this ACK
-    this.cause = { sequence, attempt, at: now };
-    if (known) return;
+    if (known || fits) this.cause = { sequence, attempt, at: now }; // 4.3
+    if (known || !fits) return;
     this.pendingSince ??= now;
     this.ahead.set(sequence, packet);
     this.aheadBytes += length;
-    for (let next; (next = this.ahead.get(seqAdd(this.cumulative, 1)));) this.deliver(next);
+    for (let next; !this.broken && (next = this.ahead.get(seqAdd(this.cumulative, 1)));) this.deliver(next);
   }
   deliver({ type, payload, sequence }) {
     if (type === TYPE.FINISH || type === TYPE.CLOSE) this.verify(type, PAYLOAD[type].decode(payload));
+    if (this.broken) return;
     this.cumulative = sequence;
     this.ahead.delete(sequence);
     if (type === TYPE.OPTION) this.options.push(payload);
     if (type !== TYPE.DATA) return;
     this.aheadBytes -= payload.length;
     if (this.closed || !payload.length) return;
-    if (this.finished) throw new IntegrityError('data follows the end of the stream');
+    if (this.finished) this.broken = 'data follows the end of the stream';
     this.received += payload.length;
     if (this.discarding) return;
     this.digest.update(payload);
@@ -83,8 +64,8 @@ export class Receiver {
   }
   /** Length and digest are verified before FINISH or CLOSE is acknowledged, if the data was kept. */
   verify(type, end) {
-    if (!this.discarding && (end.length !== this.received || !end.digest.equals(this.digest.digest())))
-      throw new IntegrityError('the stream has another length or digest than its sender says');
+    const isRight = end.length === this.received && end.digest.equals(this.digest.digest());
+    if (!this.discarding && !isRight) this.broken = 'the stream has another length or digest than its sender says';
     this.finished = true;
     this.closed ||= type === TYPE.CLOSE;
     this.peerReceived = end.received;
@@ -131,13 +112,12 @@ export class Sender {
   /** `settings`: {initialEdge (7.12), pullInterval}. */
   constructor(first, settings, now) {
     Object.assign(this, { first, settings }); // `first`: the oldest number that is not acknowledged cumulatively
-    this.flights = []; // the packets from `first` on
-    Object.assign(this, { queue: [], queued: 0, digest: new StreamDigest() }); // bytes that have no number yet
+    // the packets from `first` on, and bytes that have no number yet
+    Object.assign(this, { flights: [], queue: [], queued: 0, digest: new StreamDigest() });
     Object.assign(this, { sentBytes: 0, ackedBytes: 0, windowEnd: 0 });
-    this.open = false; // nothing leaves before ACCEPTED
+    Object.assign(this, { open: false, ended: false }); // nothing leaves before ACCEPTED
     Object.assign(this, { wantFinish: false, wantClose: false, finishSent: false, closeFlight: null });
     this.closeTaken = false; // SHUTDOWN or REJECTED(finished) has proven it (5.7)
-    this.ended = false;
     this.edge = { sequence: seqAdd(first, -1), bytes: settings.initialEdge };
     Object.assign(this, { srtt: null, peerPull: 0 }); // the pull interval of the peer
     this.progressed(now);
@@ -148,10 +128,7 @@ export class Sender {
   get closeAcknowledged() {
     return this.closeFlight !== null && (this.closeTaken || seqAfter(this.first, this.closeFlight.sequence)); // 5.3
   }
-  write(bytes) {
-    if (bytes.length) this.queue.push(bytes);
-    this.queued += bytes.length;
-  }
+  write(bytes) { if (bytes.length) this.queue.push(bytes); this.queued += bytes.length; }
   number(type, payload) {
     const length = type === TYPE.DATA ? payload.length : 0; // only DATA counts in windows
     this.sentBytes += length;
@@ -186,11 +163,10 @@ export class Sender {
     const type = this.newType();
     if (type === null) return null;
     if (type === TYPE.DATA) return this.number(type, this.take(Math.min(limit, this.queued, this.room())));
-    const received = type === TYPE.CLOSE ? this.closeReceived : undefined;
-    const end = { length: this.digest.length, digest: this.digest.digest(), received };
-    const flight = this.number(type, PAYLOAD[type].encode(end));
-    if (type === TYPE.CLOSE) this.closeFlight = flight;
-    else this.finishSent = true;
+    const isClose = type === TYPE.CLOSE;
+    const end = { high: 0, length: this.digest.length, digest: this.digest.digest() };
+    const flight = this.number(type, PAYLOAD[type].encode(isClose ? { ...end, received: this.closeReceived } : end));
+    Object.assign(this, isClose ? { closeFlight: flight } : { finishSent: true });
     return flight;
   }
   take(count) {
@@ -212,7 +188,7 @@ export class Sender {
   acknowledge(ack, now) {
     const last = seqAdd(this.nextNumber, -1);
     if (seqAfter(ack.cumulative, last) || ack.ranges.some((range) => seqAfter(range[1], last))) return false;
-    const isNamed = ({ sequence }) => !seqAfter(sequence, ack.cumulative) || ack.ranges.some((r) => within(sequence, r));
+    const isNamed = ({ sequence: s }) => !seqAfter(s, ack.cumulative) || ack.ranges.some((range) => within(s, range));
     const fresh = this.pending().filter(isNamed);
     const cause = fresh.find(({ sequence }) => sequence === ack.cause);
     const attempt = cause?.attempts.filter((one) => (one.number & 0xff) === ack.attempt).pop();
@@ -259,8 +235,6 @@ export class Sender {
     Object.assign(this, { ended: true, queue: [], queued: 0 });
     return unread;
   }
-
-  // Round-trip times and the retransmission timer (4.5, 4.6)
   /** A new acknowledgement, ACCEPTED or a resume: the interval is the RTO again, and the pause of 4.10 ends. */
   progressed(now) { Object.assign(this, { lastProgress: now, backoff: 1, heldUntil: null }); }
   get rto() {

@@ -1,10 +1,7 @@
 // The initiator's side of a connection: how it opens (section 3) and how its route is resumed (6.5 to 6.8).
-
 import { Connection } from './connection.mjs';
 import { ABORT, REJECT, REJECT_TEXT, TYPE, seqAdd } from './wire.mjs';
-
-const HELD_PACKETS = 64; // 3.7
-const HELD_BYTES = 256 * 1024;
+const [HELD_PACKETS, HELD_BYTES] = [64, 256 * 1024]; // 3.7
 const AFTER_FRESH_ATTACH = 10; // repeats of CONNECT at half a second (3.1)
 
 export class Initiator extends Connection {

@@ -1,17 +1,12 @@
 // A link: an upgraded HTTP connection that carries batches both ways (8.0 to 8.4).
-
 import { interpret } from './exchange.mjs';
-import { ENVELOPE, KIND, LINK_HEADER, TYPE, decodeLinkHeader, encodeBody, encodeLinkHeader, encodePacket } from './wire.mjs';
-
-const BATCH = 512 * 1024; // the largest batch that leaves
-const LEAST_BATCH = 16 * 1024;
-const MOST_OUTSTANDING = 4 * 1024 * 1024; // bytes without a receipt
-const UNTRUSTED = 64 * 1024; // as above, until receipts for as much have come (8.6)
+import * as wire from './wire.mjs';
+const { ENVELOPE, KIND, LINK_HEADER } = wire;
+const NOOP = wire.encodePacket({ type: wire.TYPE.NOOP });
+const [BATCH, MOST_OUTSTANDING] = [512 * 1024, 4 * 1024 * 1024]; // bytes of a batch, and bytes without a receipt
 const LONGEST_LENGTH = 16 * 1024 * 1024; // 8.3
-const RECEIPT_DELAY = 15; // 8.2 allows 25 ms
-const LONGEST_SILENCE = 19_000; // 8.4 allows 20 s
-const OPENING = 3000; // 8.6
-const NO_RECEIPT = 10_000; // 8.0
+const [RECEIPT_DELAY, LONGEST_SILENCE] = [15, 19_000]; // 8.2 and 8.4 allow 25 ms and 20 s
+const [OPENING, NO_RECEIPT] = [3000, 10_000]; // 8.6, 8.0
 const LAST = 0xffffffff;
 
 export class Link {
@@ -19,8 +14,7 @@ export class Link {
   constructor(runtime, info, { opened, ended }) {
     Object.assign(this, { runtime, info, opened, ended, buffer: Buffer.alloc(0), greeted: false });
     Object.assign(this, { sent: 0, receipted: 0, received: 0 }); // numbers of batches
-    this.outstanding = []; // {number, items, size, at}
-    Object.assign(this, { outstandingBytes: 0, receiptedBytes: 0, sentAt: 0 });
+    Object.assign(this, { outstanding: [], outstandingBytes: 0, sentAt: 0 }); // {number, items, size, at}
     const more = { headers: { Connection: 'Upgrade', Upgrade: 'tunnel-link/1' }, agent: false };
     this.request = runtime.client.request('GET', 'link', more, (result) => this.end(result.why, result));
     this.request.on('upgrade', (_, socket, head) => this.start(socket, head));
@@ -33,7 +27,7 @@ export class Link {
     socket.on('data', (bytes) => this.data(bytes)).on('drain', () => this.runtime.wake());
     socket.on('error', (error) => this.end(error.message)).on('close', () => this.end('the link was closed'));
     const { id, epoch } = this.info;
-    socket.write(encodeBody(KIND.EXCHANGE, { id, epoch, generation: this.runtime.generation, lane: 0xffff }));
+    socket.write(wire.encodeBody(KIND.EXCHANGE, { id, epoch, generation: this.runtime.generation, lane: 0xffff }));
     return this.data(head);
   }
   /** The link is over: give up the batches without a receipt (4.10). */
@@ -51,11 +45,7 @@ export class Link {
     this.buffer = Buffer.concat([this.buffer, bytes]);
     while (!this.over && (this.greeted ? this.parse() : this.parseGreeting()));
   }
-  take(count) {
-    const part = this.buffer.subarray(0, count);
-    this.buffer = this.buffer.subarray(count);
-    return part;
-  }
+  take(count) { const part = this.buffer.subarray(0, count); this.buffer = this.buffer.subarray(count); return part; }
   parseGreeting() {
     if (this.buffer.length < ENVELOPE) return false;
     const length = ENVELOPE + this.buffer.readUInt32BE(8);
@@ -72,7 +62,7 @@ export class Link {
   }
   parse() {
     if (this.buffer.length < LINK_HEADER) return false;
-    const frame = decodeLinkHeader(this.buffer.subarray(0, LINK_HEADER));
+    const frame = wire.decodeLinkHeader(this.buffer.subarray(0, LINK_HEADER));
     const { number, received, length } = frame ?? {};
     const wrongNumber = number !== 0 ? number !== this.received + 1 : length > 0;
     if (!frame || wrongNumber || received < this.receipted || received > this.sent || length > LONGEST_LENGTH)
@@ -91,7 +81,6 @@ export class Link {
     while (this.outstanding[0]?.number <= number) {
       const { items, size } = this.outstanding.shift();
       this.outstandingBytes -= size;
-      this.receiptedBytes += size;
       for (const item of items) item.receipted?.(performance.now());
     }
   }
@@ -100,7 +89,7 @@ export class Link {
     const now = performance.now();
     const [oldest] = this.outstanding;
     if (oldest ? now - oldest.at > NO_RECEIPT : this.sent === LAST) this.end('no receipt for 10 s');
-    else if (!oldest && now - this.sentAt > NO_RECEIPT) this.send([{ bytes: encodePacket({ type: TYPE.NOOP }) }], now);
+    else if (!oldest && now - this.sentAt > NO_RECEIPT) this.send([{ bytes: NOOP }], now);
   }
   write(number, items) {
     clearTimeout(this.receiptTimer);
@@ -108,7 +97,7 @@ export class Link {
     this.receiptTimer = null;
     this.silence = setTimeout(() => this.write(0, []), LONGEST_SILENCE);
     const packets = Buffer.concat(items.map(({ bytes }) => bytes));
-    this.socket.write(Buffer.concat([encodeLinkHeader(number, this.received, packets.length), packets]));
+    this.socket.write(Buffer.concat([wire.encodeLinkHeader(number, this.received, packets.length), packets]));
     return packets.length;
   }
   send(items, now) {
@@ -121,9 +110,7 @@ export class Link {
   pump(now) {
     const { endpoint } = this.runtime;
     while (this.greeted && !this.over && !this.socket.writableNeedDrain && this.sent < LAST) {
-      const most = this.receiptedBytes >= UNTRUSTED ? MOST_OUTSTANDING : UNTRUSTED;
-      const room = Math.min(BATCH, most - this.outstandingBytes);
-      const items = room >= LEAST_BATCH ? endpoint.fill(room, now) : [];
+      const items = this.outstandingBytes < MOST_OUTSTANDING ? endpoint.fill(BATCH, now) : [];
       if (!items.length) return;
       this.send(items, now);
     }

@@ -1,15 +1,11 @@
 // The carrier "poll": exchanges on lanes, and packets that come in pieces (7.2 to 7.6, 7.14, 7.15).
-
 import { LEAST_BODY, RepeatedRequest } from './exchange.mjs';
 import { EXCHANGE_HEADER, FLAG, KIND, encodeBody } from './wire.mjs';
-
-const LANES = 4;
-const BODY = 64 * 1024; // of requests and answers (7.16)
+const [LANES, BODY] = [4, 64 * 1024]; // the bytes of requests and of answers (7.16)
 const [FIRST_HOLD, LONGEST_HOLD] = [1000, 15_000];
 const LAST = 0xfffffff0; // 6.2: an endpoint attaches again before the numbers of a lane end
 
 export class Poll {
-  /** `runtime`: {client, endpoint, generation, wake(), reattach(stale), fatal(why), trouble(why)} */
   constructor(runtime) { Object.assign(this, { runtime, lanes: [] }); }
   start(info) {
     Object.assign(this, { info, hold: FIRST_HOLD, moreWaits: false, pulledAt: -Infinity });
@@ -18,15 +14,11 @@ export class Poll {
     this.lanes = Array.from({ length: Math.min(LANES, info.lanes) }, lane);
   }
   /** Give up everything in flight (4.10). */
-  stop() {
-    clearTimeout(this.timer);
-    for (const lane of this.lanes.splice(0)) this.giveUp(lane);
-  }
+  stop() { clearTimeout(this.timer); for (const lane of this.lanes.splice(0)) this.giveUp(lane); }
   giveUp(lane) {
-    const { current } = lane;
+    lane.current?.request.stop();
+    for (const item of lane.current?.items ?? []) item.lost?.();
     lane.current = null;
-    current?.request.stop();
-    for (const item of current?.items ?? []) item.lost?.();
   }
   get busy() { return this.lanes.some(({ current }) => current?.items.length); }
   get idle() { return this.lanes.filter(({ current }) => !current); }
@@ -45,20 +37,18 @@ export class Poll {
   }
   /** One pull is held, or pulls leave at an interval. While more packets wait, idle lanes pull without a hold. */
   pullMore(now) {
-    const interval = this.runtime.endpoint.settings.pullInterval || (this.lanes.length > 1 ? 0 : 100);
+    const interval = this.runtime.endpoint.settings.pullInterval || (this.lanes.length > 1 ? 0 : 100); // 7.15
     const due = this.pulledAt + interval;
     clearTimeout(this.timer);
-    while (this.idle.length && this.pulls < (this.moreWaits ? this.lanes.length : 1) && (this.moreWaits || due <= now)) {
+    const most = () => (this.moreWaits ? this.lanes.length : Number(due <= now));
+    while (this.idle.length && this.pulls < most()) {
       this.pull(this.idle[0], interval || this.moreWaits ? 0 : this.hold, now);
       if (interval) this.moreWaits = false;
       if (interval) break;
     }
     if (interval && !this.pulls) this.timer = setTimeout(() => this.runtime.wake(), Math.max(1, due - now));
   }
-  pull(lane, hold, now) {
-    this.pulledAt = now;
-    this.send(lane, { pull: true, hold, flags: FLAG.PULL });
-  }
+  pull(lane, hold, now) { this.pulledAt = now; this.send(lane, { pull: true, hold, flags: FLAG.PULL }); }
   send(lane, { items = [], pull = false, hold = 0, flags = 0 }) {
     const { runtime, info } = this;
     lane.number += 1;
@@ -99,7 +89,7 @@ export class Poll {
   }
   /** Take a piece (7.6); returns the whole packet once it is complete. */
   piece(lane, bytes, offset) {
-    if (offset !== lane.incoming.length) lane.incoming = Buffer.alloc(0); // it does not continue the pieces that are held
+    if (offset !== lane.incoming.length) lane.incoming = Buffer.alloc(0); // it does not continue what is held
     if (offset !== lane.incoming.length) return null;
     const packet = Buffer.concat([lane.incoming, bytes]);
     const isWhole = packet.length >= 8 && packet.length >= packet.readUInt32BE(4);

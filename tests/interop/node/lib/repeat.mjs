@@ -1,5 +1,4 @@
 // Something that is sent, and sent again with backoff, until it is answered. Times are milliseconds.
-
 const LONGEST_PAUSE = 60_000;
 
 export class Repeat {
@@ -10,10 +9,7 @@ export class Repeat {
     Object.assign(this, { running: true, owed: true, at: Infinity, pause, factor, since });
   }
   /** The first one is owed only after the pause. */
-  startLater(pause, now) {
-    this.start(pause);
-    Object.assign(this, { owed: false, at: now + pause });
-  }
+  startLater(pause, now) { this.start(pause); Object.assign(this, { owed: false, at: now + pause }); }
   sent(now) { // `since`: since when it is unanswered
     Object.assign(this, { owed: false, since: this.since ?? now, at: now + this.pause });
     this.pause = Math.min(LONGEST_PAUSE, this.pause * this.factor);

@@ -1,15 +1,12 @@
 // Joins the clock, the endpoint, its attachment (section 6) and the carriers (8.0). Everything with I/O starts here.
-
 import { Endpoint } from './endpoint.mjs';
 import { HttpClient, RepeatedRequest } from './exchange.mjs';
 import { Link } from './link.mjs';
 import { Poll } from './poll.mjs';
 import { KIND, encodeBody } from './wire.mjs';
-
 const LARGEST_BODY = 4 * 1024 * 1024;
-const FIRST_REST = 100; // between tries of a link (8.6)
+const [FIRST_REST, GOOD_USE] = [100, 60_000]; // between tries of a link (8.6)
 const LONGEST_REST = { auto: 600_000, link: 5000 };
-const GOOD_USE = 60_000;
 
 export class Runtime {
   /** carrier: "poll", "link" (and nothing else), or "auto": a link where one works, and exchanges everywhere else. */
@@ -60,7 +57,7 @@ export class Runtime {
     const error = new Error(why);
     this.rejectFailed(error);
     for (const connection of this.endpoint.connections.values()) connection.die(error);
-    this.endpoint.sweep(performance.now());
+    this.endpoint.sweep(performance.now()); // tells the applications
     this.close();
   }
   openLink() {
@@ -72,17 +69,15 @@ export class Runtime {
         this.trouble(why);
         this.link = null;
         this.wake();
-        this.rest = performance.now() - openedAt > GOOD_USE ? FIRST_REST : Math.min(LONGEST_REST[this.carrier], this.rest * 2);
-        if (this.carrier === 'link' && (result.kind ?? 'failure') !== 'failure') this.refused(result);
-        else this.retry = setTimeout(() => this.openLink(), this.rest * (0.75 + Math.random() / 4) + (result.wait ?? 0));
+        const wasGood = performance.now() - openedAt > GOOD_USE;
+        this.rest = wasGood ? FIRST_REST : Math.min(LONGEST_REST[this.carrier], this.rest * 2);
+        const { kind = 'failure' } = result; // without exchanges beside it, a refusal of the link has consequences
+        if (this.carrier === 'link' && (kind === 'unknown' || kind === 'stale')) this.reattach(kind === 'stale');
+        else if (this.carrier === 'link' && kind !== 'failure') this.fatal(`no link opens (${why}): use auto`);
+        else this.retry = setTimeout(() => this.openLink(), this.rest * (1 - Math.random() / 4) + (result.wait ?? 0));
       },
     });
     this.link = link;
-  }
-  /** Without exchanges beside it, a refusal of the link has the consequences that exchanges have otherwise. */
-  refused({ kind, why }) {
-    if (kind === 'unknown' || kind === 'stale') this.reattach(kind === 'stale');
-    else this.fatal(`no link opens on this path (${why}); use --carrier auto`);
   }
   stopCarriers() {
     clearTimeout(this.retry);
@@ -91,13 +86,15 @@ export class Runtime {
     link?.end('the endpoint gives it up');
     this.poll.stop();
   }
+  askPullInterval(pullInterval) {
+    this.pullInterval = pullInterval; // each later ATTACH asks for it, too (2.7)
+    this.endpoint.say(Object.assign(this.endpoint.interval, { values: { options: { pullInterval } } }));
+    this.wake();
+  }
   /** Whether packets are still on their way to the relay. */
   get busy() { return this.endpoint.outbox.length > 0 || this.poll.busy || this.link?.outstanding.length > 0; }
   /** Something has changed: call tick() once, soon. */
-  wake() {
-    if (!this.woken) setImmediate(() => this.tick());
-    this.woken = true;
-  }
+  wake() { if (!this.woken) setImmediate(() => this.tick()); this.woken = true; }
   tick() {
     this.woken = false;
     if (this.closed) return;

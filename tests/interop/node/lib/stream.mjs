@@ -1,7 +1,5 @@
 // A connection as a stream of Node (3.11). Its end is FINISH; when both directions have ended, CLOSE follows.
-
 import { Duplex } from 'node:stream';
-
 const unread = () => new Error('the peer closed the connection before it had read everything');
 
 export class TunnelStream extends Duplex {
@@ -9,10 +7,9 @@ export class TunnelStream extends Duplex {
     super({ allowHalfOpen: true });
     Object.assign(this, { runtime, connection, blocked: null, wanted: false, ended: false });
     connection.app = this;
-    this.on('end', () => this.endIfBoth());
+    this.on('end', () => this.endIfBoth()).on('finish', () => this.endIfBoth());
     runtime.wake();
   }
-  /** Something has happened on the connection. */
   update() {
     const { connection, blocked } = this;
     if (this.wanted) this._read();
@@ -40,17 +37,11 @@ export class TunnelStream extends Duplex {
   }
   _final(done) {
     this.connection.sender.wantFinish = true;
-    this.runtime.wake();
-    done(this.connection.unreadByPeer ? unread() : null);
-    setImmediate(() => this.endIfBoth());
+    done(this.connection.unreadByPeer ? unread() : null); // `finish` follows
   }
   endIfBoth() {
-    if (this.readableEnded && this.writableFinished) this.connection.close(performance.now());
+    if (this.readableEnded && this.writableFinished) this.connection.close(performance.now()); // 5: CLOSE ends it
     this.runtime.wake();
   }
-  _destroy(error, done) {
-    if (error) this.connection.abort();
-    this.runtime.wake();
-    done(error);
-  }
+  _destroy(error, done) { if (error) this.connection.abort(); this.runtime.wake(); done(error); }
 }

@@ -1,12 +1,9 @@
 // Bytes to values and back: packets (section 1), their payloads (2), bodies of exchanges (7) and links (8.1).
-
 import { Malformed, hasChecksum, layout, withChecksum } from './fields.mjs';
-
 // Serial-number arithmetic (1.6)
 export const seqAdd = (seq, count) => (seq + count) >>> 0;
 export const seqDiff = (a, b) => (a - b) | 0; // above 0 when a comes after b
 export const seqAfter = (a, b) => seqDiff(a, b) > 0;
-
 export const TYPE = Object.freeze({
   CONNECT: 1, ACCEPTED: 2, REJECTED: 3, DATA: 4, CLOSE: 5, ACK: 6, SHUTDOWN: 7, ABORT: 9, OPTION: 10,
   LISTEN_STATE: 11, NOOP: 12, FINISH: 13, PING: 14, PONG: 15, PROBE: 16, DROPPED: 17, EDGE: 18,
@@ -20,11 +17,9 @@ export const REJECT_TEXT = [
   'gone', 'busy', 'no common version', 'id in use', 'shutting down', 'malformed', 'finished',
 ];
 export const TARGET = Object.freeze({ TCP: 1, SERVICE: 2 });
-
 const end = layout('high:u16 length:u48 digest:16 received:last', ({ high }) => high === 0);
 const ackIsRight = ({ count, cumulative, ranges }) =>
   count <= 32 && ranges.every(([first, last]) => !seqAfter(first, last) && seqAfter(first, cumulative)); // 4.4
-
 /** The layout of each payload. Every decoder throws Malformed; its caller discards and counts (2.0). */
 export const PAYLOAD = Object.freeze({
   [TYPE.CONNECT]: layout(
@@ -47,7 +42,6 @@ export const PAYLOAD = Object.freeze({
   [TYPE.DROPPED]: layout('reason:u8 zero:3 first:u32 last:u32 limit:u32'),
   [TYPE.EDGE]: layout('sequence:u32 bytes:u32'),
 });
-
 export const HEADER = 24;
 const LARGEST = 16 * 1024 * 1024;
 const CHECKSUM = 20;
@@ -55,14 +49,12 @@ const KNOWN = new Set(Object.values(TYPE));
 const PACKET = layout(
   'version:u16 attempt:u8 type:u8 size:u32 source:u32 destination:u32 sequence:u32 checksum:u32 payload:rest',
 );
-
 /** The bytes of a packet. `values` are those of its payload, or its bytes. */
 export function encodePacket({ type, values = Buffer.alloc(0), attempt = 0, ...fields }) {
   const payload = Buffer.isBuffer(values) ? values : PAYLOAD[type].encode(values);
   const header = { ...fields, type, attempt: attempt & 0xff, version: 1, size: HEADER + payload.length };
   return withChecksum(PACKET.encode({ ...header, payload }), CHECKSUM);
 }
-
 /** All whole, valid packets of a batch, and the reasons for which others were discarded (1.9). */
 export function parseBatch(bytes, largest = LARGEST) {
   const [packets, discarded] = [[], []];
@@ -79,7 +71,6 @@ export function parseBatch(bytes, largest = LARGEST) {
   }
   return { packets, discarded };
 }
-
 export const ENVELOPE = 16;
 export const EXCHANGE_HEADER = ENVELOPE + 52;
 export const KIND = Object.freeze({ ATTACH: 1, ATTACHED: 2, EXCHANGE: 3, ANSWER: 4, STATUS: 5 });
@@ -100,7 +91,6 @@ const CONTENT = Object.freeze({
   [KIND.STATUS]: layout('code:u16 zero:u16 retryAfter:u32 text:t16'),
 });
 const masked = (content, mask) => (mask ? Buffer.from(content.map((byte) => byte ^ mask)) : content);
-
 function envelope(kind, flags, content, mask = 0) { // 7.1: masked first
   const bits = flags | (mask ? FLAG.MASKED : 0);
   const head = { magic: MAGIC, version: 1, kind, flags: bits, mask, length: content.length };
@@ -110,7 +100,6 @@ export const encodeBody = (kind, values, flags = 0) => envelope(kind, flags, CON
 /** The same body under a mask: this does not change the body in the sense of 7.5. */
 export const remask = (body, mask) => envelope(body[5], body[6], body.subarray(ENVELOPE), mask);
 export const hasMagic = (body) => body.subarray(0, 4).equals(MAGIC);
-
 /** {kind, flags, value} of a body. Throws Malformed, with `.foreign` if the body is whole, but of another version. */
 export function decodeBody(body) {
   if (body.length < ENVELOPE || !hasMagic(body)) throw new Malformed('this is not an envelope');
@@ -120,7 +109,6 @@ export function decodeBody(body) {
   if (!CONTENT[kind]) throw new Malformed(`the envelope has kind ${kind}`);
   return { kind, flags, value: CONTENT[kind].decode(masked(content, flags & FLAG.MASKED && mask)) };
 }
-
 export const LINK_HEADER = 24;
 const LINK = layout('magic:4 number:u32 received:u32 length:u32 flags:u32 checksum:u32');
 const LINK_MAGIC = Buffer.from('TLNK');

@@ -39,17 +39,13 @@ test('all bytes arrive and both sides drain, although every fifth packet is lost
   world.run(() => world.accepted && readAll(world.accepted, world.now, found));
   assert.ok(Buffer.concat(found).equals(data));
   world.accepted.close(world.now);
-  world.run(() => readAll(world.opened, world.now, []) && world.ann.connections.size + world.bob.connections.size === 0);
+  const isOver = () => world.ann.connections.size + world.bob.connections.size === 0;
+  world.run(() => readAll(world.opened, world.now, []) && isOver());
   assert.deepEqual([world.opened.error, world.accepted.error, world.opened.state], [null, null, 'dead']);
 });
 test('5.1: changed bytes end the connection with an error on both sides', () => {
-  const change = (bytes) => {
-    if (bytes[3] !== TYPE.DATA) return bytes;
-    const [packet] = parseBatch(bytes).packets;
-    packet.payload[0] ^= 1;
-    return encodePacket({ ...packet, values: packet.payload }); // its checksum is right again
-  };
-  const world = pair({ change });
+  const other = ({ payload, ...packet }) => encodePacket({ ...packet, values: payload.map((byte) => byte ^ 1) });
+  const world = pair({ change: (bytes) => (bytes[3] === TYPE.DATA ? other(parseBatch(bytes).packets[0]) : bytes) });
   world.opened.sender.write(Buffer.alloc(HEADER));
   world.opened.sender.wantFinish = true;
   world.run(() => world.opened.dead);

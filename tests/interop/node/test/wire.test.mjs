@@ -5,7 +5,7 @@ import { Malformed, crc32c, layout } from '../lib/fields.mjs';
 import { StreamDigest } from '../lib/halves.mjs';
 import * as wire from '../lib/wire.mjs';
 
-const packet = (text) => wire.encodePacket({ type: wire.TYPE.DATA, source: 1, destination: 2, sequence: 5, values: Buffer.from(text) });
+const packet = (text) => wire.encodePacket({ type: wire.TYPE.DATA, source: 1, sequence: 5, values: Buffer.from(text) });
 
 test('1.1, 1.6: the CRC-32C of 123456789, and serial numbers that wrap', () => {
   assert.equal(crc32c(Buffer.from('123456789')), 0xe3069283);
@@ -15,12 +15,12 @@ test('1.3, 1.4, 1.9: damaged, large and unknown packets are skipped; a wrong siz
   const damaged = packet('b');
   damaged[24] ^= 1;
   const unknown = wire.encodePacket({ type: 8 });
-  const whole = Buffer.concat([packet('a'), damaged, packet('x'.repeat(100)), unknown, packet('c'), packet('d').subarray(0, 24)]);
-  const { packets, discarded } = wire.parseBatch(whole, 60);
+  const all = [packet('a'), damaged, packet('x'.repeat(100)), unknown, packet('c'), packet('d').subarray(0, 24)];
+  const { packets, discarded } = wire.parseBatch(Buffer.concat(all), 60);
   assert.deepEqual(packets.map(({ payload }) => payload.toString()), ['a', 'c']);
   assert.deepEqual(discarded, ['checksum', 'large', 'unknown', 'size']);
 });
-test('2.0: unknown options are skipped; repeated, short and overrunning ones are malformed; small values are raised', () => {
+test('2.0: unknown options are skipped; repeated, short and overrunning ones are malformed; some are raised', () => {
   const decode = (hex) => layout('options:options').decode(Buffer.from(hex, 'hex')).options;
   assert.deepEqual(decode('ff0002abcd01000400010001'), { versions: [1, 1] });
   assert.deepEqual(decode('040004000000010200040000000a'), { userTimeout: 1000, largestPacket: 1048 });
@@ -28,10 +28,10 @@ test('2.0: unknown options are skipped; repeated, short and overrunning ones are
     assert.throws(() => decode(wrong), Malformed);
 });
 test('4.4: an ACK with a range below its cumulative sequence is malformed', () => {
-  const ack = { cumulative: 9, window: 0, delay: 0, cause: 9, attempt: 0, count: 1 };
   const { encode, decode } = wire.PAYLOAD[wire.TYPE.ACK];
-  assert.deepEqual(decode(encode({ ...ack, ranges: [[11, 12]] })).ranges, [[11, 12]]);
-  for (const range of [[9, 10], [12, 11]]) assert.throws(() => decode(encode({ ...ack, ranges: [range] })));
+  const check = (range) => decode(encode({ cumulative: 9, count: 1, ranges: [range] })).ranges;
+  assert.deepEqual(check([11, 12]), [[11, 12]]);
+  for (const range of [[9, 10], [12, 11]]) assert.throws(() => check(range), Malformed);
 });
 test('7.1, 8.1: a mask changes no content; damage and another version are told apart; link headers', () => {
   const body = wire.encodeBody(wire.KIND.STATUS, { code: 3, retryAfter: 7, text: 'x' });
@@ -45,8 +45,9 @@ test('7.1, 8.1: a mask changes no content; damage and another version are told a
 });
 
 // tests/interop/transcript.txt: lines of hexadecimal below a line that starts with > or <
-const parts = readFileSync(new URL('../../transcript.txt', import.meta.url), 'utf8').split(/^[<>] .*$/m).slice(1);
-const bodies = parts.map((part) => Buffer.from([...part.matchAll(/^ {2}([0-9a-f]+) +;/gm)].map(([, hex]) => hex).join(''), 'hex'));
+const document = readFileSync(new URL('../../transcript.txt', import.meta.url), 'utf8');
+const bytesOf = (part) => Buffer.from([...part.matchAll(/^ {2}([0-9a-f]+) +;/gm)].map((m) => m[1]).join(''), 'hex');
+const bodies = document.split(/^[<>] .*$/m).slice(1).map(bytesOf);
 
 test('transcript.txt: every body, decoded and encoded again, is equal', () => {
   assert.equal(bodies.length, 36);
