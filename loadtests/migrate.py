@@ -22,7 +22,7 @@ import msgspec
 from xxhash import xxh3_128
 
 from loadtests.faultproxy.grammar import parse_size_bytes
-from loadtests.harness.processes import NotReadyError
+from loadtests.harness.experiment import perform
 from loadtests.harness.relays import RelayProcess
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
 from tunnel.attached_endpoint import AttachedEndpoint
@@ -30,7 +30,6 @@ from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.link import LinkCarrier
 from tunnel.core import EndpointConfig
 from tunnel.endpoint_making import ROADS
-from tunnel.event_loops import new_event_loop
 
 __all__ = ["Kind", "Migration", "Report", "main", "measure", "summary"]
 
@@ -354,7 +353,7 @@ def _too_long(report: Report) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if every byte arrived and no pause was too long, 1 if not, or if the run could not start."""
+    """Return 0 if every byte arrived and no pause was too long, 1 if not, and 3 without a result."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.migrate",
         description="One stream, both directions at once, whose client migrates among roads at random.",
@@ -378,16 +377,12 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stderr.isatty() and not options.json:
             print(f"{one.before} to {one.after} ({one.kind}): {one.pause_s:.2f} s", file=sys.stderr)
 
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            report = runner.run(measure(options.times, size_bytes, seed, tell))
-    except (TunnelError, NotReadyError) as error:
-        print(f"the run could not start: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(msgspec.json.encode(report).decode() if options.json else summary(report))
-    return 1 if report.failure or _too_long(report) else 0
+    return perform(
+        measure(options.times, size_bytes, seed, tell),
+        verdict=lambda report: 1 if report.failure or _too_long(report) else 0,
+        text=summary,
+        as_json=options.json,
+    )
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from random import Random
 import msgspec
 from xxhash import xxh3_128_digest
 
+from loadtests.harness.experiment import perform
 from loadtests.harness.ports import hold_port
-from loadtests.harness.processes import NotReadyError, Process, python_command, says_event
+from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess, exit_process
 from loadtests.harness.transfer import percentile
-from tunnel.event_loops import new_event_loop
 
 __all__ = ["Report", "main", "measure", "summary"]
 
@@ -122,8 +122,8 @@ async def standing_still(port: int) -> AsyncIterator[None]:
         writer.transport.abort()
 
 
-async def measure(report: Report) -> None:
-    """Fill in the report. All but the crowd runs in separate processes."""
+async def measure(report: Report) -> Report:
+    """Fill in the report, and return it. All but the crowd runs in separate processes."""
     with ExitStack() as stack:
         echo = stack.enter_context(
             Process(python_command("loadtests.harness.echo"), ready=lambda line: line.startswith("echo"))
@@ -152,6 +152,7 @@ async def measure(report: Report) -> None:
                 report.starts_s.append(await _first_byte(port) - began)
                 if number == STARTS - 1:
                     await _crowds(Crowd(port, report), port, report)
+    return report
 
 
 async def _first_byte(port: int) -> float:
@@ -212,8 +213,7 @@ def _goal(value: float, goal: float, unit: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if every digest was right, 1 if not, or if the run could not start. The times do not affect the exit
-    code."""
+    """Return 0 if every digest was right, 1 if not, and 3 without a result. The times do not affect the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.crowd",
         description=__doc__,
@@ -237,16 +237,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
     report = Report(options.connections, options.size_kib, options.rounds, options.carrier)
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(measure(report))
-    except (OSError, EOFError, NotReadyError) as error:
-        print(f"the run could not start: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(msgspec.json.encode(report).decode() if options.json else summary(report))
-    return 0 if report.is_right else 1
+    return perform(
+        measure(report), verdict=lambda found: 0 if found.is_right else 1, text=summary, as_json=options.json
+    )
 
 
 if __name__ == "__main__":

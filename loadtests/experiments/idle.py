@@ -19,11 +19,11 @@ import msgspec
 
 import tunnel
 from loadtests.bench.road_peer import SERVICE
-from loadtests.harness.processes import NotReadyError, Process, python_command, relay_command
-from tunnel.event_loops import new_event_loop
+from loadtests.harness.experiment import perform
+from loadtests.harness.processes import Process, python_command, relay_command
 from tunnel_servlet.switch.config import SwitchConfig
 
-__all__ = ["Figures", "main", "measure"]
+__all__ = ["Figures", "main", "measure", "summary"]
 
 _BLOCK = bytes(64 * 1024)
 _WRITTEN_BYTES = 8 * 1024 * 1024  # limit per writer: far more than a stream may have in flight
@@ -151,7 +151,7 @@ async def _settled(relay: _Relay) -> dict[str, int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the figures. Return 0 if they are within the limits, 1 if not, and 3 if a process did not start."""
+    """Print the figures. Return 0 if they are within the limits, 1 if not, and 3 without a result."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.idle",
         description=__doc__,
@@ -165,23 +165,24 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 1 <= options.connections <= SwitchConfig().routes_per_attachment_max:
         parser.error(f"--connections must be from 1 to {SwitchConfig().routes_per_attachment_max}")
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            figures = runner.run(measure(options.connections))
-    except NotReadyError as error:
-        print(f"idle: {error}", file=sys.stderr)
-        return 3
-    if options.json:
-        print(json.dumps({**msgspec.to_builtins(figures), "is_good": figures.is_good}))
-    else:
-        mib = 1024 * 1024
-        print(f"{figures.connections} idle connections over one attachment: {figures.held_requests} held request(s)")
-        print(f"resident memory of the relay: {figures.relay_idle_rss_bytes / mib:.0f} MiB")
-        print(
-            f"all readers stopped: the relay holds {figures.relay_held_bytes / mib:.0f} MiB of at most "
-            f"{figures.cap_bytes / mib:.0f}; resident memory {figures.relay_stopped_rss_bytes / mib:.0f} MiB"
-        )
-    return 0 if figures.is_good else 1
+    return perform(
+        measure(options.connections),
+        verdict=lambda figures: 0 if figures.is_good else 1,
+        text=summary,
+        as_json=options.json,
+        plain=lambda figures: {**msgspec.to_builtins(figures), "is_good": figures.is_good},
+    )
+
+
+def summary(figures: Figures) -> str:
+    """Return the figures as text for people."""
+    mib = 1024 * 1024
+    return (
+        f"{figures.connections} idle connections over one attachment: {figures.held_requests} held request(s)\n"
+        f"resident memory of the relay: {figures.relay_idle_rss_bytes / mib:.0f} MiB\n"
+        f"all readers stopped: the relay holds {figures.relay_held_bytes / mib:.0f} MiB of at most "
+        f"{figures.cap_bytes / mib:.0f}; resident memory {figures.relay_stopped_rss_bytes / mib:.0f} MiB"
+    )
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from xxhash import xxh3_128
 
 import tunnel
 from loadtests.faultproxy.grammar import parse_size_bytes
-from loadtests.harness.processes import NotReadyError, Process, python_command
+from loadtests.harness.experiment import perform
+from loadtests.harness.processes import Process, python_command
 from loadtests.harness.relays import RelayProcess
-from tunnel.event_loops import new_event_loop
 
 __all__ = ["CASES", "Case", "Outcome", "main", "run_case"]
 
@@ -185,8 +185,8 @@ async def _run(size: int, seed: int) -> list[Outcome]:
 def main(arguments: list[str] | None = None) -> int:
     """Print a line for each case, or JSON.
 
-    Return 0 if every byte was right, 1 if a case proves nothing because none of its faults occurred, 3 if a process did
-    not start, and 7 if a digest was wrong.
+    Return 0 if every byte was right, 1 if a case proves nothing because none of its faults occurred, 3 without a
+    result, and 7 if a digest was wrong.
     """
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.lossy",
@@ -205,20 +205,23 @@ def main(arguments: list[str] | None = None) -> int:
     if size < _LATE_SHARE:
         parser.error(f"--size: there is nothing to transfer: use {_LATE_SHARE} bytes or more")
     load = os.getloadavg()[0]
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            outcomes = runner.run(_run(size, options.seed))
-    except NotReadyError as error:
-        print(f"lossy: {error}", file=sys.stderr)
-        return 3
-    if options.json:
-        print(json.dumps({"load_before": load, "cases": [msgspec.to_builtins(outcome) for outcome in outcomes]}))
-    else:
-        print(f"{options.size} each way (late cases 1/{_LATE_SHARE}); load average before: {load:.2f}")
-        for outcome in outcomes:
-            kept = "" if outcome.kept is None else f"{outcome.kept:6.0%} of the rate without faults (goal {GOAL:.0%})"
-            right = outcome.failure or "digests equal"
-            print(f"{outcome.name:<20}{outcome.up_mb_s:>8.1f} up{outcome.down_mb_s:>8.1f} down MB/s  {right} {kept}")
+    head = f"{options.size} each way (late cases 1/{_LATE_SHARE}); load average before: {load:.2f}"
+    return perform(
+        _run(size, options.seed),
+        verdict=_verdict,
+        text=lambda outcomes: "\n".join([head, *map(_line, outcomes)]),
+        as_json=options.json,
+        plain=lambda outcomes: {"load_before": load, "cases": outcomes},
+    )
+
+
+def _line(outcome: Outcome) -> str:
+    kept = "" if outcome.kept is None else f"{outcome.kept:6.0%} of the rate without faults (goal {GOAL:.0%})"
+    right = outcome.failure or "digests equal"
+    return f"{outcome.name:<20}{outcome.up_mb_s:>8.1f} up{outcome.down_mb_s:>8.1f} down MB/s  {right} {kept}"
+
+
+def _verdict(outcomes: list[Outcome]) -> int:
     if not all(outcome.digests_equal for outcome in outcomes):
         return 7
     return 1 if any(outcome.failure for outcome in outcomes) else 0

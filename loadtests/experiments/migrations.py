@@ -19,11 +19,11 @@ from loadtests.faultproxy import FaultProxy, FaultProxyOptions
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.faultproxy.options import parse_upstream
 from loadtests.harness.encryption import encryption_settings
+from loadtests.harness.experiment import perform
 from loadtests.harness.processes import NotReadyError
 from loadtests.harness.relays import RelayProcess
 from loadtests.harness.transfer import CHUNK_BYTES, Flow
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
-from tunnel.event_loops import new_event_loop
 
 __all__ = ["Act", "Interruption", "Report", "main", "measure", "planned", "summary"]
 
@@ -220,7 +220,7 @@ def summary(report: Report) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if every byte arrived once and in order, 1 if not, or if the run could not start."""
+    """Return 0 if every byte arrived once and in order, 1 if not, and 3 without a result."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.experiments.migrations",
         description="One stream, both directions at once, while its carrier changes and link and relay are killed.",
@@ -238,17 +238,13 @@ def main(argv: list[str] | None = None) -> int:
         size_bytes = parse_size_bytes(options.size)
     except ValueError as error:
         parser.error(str(error))
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            how = {"encrypted": options.encrypted, "shown": not options.json}
-            report = runner.run(measure(options.migrations, size_bytes, **how))
-    except (TunnelError, NotReadyError) as error:
-        print(f"the run could not start: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(msgspec.json.encode(report).decode() if options.json else summary(report))
-    return 1 if report.failure else 0
+    how = {"encrypted": options.encrypted, "shown": not options.json}
+    return perform(
+        measure(options.migrations, size_bytes, **how),
+        verdict=lambda report: 1 if report.failure else 0,
+        text=summary,
+        as_json=options.json,
+    )
 
 
 def _even(text: str) -> int:
