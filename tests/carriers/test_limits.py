@@ -11,7 +11,7 @@ from tunnel import attach
 
 
 class Told:
-    """Keeps what the listener of connections is told."""
+    """Keeps what the listener of connections learns."""
 
     def __init__(self) -> None:
         self.reasons: asyncio.Queue[str] = asyncio.Queue()
