@@ -120,12 +120,13 @@ class CountedConnection:
     `user` is empty until a valid token has come on the connection.
     """
 
-    __slots__ = ("_connections", "_end", "_has_left", "held_bytes", "source", "user")
+    __slots__ = ("_connections", "_end", "_has_left", "held_bytes", "source", "spent_us", "user")
 
     def __init__(self, connections: Connections, source: str) -> None:
         self.source = source
         self.user = ""
         self.held_bytes = 0
+        self.spent_us = 0.0  # processor time that a payer was charged before the connection had a protocol
         self._connections = connections
         self._has_left = False
         self._end: Callable[[], None] | None = None

@@ -14,6 +14,8 @@ import structlog
 
 from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.access.sources import source_of
+from tunnel_servlet.web.tls_handshake import Handshake
+from tunnel_servlet.web.turns import UNAUTHENTICATED, Turns
 
 __all__ = ["Acceptor", "bind", "listen"]
 
@@ -64,20 +66,22 @@ def listen(family: int, address: tuple[object, ...]) -> socket.socket:
 class Acceptor:
     """Accepts the connections of one listening socket, as long as `connections` admits them.
 
-    A connection is counted from the start, also during its TLS handshake, which may take `tls_seconds`. `serve` makes
-    the connection's protocol from its `CountedConnection` and the address of its client. With `evicts`, a connection
-    on which no valid token has come can be ended so that another is admitted. `spares` file descriptors are
-    kept for times when the process has no other left.
+    A connection is counted from the start, also during its TLS handshake, which may take `tls_seconds`, and for whose
+    processor time `tls_payer` pays. `serve` makes the connection's protocol from its `CountedConnection` and the
+    address of its client. With `evicts`, a connection on which no valid token has come can be ended so that another is
+    admitted. `spares` file descriptors are kept for times when the process has no other left.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        serve: Callable[[CountedConnection, tuple[str, int]], asyncio.BaseProtocol],
+        serve: Callable[[CountedConnection, tuple[str, int]], asyncio.Protocol],
         connections: Connections,
         *,
         tls: ssl.SSLContext | None,
         tls_seconds: float,
+        turns: Turns | None = None,
+        tls_payer: str = UNAUTHENTICATED,
         spares: int = 0,
         log: Log | None = None,
         too_many: str = _TOO_MANY,
@@ -88,6 +92,8 @@ class Acceptor:
         self._connections = connections
         self._tls = tls
         self._tls_seconds = tls_seconds
+        self._turns = turns or Turns()
+        self._tls_payer = tls_payer
         self._spares_max = spares
         self._spares: list[int] = []
         self._log = log or structlog.get_logger("server")
@@ -148,15 +154,29 @@ class Acceptor:
 
     async def _open(self, connection: socket.socket, counted: CountedConnection, client: tuple[str, int]) -> None:
         """Give the connection to its protocol, after the TLS handshake if there is one."""
-        seconds = self._tls_seconds if self._tls is not None else None
-        transport, _ = await self._loop.connect_accepted_socket(
-            partial(self._serve, counted, client),
-            connection,
-            ssl=self._tls,
-            ssl_handshake_timeout=seconds,
-            ssl_shutdown_timeout=seconds,
-        )
-        if self._socket.fileno() < 0 or counted.has_left:  # closed or evicted in the meantime
+        if self._tls is None:
+            transport, _ = await self._loop.connect_accepted_socket(partial(self._serve, counted, client), connection)
+            self._let_evict(counted, transport)
+            return
+        handshake = Handshake(self._turns, self._tls_payer, counted)
+        encrypted = await handshake.shake_hands(connection, self._tls, self._tls_seconds)
+        if handshake.first.is_lost or self._is_over(counted):
+            encrypted.abort()
+            counted.leave()
+            return
+        protocol = self._serve(counted, client)
+        encrypted.set_protocol(protocol)
+        protocol.connection_made(encrypted)
+        self._let_evict(counted, encrypted)
+        if handshake.first.data:
+            protocol.data_received(handshake.first.data)
+
+    def _is_over(self, counted: CountedConnection) -> bool:
+        """Whether the listening socket was closed, or the connection evicted, while it was opened."""
+        return self._socket.fileno() < 0 or counted.has_left
+
+    def _let_evict(self, counted: CountedConnection, transport: asyncio.Transport) -> None:
+        if self._is_over(counted):
             transport.abort()
         elif self._evicts:
             counted.may_evict(partial(self._evict, counted, transport.abort))

@@ -63,7 +63,7 @@ class RelayHandler(web.RequestHandler):
         self._is_idle = True  # no request is being handled
         self._turns = turns
         self._is_held = False  # nothing is read until it is the payer's turn
-        self._spent_us = 0.0  # processor time charged for this connection since its payer last changed
+        self._spent_us = counted.spent_us  # processor time charged for this connection since its payer last changed
         self._is_chunked = False  # the body that comes has no length
         self._has_chunks = False  # a body without a length has come
         self._rest = b""  # data that came and waits for the payer's turn

@@ -27,7 +27,7 @@ from tunnel_servlet.web.acceptor import Acceptor, bind, listen
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.payers import REQUEST_US
 from tunnel_servlet.web.proxy_header import proxy_header
-from tunnel_servlet.web.public_sides import HttpSide, PublicSide
+from tunnel_servlet.web.public_sides import STRANGERS, HttpSide, PublicSide
 
 __all__ = ["PublicPorts", "Published"]
 
@@ -210,8 +210,17 @@ class PublicPorts(Publisher):
         serve: Callable[[CountedConnection, tuple[str, int]], PublicSide],
         tls: ssl.SSLContext | None = None,
     ) -> Acceptor:
-        text = "of people without the tunnel"
-        return Acceptor(listening, serve, self._connections, tls=tls, tls_seconds=_TLS_S, log=_log, too_many=text)
+        return Acceptor(
+            listening,
+            serve,
+            self._connections,
+            tls=tls,
+            tls_seconds=_TLS_S,
+            turns=self._host().turns,
+            tls_payer=STRANGERS,
+            log=_log,
+            too_many="of people without the tunnel",
+        )
 
     def _serve_raw(self, published: Published, counted: CountedConnection, client: tuple[str, int]) -> PublicSide:
         return PublicSide(counted, client, self._sides, partial(self._begin, published), self._gone)

@@ -13,14 +13,14 @@ from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.web.public_request import BadRequest, PublicRequest
 
-__all__ = ["HttpSide", "PublicSide"]
+__all__ = ["STRANGERS", "HttpSide", "PublicSide"]
 
 _log = structlog.get_logger("public")
 _LINGER_S = 5.0  # time for the client to read the end of an answer; a reset because of unread input would destroy it
 _BEYOND_BYTES_MAX = 64 * 1024  # of input after the end of a request; honest clients send none or little
 # Bytes of a head or of chunks, parsed before their cost is charged. Twice as many took 13.5 ms in chunks of one byte.
 _PIECE_BYTES = 2 * 1024
-_STRANGERS = "@strangers"  # pays for parsing until the owner of the service is known; no user has this name
+STRANGERS = "@strangers"  # pays for TLS and parsing until the owner of the service is known; no user has this name
 _SWITCHED = b"HTTP/1.1 101"
 
 
@@ -132,7 +132,7 @@ class HttpSide(PublicSide):
         self._timer: asyncio.TimerHandle | None = None
         self._turns = turns
         self._payer = ""  # empty: nothing is parsed any more
-        self._spent_us = 0.0
+        self._spent_us = counted.spent_us
         self._may_read = False  # the service takes more
         self._is_input_held = False  # it is not the payer's turn
         self._rest = bytearray()  # input that waits until the service takes more and it is the payer's turn
@@ -151,7 +151,7 @@ class HttpSide(PublicSide):
     def ready(self) -> None:
         self._request = PublicRequest(self.client[0], "https" if self.is_tls else "http")
         self._start_timer(self._head_seconds, self._too_slow)
-        self._pays(_STRANGERS)
+        self._pays(STRANGERS)
         self.resume_reading()
 
     def refuse(self, status: int, text: str) -> None:
