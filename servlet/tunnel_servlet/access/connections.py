@@ -6,6 +6,7 @@ from tunnel_servlet.access.sources import SourceGroup, networks_of
 
 __all__ = ["Connections", "CountedConnection"]
 
+_TLS_BYTES = 64 * 1024  # that OpenSSL and the event loop hold for a connection in or after its handshake
 _SHARES = (4, 2, 1)  # times the limit of a source: for the IPv6 networks of `sources.PREFIXES`
 
 
@@ -15,10 +16,11 @@ class Connections:
     The payer of a connection is its source address until a valid token has come, and then the user of the token.
 
     Connections on which no valid token has come yet take at most half of all, and one source takes at most half of
-    those. When one of these limits is reached, the oldest connection of the source that holds most makes room for a new
-    one: an attacker who holds all of them displaces itself. A user may have more connections only while at least as
-    many stay free for others as the user has. A payer is charged for more bytes only if it then holds no more than
-    remain free. So one payer alone can hold half of `bytes_max`, and two that hold the same a third each.
+    those. Those of them with TLS take at most half of `bytes_max`, at `_TLS_BYTES` each. When one of these limits is
+    reached, the oldest connection of the source that holds most makes room for a new one: an attacker who holds all of
+    them displaces itself. A user may have more connections only while at least as many stay free for others as the user
+    has. A payer is charged for more bytes only if it then holds no more than remain free. So one payer alone can hold
+    half of `bytes_max`, and two that hold the same a third each.
     """
 
     def __init__(self, total_max: int, per_source_max: int, per_user_max: int, bytes_max: int) -> None:
@@ -32,6 +34,8 @@ class Connections:
         self._per_source_max = min(per_source_max, max(1, self._unauthenticated_max // 2))
         self._per_user_max = per_user_max
         self._strangers: SourceGroup[CountedConnection] = SourceGroup()
+        self._tls_strangers: SourceGroup[CountedConnection] = SourceGroup()  # those of them with TLS
+        self._tls_strangers_max = max(1, bytes_max // 2 // _TLS_BYTES)
         self._of_source: dict[str, int] = {}
         self._of_user: dict[str, int] = {}
 
@@ -40,27 +44,31 @@ class Connections:
         """The sources and users that have connections, and the payers (`CountedConnection.payer`) that hold bytes."""
         return sorted({*self._of_source, *self._of_user, *self._bytes_of})
 
-    def admit(self, source: str) -> "CountedConnection | None":
+    def admit(self, source: str, *, has_tls: bool = False) -> "CountedConnection | None":
         """Count a new connection from this source, after the eviction of others if necessary (`may_evict`).
 
         Return None if there is no room for it.
         """
         networks = networks_of(source)
-        while (crowd := self._crowd(networks)) is not None:
+        while (crowd := self._crowd(networks, has_tls=has_tls)) is not None:
             oldest = crowd.oldest_of_largest()
             if oldest is None or not oldest.evict():
                 return None
-        counted = CountedConnection(self, source)
+        counted = CountedConnection(self, source, has_tls=has_tls)
         self.total += 1
         self.unauthenticated += 1
         _add(self._of_source, source, 1)
         self._strangers.add(networks, counted)
+        if has_tls:
+            self._tls_strangers.add(networks, counted)
         return counted
 
-    def _crowd(self, networks: list[str]) -> "SourceGroup[CountedConnection] | None":
+    def _crowd(self, networks: list[str], *, has_tls: bool) -> "SourceGroup[CountedConnection] | None":
         """Return the connections of which one must go before another comes from these networks; None if none must."""
         if self.total >= self._total_max or self.unauthenticated >= self._unauthenticated_max:
             return self._strangers
+        if has_tls and self._tls_strangers.count >= self._tls_strangers_max:
+            return self._tls_strangers
         most = max(1, self._unauthenticated_max // 2)
         group: SourceGroup[CountedConnection] | None = self._strangers
         for network, share in zip(networks, _SHARES[-len(networks) :], strict=True):
@@ -111,7 +119,10 @@ class Connections:
         else:
             self.unauthenticated -= 1
             _add(self._of_source, counted.source, -1)
-            self._strangers.remove(networks_of(counted.source), counted)
+            networks = networks_of(counted.source)
+            self._strangers.remove(networks, counted)
+            if counted.has_tls:
+                self._tls_strangers.remove(networks, counted)
 
 
 class CountedConnection:
@@ -120,10 +131,11 @@ class CountedConnection:
     `user` is empty until a valid token has come on the connection.
     """
 
-    __slots__ = ("_connections", "_end", "_has_left", "held_bytes", "source", "spent_us", "user")
+    __slots__ = ("_connections", "_end", "_has_left", "has_tls", "held_bytes", "source", "spent_us", "user")
 
-    def __init__(self, connections: Connections, source: str) -> None:
+    def __init__(self, connections: Connections, source: str, *, has_tls: bool) -> None:
         self.source = source
+        self.has_tls = has_tls
         self.user = ""
         self.held_bytes = 0
         self.spent_us = 0.0  # processor time that a payer was charged before the connection had a protocol

@@ -139,7 +139,7 @@ class Acceptor:
             connection.setblocking(False)
             host, port = str(address[0]), int(address[1])
             source = source_of(host)
-            counted = self._connections.admit(source)
+            counted = self._connections.admit(source, has_tls=self._tls is not None)
             if counted is None:
                 connection.close()
                 self._say("too_many_connections", source, self._too_many)

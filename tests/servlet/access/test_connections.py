@@ -110,8 +110,9 @@ class Ends:
         self.connections = connections
         self.evicted: list[str] = []
 
-    def open(self, source: str, name: str = "") -> CountedConnection:
-        counted = admitted(self.connections, source)
+    def open(self, source: str, name: str = "", *, has_tls: bool = False) -> CountedConnection:
+        counted = self.connections.admit(source, has_tls=has_tls)
+        assert counted is not None
         counted.may_evict(lambda: self.evicted.append(name or source))
         return counted
 
@@ -138,6 +139,22 @@ def test_two_users_five_sources_with_all_they_can_open_keep_no_user_out() -> Non
         victim = ends.open(f"198.51.100.{number % 250}", "victim")
         assert victim.charge_to(f"user{number}")
     assert set(ends.evicted) == {"attacker"}
+
+
+def test_two_users_strangers_with_tls_displace_each_other_before_they_take_much_memory() -> None:
+    ends = Ends(Connections(100, 50, 100, 8 * 64 * 1024))  # room for four
+    for _ in range(10):
+        ends.open("neighbour", "neighbour")
+    for number in range(4):
+        ends.open(f"attacker{number % 2}", f"a{number}", has_tls=True)
+    assert ends.evicted == []
+    users = [ends.open("victim", has_tls=True) for _ in range(2)]
+    assert ends.evicted == ["a0", "a1"]
+    assert all(user.charge_to("ann") for user in users)
+    for number in range(4, 7):
+        ends.open(f"attacker{number % 2}", f"a{number}", has_tls=True)
+    assert ends.evicted == ["a0", "a1", "a2"]
+    assert ends.connections.unauthenticated == 14
 
 
 def test_two_users_of_one_address_displace_its_oldest_connection() -> None:
