@@ -161,3 +161,13 @@ def test_rows_count_what_came_for_requests_that_left_after_the_newest_one() -> N
     assert not row.answered(SECOND - 1)
     assert row.answered(SECOND)
     assert row.count == 0
+
+
+def test_in_silence_repeats_leave_one_at_a_time_until_any_answer_comes() -> None:
+    backoff = Backoff(NoSpread())
+    backoff.sent(SECOND)
+    assert backoff.repeat_us == 0
+    backoff.sent(SECOND, in_silence=True)
+    assert (backoff.repeat_us, backoff.next_us) == (2 * SECOND, 0)
+    backoff.answered(0)
+    assert backoff.repeat_us == 0

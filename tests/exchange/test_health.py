@@ -77,7 +77,7 @@ def test_pushes_that_are_refused_while_pulls_pass_are_reported_once_and_so_is_th
         told = health.failed(big, refusals * 500 * MS)
         assert (told is not None) is (refusals == 3)
         assert told is None or (told.is_partial and told.last.endswith("while others pass: HTTP 413"))
-        assert health.answered(small) is None
+        assert health.answered(small, refusals * 500 * MS) is None
     assert health.answered(big) == Recovered()
     assert health.answered(big) is None
 
@@ -89,3 +89,12 @@ def test_silence_says_nothing_about_data_while_others_pass() -> None:
         silent.failures = failures
         assert health.failed(silent, failures * 1000 * MS) is None
         health.answered(push(20, 0))
+
+
+def test_an_answer_to_an_exchange_that_left_before_the_refusals_does_not_show_that_others_pass() -> None:
+    health = Health()
+    big = push(4000, 0)
+    for refusals in range(1, 9):
+        big.failures = big.refusals = refusals
+        health.answered(push(20, 0), 499 * MS)
+        assert health.failed(big, refusals * 500 * MS) is None

@@ -15,6 +15,7 @@ __all__ = ["Backoff", "Refusal", "Row"]
 _ASK_US = 500 * MILLISECOND_US  # the next request leaves no earlier than this after one that asks
 _ASK_US_MAX = 4 * SECOND_US  # and no later, if no answer comes: a refusal would have come by then
 _AWAY_US_MIN = 100 * MILLISECOND_US
+_SILENT_US = SECOND_US
 _AWAY_SHARE = 8  # while the relay may be away, a pause is this part of the time since the first refusal
 
 
@@ -92,6 +93,8 @@ class Backoff:
     def __init__(self, random: Random) -> None:
         self.next_us = 0
         """When the next request may leave."""
+        self.repeat_us = 0
+        """In silence, when the next repeat may leave: a path may queue the requests, also those that were given up."""
         self._random = random
         self._row = Row()
         self._asks = False  # a request that leaves now shows whether the row goes on, so that it leaves alone
@@ -113,13 +116,17 @@ class Backoff:
         self._asks = pause_us > 0 or refusal is Refusal.ASKED
         self.next_us = now + pause_us
 
-    def sent(self, now: int) -> None:
-        """Record that a request leaves."""
+    def sent(self, now: int, *, in_silence: bool = False) -> None:
+        """Record that a request leaves. `in_silence`: it is a repeat, and no answer to several exchanges has
+        come in time."""
+        if in_silence:
+            self.repeat_us = now + _SILENT_US
         if self._asks:
             self.next_us = now + min(_ASK_US_MAX, max(_ASK_US, self._pause_us))
 
     def answered(self, sent_us: int) -> None:
         """Record that the relay has answered a request that was sent at `sent_us`."""
+        self.repeat_us = 0
         if self._row.answered(sent_us):
             self.next_us = self._pause_us = 0
             self._asks = False

@@ -53,15 +53,15 @@ def repeat_delay(longest_us: int, random: Random) -> int:
     return longest_us - spread + (spread * random.getrandbits(16) >> 16)
 
 
-def most_due(flights: "Iterable[Flight]", now: int, *, asks: bool) -> "Flight | None":
-    """Return the flight whose next attempt is to leave, or None.
+def most_due(flights: "Iterable[Flight]", now: int, repeat_us: int, *, asks: bool) -> "Flight | None":
+    """Return the flight whose next attempt is to leave, or None. In silence, none is repeated before `repeat_us`.
 
     `asks`: its answer is to show whether the path still refuses requests. A flight that was refused for its body, or
     that the relay holds, would be a bad question.
     """
     best: Flight | None = None
     for flight in flights:
-        if flight.next_us <= now and (best is None or _order(flight, asks) < _order(best, asks)):
+        if flight.due_us(repeat_us) <= now and (best is None or _order(flight, asks) < _order(best, asks)):
             best = flight
     return best
 
@@ -158,6 +158,10 @@ class Flight:
             self.format = self._usual_format
         self.sent += 1
         return request, evicted
+
+    def due_us(self, repeat_us: int) -> int:
+        """Return when the next attempt is due, if none may leave before `repeat_us` in silence."""
+        return max(self.next_us, repeat_us) if self.silent else self.next_us
 
     def fail(self, request_id: int, text: str, retry_after_us: int, now: int, *, explained: bool = False) -> None:
         """Record that an open attempt was reported as failed.

@@ -26,6 +26,7 @@ class Health:
         self._refused_since_us = 0
         self._refused_bytes = 0  # the smallest body of these
         self._tells_refused = False  # they were reported
+        self._passed_us = -1  # when the newest exchange left that was answered
 
     def failed(self, flight: Flight, now: int) -> Troubled | None:
         """Record that an attempt of this flight failed or passed its deadline. Return `Troubled` if that is due."""
@@ -45,14 +46,17 @@ class Health:
         self._refused += 1
         self._refused_bytes = min(self._refused_bytes, flight.body_bytes)
         lasted = now - self._refused_since_us >= _TROUBLE_US
+        lasted = lasted and self._passed_us >= self._refused_since_us
         if self._tells_refused or min(self._refused, flight.refusals) < _FAILURES or not lasted:
             return None
         self._tells_refused = True
         text = f"requests that carry data are refused, here one of {flight.body_bytes} bytes, while others pass"
         return Troubled(self._refused, f"{text}: {flight.last}", is_partial=True)
 
-    def answered(self, flight: Flight | None = None) -> Recovered | None:
-        """Record a valid answer from the relay. Return `Recovered` if the path was in trouble."""
+    def answered(self, flight: Flight | None = None, sent_us: int = -1) -> Recovered | None:
+        """Record a valid answer from the relay, perhaps to this flight by an attempt that was sent at `sent_us`. Return
+        `Recovered` if the path was in trouble."""
+        self._passed_us = max(self._passed_us, sent_us)
         self.failures = 0
         self.last = ""
         was_troubled, self.troubled = self.troubled, False

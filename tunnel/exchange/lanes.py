@@ -244,7 +244,7 @@ class Lanes:
             self._attach_at_us = now + repeat_delay(SECOND_US, self._random)
         if attached is not None and now >= self._path.next_us:
             self._start_what_is_due(attached, now)
-        while (due := most_due(self._flights(), now, asks=self.backoff.is_slow)) is not None:
+        while (due := most_due(self._flights(), now, self.backoff.repeat_us, asks=self.backoff.is_slow)) is not None:
             if not self._path.allows(now):
                 break
             self._check_silence(due, now)
@@ -266,7 +266,7 @@ class Lanes:
         pace_us = self._path.next_us
         if not self.attached and self._attach is None:
             return max(pace_us, self._attach_at_us)
-        due_us = min((flight.next_us for flight in self._flights()), default=NEVER_US)
+        due_us = min((flight.due_us(self.backoff.repeat_us) for flight in self._flights()), default=NEVER_US)
         if not self.attached:
             return max(pace_us, due_us)
         idle_us = self._idle_until_us()
@@ -322,7 +322,7 @@ class Lanes:
         self._next_id += 1
         request, evicted = flight.send(self._next_id, now, self._random)
         self._open[request.id] = flight
-        self._path.sent(now)
+        self._path.sent(now, in_silence=flight.silent and sum(other.silent for other in self._flights()) > 1)
         if evicted is not None:
             del self._open[evicted]
             self._events.append(Abandoned(evicted))
@@ -409,7 +409,7 @@ class Lanes:
     # answers
 
     def _accept(self, flight: Flight, attempt: Attempt, answer: Answer, body_bytes: int, now: int) -> None:
-        self._heard(flight)
+        self._heard(flight, attempt.sent_us)
         self._path.passed(flight, attempt, now)
         lane = self._set.lanes[flight.lane]
         held_pulls = self._set.held_pulls(attempt.sent_us, self._path.round_trip.least_us)
@@ -434,8 +434,8 @@ class Lanes:
         if lane.exhausted:
             self.attach_again()
 
-    def _heard(self, flight: Flight | None = None) -> None:
-        recovered = self.health.answered(flight)
+    def _heard(self, flight: Flight | None = None, sent_us: int = -1) -> None:
+        recovered = self.health.answered(flight, sent_us)
         if recovered is not None:
             self._events.append(recovered)
 

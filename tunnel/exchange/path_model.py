@@ -77,10 +77,10 @@ class PathModel:
         """Return whether a request may leave now. If not, note that one waits."""
         return self.pace.allows(now) and now >= self.backoff.next_us
 
-    def sent(self, now: int) -> None:
-        """Record that a request leaves."""
+    def sent(self, now: int, *, in_silence: bool) -> None:
+        """Record that a request leaves. `in_silence`: it is the repeat of one that got no answer in time."""
         self.pace.sent(now)
-        self.backoff.sent(now)
+        self.backoff.sent(now, in_silence=in_silence)
 
     def heard(self, sent_us: int) -> None:
         """Record that the relay has answered a request that was sent at `sent_us`, whatever it said."""
