@@ -12,10 +12,11 @@ from typing import Protocol
 
 import structlog
 
+from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.access.sources import source_of
+from tunnel_servlet.web.payers import UNAUTHENTICATED
 from tunnel_servlet.web.tls_handshake import Handshake
-from tunnel_servlet.web.turns import UNAUTHENTICATED, Turns
 
 __all__ = ["Acceptor", "bind", "listen"]
 

@@ -5,8 +5,8 @@ import socket
 import ssl
 from typing import cast
 
+from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import CountedConnection
-from tunnel_servlet.web.turns import Turns
 
 __all__ = ["Handshake"]
 

@@ -13,8 +13,8 @@ import uvloop
 from tests.servlet.rig import attach_body, relay, settings, until
 from tests.servlet.web.test_server import HEAD, certificates, files
 from tests.support.loops import run
+from tunnel_servlet.web.payers import UNAUTHENTICATED
 from tunnel_servlet.web.running import RunningRelay
-from tunnel_servlet.web.turns import UNAUTHENTICATED
 
 __all__ = ["certificates"]
 
