@@ -150,29 +150,6 @@ async def test_a_port_leads_to_the_service_and_closes_and_opens_with_it() -> Non
 
 
 @in_loop
-async def test_a_request_that_is_complete_after_its_place_was_withdrawn_reaches_no_service() -> None:
-    reached: list[StreamReader] = []
-
-    async def note(reader: StreamReader, writer: StreamWriter) -> None:
-        reached.append(reader)
-        writer.close()
-
-    async with rig() as world:
-        port = world.ports["ann"]
-        server = await world.serve("ann", "web", PublicPlace(port, http=True))
-        client, writer = await asyncio.open_connection(LOOPBACK.host, port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
-        await until(lambda: world.public.open_connections)
-        server.close()
-        await until(lambda: not world.public.published)
-        await world.users["ann"].start_server(note, "web")  # from now on, it is for users alone
-        writer.write(b"\r\n")
-        assert (await client.read()).startswith(b"HTTP/1.1 503 ")
-        assert not reached
-        await shut(writer)
-
-
-@in_loop
 async def test_the_service_sees_strangers_as_such_and_not_as_its_owner() -> None:
     users: list[Any] = []
 

@@ -33,6 +33,29 @@ async def test_slow_heads_end_with_408_and_other_requests_are_served() -> None:
             assert answer.startswith(b"HTTP/1.1 408 ")
 
 
+@in_loop
+async def test_a_request_that_is_complete_after_its_place_was_withdrawn_reaches_no_service() -> None:
+    reached: list[StreamReader] = []
+
+    async def note(reader: StreamReader, writer: StreamWriter) -> None:
+        reached.append(reader)
+        writer.close()
+
+    async with rig() as world:
+        port = world.ports["ann"]
+        server = await world.serve("ann", "web", PublicPlace(port, http=True))
+        client, writer = await asyncio.open_connection(LOOPBACK.host, port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        await until(lambda: world.public.open_connections)
+        server.close()
+        await until(lambda: not world.public.published)
+        await world.users["ann"].start_server(note, "web")  # from now on, it is for users alone
+        writer.write(b"\r\n")
+        assert (await client.read()).startswith(b"HTTP/1.1 503 ")
+        assert not reached
+        await shut(writer)
+
+
 @pytest.mark.parametrize("limit", [{"public_connections_per_address_max": 4}, {"public_connections_max": 8}])
 @in_loop
 async def test_one_address_cannot_take_all_connections(limit: dict[str, Any]) -> None:
