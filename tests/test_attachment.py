@@ -12,6 +12,7 @@ from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay
 from tunnel import ExitRequest, LostError, RefusedError, UnreachableError
 from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.core import EndpointConfig
+from tunnel.encryption.transport import EncryptedTransport
 from tunnel.exchange import AttachRefused, Recovered
 from tunnel.rate_limit import RateLimit
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
@@ -21,12 +22,30 @@ add_connection_listener add_error_listener check close create_connection create_
 open_connection rate_limit refusal renew_secrets set_pull_interval set_statistics_collector start start_server stats
 """
 
+OF_A_SERVER = "close get_loop is_serving name refusal refused serve_forever sockets start_serving wait_closed"
+# Beside the methods of asyncio's transports: what a transport says of its connection, its rate, and `flush`.
+OF_A_TRANSPORT = "connection_id encryption flush limit_rate set_extra_info stats target write_error"
+
 
 def test_the_public_names_of_an_attachment_are_for_its_users() -> None:
     assert sorted(name for name in dir(tunnel.Attachment) if not name.startswith("_")) == PUBLIC.split()
     attachment = MemoryTestRelay().attach("ann")
     assert sorted(name for name in dir(attachment) if not name.startswith("_")) == PUBLIC.split()
     asyncio.run(attachment.close())
+
+
+@in_loop
+async def test_the_public_names_of_servers_and_transports_are_for_their_users() -> None:
+    def names(thing: object) -> set[str]:
+        return {name for name in dir(thing) if not name.startswith("_")}
+
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        server = await service.create_server(asyncio.Protocol, "reports")
+        transport, _ = await client.create_connection(asyncio.Protocol, "reports")
+        assert names(server) == set(OF_A_SERVER.split())
+        for made in (transport, EncryptedTransport):
+            assert names(made) - names(asyncio.Transport) <= set(OF_A_TRANSPORT.split())
+        assert names(asyncio.Transport) <= names(transport)
 
 
 def test_an_attachment_that_is_dropped_before_its_start_warns() -> None:

@@ -42,11 +42,11 @@ class RecordingProtocol(asyncio.Protocol):
 
 async def late(client: Attachment, seen: Callable[[Transport], object]) -> RecordingProtocol:
     """Connect, wait until `seen` holds, and only then attach a protocol."""
-    transport = await client._endpoint.connect("ending", None, None)
-    while not seen(transport):  # noqa: ASYNC110 - nothing signals this
+    made = await client._endpoint.connect("ending", None, None)
+    while not seen(made.transport):  # noqa: ASYNC110 - nothing signals this
         await asyncio.sleep(0)
     protocol = RecordingProtocol()
-    transport.begin(protocol)
+    made.begin(protocol)
     await protocol.lost
     return protocol
 

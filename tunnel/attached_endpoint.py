@@ -20,7 +20,7 @@ from tunnel.encryption.transport import EncryptedTransport
 from tunnel.encryption.turns import HandshakeSlot
 from tunnel.errors import LostError, RefusedError, TunnelError, UnreachableError
 from tunnel.exchange import AttachedEvent, AttachRefused, Detached, Recovered, Troubled
-from tunnel.listener import ExitHandler, ExitRequest, Handler, Server, Sink, dial_failure, streams_sink
+from tunnel.listener import ExitHandler, ExitRequest, Handler, OfferedService, Server, Sink, dial_failure, streams_sink
 from tunnel.rate_limit import RateLimit
 from tunnel.refusals import name_error, refusal_error
 from tunnel.secret_renewal import Renew
@@ -29,7 +29,7 @@ from tunnel.status import AttachmentStats, Listeners
 from tunnel.streams import StreamReader, StreamWriter, open_streams
 from tunnel.tasks import KeptTasks
 from tunnel.traces.record import TraceSink
-from tunnel.transport import Transport
+from tunnel.transport import MadeTransport, Transport
 from tunnel.waiting import WaitingLog
 from tunnel.wire import SECRET_SIZE, PublicPlace, RejectReason, Target, TargetKind, question_about
 
@@ -71,8 +71,8 @@ class AttachedEndpoint:
         self._attach_timeout = attach_timeout
         self._linger = linger
         self._trace = trace
-        self._servers: dict[str, Server] = {}
-        self._transports: dict[Transport, None] = {}
+        self._servers: dict[str, OfferedService] = {}
+        self._transports: dict[Transport, MadeTransport] = {}
         self._tasks = KeptTasks()
         self._trouble = ""
         self._refusal: TunnelError | None = None
@@ -174,9 +174,9 @@ class AttachedEndpoint:
     async def check(self, host: str, port: int | None, seconds: float) -> None:
         """Raise DeniedError if the relay's rules deny this connection (3.14). Without an answer, return."""
         with suppress(RefusedError, LostError, TimeoutError):
-            (await self.connect(host, port, seconds, asks=True)).abort()
+            (await self.connect(host, port, seconds, asks=True)).transport.abort()
 
-    async def connect(self, host: str, port: int | None, seconds: float | None, *, asks: bool = False) -> Transport:
+    async def connect(self, host: str, port: int | None, seconds: float | None, *, asks: bool = False) -> MadeTransport:
         """Connect to a TCP target, or without a port to a service. The transport has not begun. With `asks`, only ask
         whether the rules allow it."""
         driver = self._ready()
@@ -188,13 +188,13 @@ class AttachedEndpoint:
         offer, target = (None, question_about(target)) if asks else (self._encryption.offer(target), target)
         connection = driver.endpoint.connect(target, driver.now(), b"" if offer is None else offer.client_hello)
         label = target_text(host, port)
-        transport = self._transport(connection, label, peername=(host, port or 0), offer=offer)
+        made = self._transport(connection, label, peername=(host, port or 0), offer=offer)
         try:
             async with asyncio.timeout(seconds):
-                await transport.opened()
+                await made.opened()
         except TimeoutError:
             raise TimeoutError(f"{label}: no answer within {seconds} s") from None
-        return transport
+        return made
 
     def _transport(
         self,
@@ -206,7 +206,7 @@ class AttachedEndpoint:
         connected: Callable[[Transport], None] | None = None,
         offer: Offer | None = None,
         slot: HandshakeSlot | None = None,
-    ) -> Transport:
+    ) -> MadeTransport:
         """Return a connection's new transport. `offer`: our offer to encrypt; `slot`: our turn to answer the peer's."""
 
         def forget(transport: Transport) -> None:
@@ -222,19 +222,19 @@ class AttachedEndpoint:
             "tunnel_user": connection.identity.user,
             "tunnel_target": connection.identity.target,
         }
-        common = (self._ready(), connection, label, extra, forget, connected)
-        transport: Transport
+        made = MadeTransport()
+        common = (self._ready(), connection, label, extra, made, forget, connected)
         if offer is not None:
-            transport = EncryptedTransport(*common, tls=offer.tls, trust=offer.trust)
+            EncryptedTransport(*common, tls=offer.tls, trust=offer.trust)
         elif slot is not None:
-            transport = EncryptedTransport(*common, tls=self._encryption.session(), slot=slot)
+            EncryptedTransport(*common, tls=self._encryption.session(), slot=slot)
         else:
-            transport = Transport(*common)
+            Transport(*common)
         if self.rate_limit is not None:
-            transport.limit_rate(self.rate_limit)
-        self._transports[transport] = None
+            made.transport.limit_rate(self.rate_limit)
+        self._transports[made.transport] = made
         self._empty.clear()
-        return transport
+        return made
 
     # services
 
@@ -255,14 +255,14 @@ class AttachedEndpoint:
             raise ValueError(f"this attachment already has a server for {name!r}: close that one first")
         Target(TargetKind.SERVICE, name)  # raises ValueError for a name that does not fit on the wire
         driver.endpoint.listen(name, backlog, driver.now(), public)
-        server = self._servers[name] = Server(name, self._unlisten, take)
+        server = self._servers[name] = OfferedService(name, self._unlisten, take)
         driver.wake()
         with suppress(TimeoutError):  # the endpoint repeats the announcement until the relay answers
             async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
                 await driver.until(lambda: server.refusal is not None or driver.endpoint.services.is_answered(name))
         if server.refusal is not None:
             raise server.refusal
-        return server
+        return server.server
 
     def _unlisten(self, name: str) -> None:
         driver = self._ready()
@@ -321,10 +321,10 @@ class AttachedEndpoint:
         if server is None or self._closed:
             connection.abort(driver.now())
             return
-        transport = self._transport(
+        made = self._transport(
             connection, f"{event.service} (from {event.user})", peername=(event.user, 0), ended=server.remove
         )
-        server.add(transport)
+        server.add(made)
 
     def asked(self, event: ConnectRequested) -> None:
         driver = self._driver
@@ -348,7 +348,7 @@ class AttachedEndpoint:
             self._accept_service(event, server, slot)
             return
 
-        def accept() -> Transport:
+        def accept() -> MadeTransport:
             return self._transport(self._accepted(event, slot), label, peername=(event.user, 0), slot=slot)
 
         def refuse(reason: RejectReason, text: str) -> None:
@@ -359,16 +359,16 @@ class AttachedEndpoint:
         request = ExitRequest(target, event.user, accept, refuse)
         self._tasks.keep(asyncio.get_running_loop().create_task(self._dial(request, slot)))
 
-    def _accept_service(self, event: ConnectRequested, server: Server, slot: HandshakeSlot | None) -> None:
+    def _accept_service(self, event: ConnectRequested, server: OfferedService, slot: HandshakeSlot | None) -> None:
         """Accept a connection to a service, and give it to the server once it is open."""
 
         def surface(transport: Transport) -> None:
-            if self._closed or not server.is_serving():
+            if self._closed or not server.is_serving:
                 transport.abort()
             else:
-                server.add(transport)
+                server.add(made)
 
-        self._transport(
+        made = self._transport(
             self._accepted(event, slot),
             f"{event.target.host} (from {event.user})",
             peername=(event.user, 0),
@@ -442,8 +442,8 @@ class AttachedEndpoint:
         self.listeners.absent(self._trouble)
         if not self._attached.done():
             self._attached.set_exception(self._refusal)
-        for transport in list(self._transports):
-            transport.fail(self._refusal)
+        for made in list(self._transports.values()):
+            made.fail(self._refusal)
         for server in list(self._servers.values()):
             server.close()
 

@@ -114,10 +114,10 @@ class Attachment(WarnsIfUnused):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> tuple[Transport, _P]:
         """Connect as `open_connection` does, but attach the connection to an asyncio protocol."""
-        transport = await self._endpoint.connect(host, port, timeout)
+        made = await self._endpoint.connect(host, port, timeout)
         protocol = protocol_factory()
-        transport.begin(protocol)
-        return transport, protocol
+        made.begin(protocol)
+        return made.transport, protocol
 
     async def check(self, host: str, port: int | None = None, *, timeout: float = 2.0) -> None:  # noqa: ASYNC109
         """Raise DeniedError if the relay's rules deny this connection. Nothing is opened; without an answer, return."""
@@ -155,7 +155,7 @@ class Attachment(WarnsIfUnused):
         public: PublicPlace | None = None,
     ) -> Server:
         """Offer a service as `start_server` does, with an asyncio protocol for each connection."""
-        return await self._endpoint.serve(lambda transport: transport.begin(protocol_factory()), name, backlog, public)
+        return await self._endpoint.serve(lambda made: made.begin(protocol_factory()), name, backlog, public)
 
     # status
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tunnel.defaults import LIMIT_BYTES
 from tunnel.errors import DeniedError, TunnelError
 from tunnel.streams import StreamReader, StreamWriter, open_streams
-from tunnel.transport import Transport
+from tunnel.transport import MadeTransport, Transport
 from tunnel.wire import RejectReason, Target
 
-__all__ = ["ExitHandler", "ExitRequest", "Handler", "Server", "Sink", "dial_failure", "streams_sink"]
+__all__ = ["ExitHandler", "ExitRequest", "Handler", "OfferedService", "Server", "Sink", "dial_failure", "streams_sink"]
 
 _TEXT_BYTES_MAX = 1024  # of a refusal
 
 Handler: TypeAlias = Callable[[StreamReader, StreamWriter], Awaitable[None] | None]
-Sink: TypeAlias = Callable[[Transport], None]  # called with each new connection, which it then owns
+Sink: TypeAlias = Callable[[MadeTransport], None]  # called with each new connection, which it then owns
 ExitHandler: TypeAlias = Callable[["ExitRequest"], Awaitable[None]]
 
 
@@ -28,18 +28,21 @@ class Server(asyncio.AbstractServer):
     The relay may refuse the name later, when its rules change; then the server is closed, and `refusal` says why.
     """
 
-    def __init__(self, name: str, stop: Callable[[str], None], take: Sink) -> None:
-        self.name = name
-        self.take = take
-        self._stop = stop
-        self._serving = True
-        self.refusal: DeniedError | None = None
-        self._refused: asyncio.Future[DeniedError] = asyncio.get_running_loop().create_future()
-        self._closed = asyncio.get_running_loop().create_future()
-        self._transports: dict[Transport, None] = {}
+    def __init__(self, service: OfferedService) -> None:
+        self._service = service
 
     def __repr__(self) -> str:
-        return f"<tunnel.Server {self.name!r} {'serving' if self._serving else 'closed'}>"
+        return f"<tunnel.Server {self.name!r} {'serving' if self.is_serving() else 'closed'}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the service."""
+        return self._service.name
+
+    @property
+    def refusal(self) -> DeniedError | None:
+        """The error with which the relay refused the name, or None."""
+        return self._service.refusal
 
     @property
     def sockets(self) -> tuple[()]:
@@ -47,10 +50,10 @@ class Server(asyncio.AbstractServer):
         return ()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._closed.get_loop()
+        return self._service.closed.get_loop()
 
     def is_serving(self) -> bool:
-        return self._serving
+        return self._service.is_serving
 
     async def start_serving(self) -> None:
         """Do nothing: the server serves from the start."""
@@ -61,7 +64,8 @@ class Server(asyncio.AbstractServer):
         Raise DeniedError if the relay refuses the name.
         """
         try:
-            await asyncio.wait([self._closed, self._refused], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [self._service.closed, self._service.refused]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self.refusal is not None:
                 raise self.refusal
         finally:
@@ -69,35 +73,55 @@ class Server(asyncio.AbstractServer):
 
     async def refused(self) -> DeniedError:
         """Return the error when the relay refuses the name; wait forever if it does not."""
-        return await asyncio.shield(self._refused)
+        return await asyncio.shield(self._service.refused)
+
+    def close(self) -> None:
+        """Stop accepting connections."""
+        self._service.close()
+
+    async def wait_closed(self) -> None:
+        """Return when the server is closed and its connections have ended."""
+        await asyncio.shield(self._service.closed)
+
+
+class OfferedService:
+    """Does the work of a `Server`, which applications see: it takes connections, and learns of refusals."""
+
+    def __init__(self, name: str, stop: Callable[[str], None], take: Sink) -> None:
+        loop = asyncio.get_running_loop()
+        self.name = name
+        self.server = Server(self)
+        self.is_serving = True
+        self.refusal: DeniedError | None = None
+        self.refused: asyncio.Future[DeniedError] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._take = take
+        self._stop = stop
+        self._transports: dict[Transport, None] = {}
 
     def refuse(self, error: DeniedError) -> None:
         """Close the server, because the relay has refused its name."""
         self.refusal = error
-        if not self._refused.done():
-            self._refused.set_result(error)
+        if not self.refused.done():
+            self.refused.set_result(error)
         self.close()
 
     def close(self) -> None:
         """Stop accepting connections."""
-        if self._serving:
-            self._serving = False
+        if self.is_serving:
+            self.is_serving = False
             self._stop(self.name)
             self._settle()
 
-    async def wait_closed(self) -> None:
-        """Return when the server is closed and its connections have ended."""
-        await asyncio.shield(self._closed)
-
-    def add(self, transport: Transport) -> None:
+    def add(self, made: MadeTransport) -> None:
         """Take over a new connection. If the application raises, end it, and report the error to the loop."""
-        self._transports[transport] = None
+        self._transports[made.transport] = None
         try:
-            self.take(transport)
+            self._take(made)
         except Exception as error:
             context = {"message": f"the server {self.name!r} could not take a connection", "exception": error}
-            self.get_loop().call_exception_handler(context)
-            transport.abort()
+            self.closed.get_loop().call_exception_handler(context)
+            made.transport.abort()
 
     def remove(self, transport: Transport) -> None:
         """Forget a connection that has ended."""
@@ -105,8 +129,8 @@ class Server(asyncio.AbstractServer):
         self._settle()
 
     def _settle(self) -> None:
-        if not self._serving and not self._transports and not self._closed.done():
-            self._closed.set_result(None)
+        if not self.is_serving and not self._transports and not self.closed.done():
+            self.closed.set_result(None)
 
 
 class ExitRequest:
@@ -116,7 +140,7 @@ class ExitRequest:
         self,
         target: Target,
         user: str,
-        accept: Callable[[], Transport],
+        accept: Callable[[], MadeTransport],
         refuse: Callable[[RejectReason, str], None],
     ) -> None:
         self.target = target
@@ -128,13 +152,13 @@ class ExitRequest:
     def accept(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> Transport:
         """Accept, because the target was reached, and attach the connection to a protocol. If there is no protocol,
         end the connection."""
-        transport = self._answer()
+        made = self._answer()
         try:
-            transport.begin(protocol_factory())
+            made.begin(protocol_factory())
         except BaseException:
-            transport.abort()
+            made.transport.abort()
             raise
-        return transport
+        return made.transport
 
     def accept_streams(self, *, limit: int = LIMIT_BYTES) -> tuple[StreamReader, StreamWriter]:
         """Accept, because the target was reached, and return the connection as streams."""
@@ -149,12 +173,12 @@ class ExitRequest:
             self.answered = True
             self._refuse(reason, text.encode(errors="replace")[:_TEXT_BYTES_MAX].decode(errors="ignore"))
 
-    def _answer(self) -> Transport:
+    def _answer(self) -> MadeTransport:
         if self.answered:
             raise RuntimeError("this request was already answered: call accept, accept_streams or refuse only once")
-        transport = self._accept()
+        made = self._accept()
         self.answered = True
-        return transport
+        return made
 
 
 def dial_failure(error: OSError) -> RejectReason:
@@ -175,8 +199,8 @@ def streams_sink(handler: Handler, limit: int, keep: Callable[[asyncio.Task[None
     If the handler returns an awaitable, it runs in a task of its own, which is passed to `keep`.
     """
 
-    def take(transport: Transport) -> None:
-        reader, writer = open_streams(transport, limit=limit, server_side=True)
+    def take(made: MadeTransport) -> None:
+        reader, writer = open_streams(made, limit=limit, server_side=True)
         outcome = handler(reader, writer)
         if outcome is not None:
             keep(asyncio.get_running_loop().create_task(_run(outcome, writer)))

@@ -6,7 +6,7 @@ from typing import cast
 
 from tunnel.asyncio_compat import start_tls
 from tunnel.defaults import LIMIT_BYTES
-from tunnel.transport import Transport
+from tunnel.transport import MadeTransport, Transport
 
 __all__ = ["StreamReader", "StreamWriter", "open_streams"]
 
@@ -90,11 +90,11 @@ class StreamWriter(asyncio.StreamWriter):
 
 
 def open_streams(
-    transport: Transport, *, limit: int = LIMIT_BYTES, server_side: bool = False
+    made: MadeTransport, *, limit: int = LIMIT_BYTES, server_side: bool = False
 ) -> tuple[StreamReader, StreamWriter]:
     """Return streams over a transport; the caller must not use the transport directly."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit, loop=loop)
     protocol = StreamProtocol(reader, loop=loop)
-    transport.begin(protocol)
-    return reader, StreamWriter(transport, protocol, reader, loop, server_side=server_side)
+    made.begin(protocol)
+    return reader, StreamWriter(made.transport, protocol, reader, loop, server_side=server_side)

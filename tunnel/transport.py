@@ -7,7 +7,7 @@ have left. Its argument therefore says whether they arrived.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, cast
 
 from tunnel.asyncio_compat import SENDFILE_BY_COPYING, FlowControlled, fill, sends_file
@@ -32,7 +32,7 @@ from tunnel.errors import ResetError, lost_error, refused_error
 from tunnel.rate_limit import RateLimit, Turns
 from tunnel.wire import AbortReason, Buffer
 
-__all__ = ["ByteStream", "Transport"]
+__all__ = ["ByteStream", "MadeTransport", "Transport"]
 
 _READ_BYTES = 256 * 1024  # the most that one data_received gets: the largest payload that we send (4.13)
 _HIGH_BYTES = 64 * 1024  # asyncio's default; the endpoint below this transport has a buffer of its own
@@ -57,6 +57,30 @@ class ByteStream(Protocol):
     def abort(self, now: int, reason: AbortReason = ..., text: str = ...) -> None: ...
 
 
+class MadeTransport:
+    """A transport for those who make it: the parts that applications do not see. The transport sets them."""
+
+    transport: "Transport"
+    opened: Callable[[], Coroutine[Any, Any, None]]
+    """Return when the peer has accepted; raise the error if it did not. Cancelling ends the connection."""
+    begin: Callable[[asyncio.BaseProtocol], None]
+    """Attach the connection to its protocol. Data that arrived before is delivered in the next round of the event loop,
+    unless the protocol pauses reading, the connection is over, or a rate limit lets it wait. An end that came before is
+    reported after that data."""
+    fail: Callable[[BaseException], None]
+    """End at once with this error of the attachment."""
+
+    def set(
+        self,
+        transport: "Transport",
+        opened: Callable[[], Coroutine[Any, Any, None]],
+        begin: Callable[[asyncio.BaseProtocol], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """Set all parts."""
+        self.transport, self.opened, self.begin, self.fail = transport, opened, begin, fail
+
+
 class Transport(FlowControlled):
     """A connection as an asyncio transport, created by `Attachment`. It owns the connection's events until the end."""
 
@@ -69,6 +93,7 @@ class Transport(FlowControlled):
         connection: ByteStream,
         target: str,
         extra: dict[str, Any],
+        made: MadeTransport,
         ended: Callable[["Transport"], None],
         connected: Callable[["Transport"], None] | None = None,
     ) -> None:
@@ -98,6 +123,7 @@ class Transport(FlowControlled):
         self._flushes: list[asyncio.Future[None]] = []
         self._up: Turns | None = None  # with a rate limit, the bytes of `_backlog` wait for these turns
         self._down: Turns | None = None
+        made.set(self, self._wait_for_opening, self._begin, self._fail)
         driver.register(connection.id, self._handle)
 
     def __repr__(self) -> str:
@@ -139,8 +165,7 @@ class Transport(FlowControlled):
 
     # opening
 
-    async def opened(self) -> None:
-        """Return when the peer has accepted; raise the error if it did not. Cancelling ends the connection."""
+    async def _wait_for_opening(self) -> None:
         self._opened = self._loop.create_future()
         self._driver.wake()
         try:
@@ -149,12 +174,7 @@ class Transport(FlowControlled):
             self.abort()
             raise
 
-    def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """Attach the connection to its protocol.
-
-        Data that arrived before is delivered in the next round of the event loop, unless the protocol pauses reading,
-        the connection is over, or a rate limit lets it wait. An end that came before is reported after that data.
-        """
+    def _begin(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
         protocol.connection_made(self)
         # Data, or the end of the connection, may have come before there was a protocol.
@@ -391,8 +411,7 @@ class Transport(FlowControlled):
         self._connection.abort(self._driver.now(), reason, text)
         self._driver.wake()
 
-    def fail(self, error: BaseException) -> None:
-        """End at once with this error of the attachment."""
+    def _fail(self, error: BaseException) -> None:
         if self._over is None:
             self._connection.abort(self._driver.now())
             self._finish(error)

@@ -10,7 +10,7 @@ from tunnel.encryption.connection import EncryptedConnection
 from tunnel.encryption.tls import TlsSession
 from tunnel.encryption.trust import PeerTrust
 from tunnel.encryption.turns import HandshakeSlot
-from tunnel.transport import Transport
+from tunnel.transport import MadeTransport, Transport
 from tunnel.wire import AbortReason, is_inline_exit
 
 __all__ = ["HANDSHAKE_S", "EncryptedTransport"]
@@ -32,6 +32,7 @@ class EncryptedTransport(Transport):
         connection: Connection,
         target: str,
         extra: dict[str, Any],
+        made: MadeTransport,
         ended: Callable[[Transport], None],
         connected: Callable[[Transport], None] | None = None,
         *,
@@ -41,7 +42,7 @@ class EncryptedTransport(Transport):
     ) -> None:
         judge = None if trust is None else trust.judge_key
         stream = EncryptedConnection(connection, tls, judge, target)
-        super().__init__(driver, stream, target, extra, ended, connected)
+        super().__init__(driver, stream, target, extra, made, ended, connected)
         self._stream: EncryptedConnection | None = stream  # None: in clear
         self._clear = connection
         self._trust = trust
@@ -125,7 +126,7 @@ class EncryptedTransport(Transport):
         if error is None:
             super()._handle(event)
         else:
-            self.fail(error)
+            self._fail(error)
 
     def _accept(self) -> None:
         """Answer CONNECT, with our part of the handshake in the same batch, unless the connection has ended."""
