@@ -78,7 +78,7 @@ class _Road:
             await self._attachment.close()
             self._attachment = None
         if self._attachment is None:
-            attachment = attach(self._road, carrier="link", attach_timeout=60.0, linger=0.5)
+            attachment = attach(self._road, carrier="link", attach_timeout=60.0, wait=True, linger=0.5)
             await attachment.start()
             self._attachment = attachment
         return await self._attachment.open_connection(address, timeout=10.0)

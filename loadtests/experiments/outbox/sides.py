@@ -48,7 +48,7 @@ class _Dialer:
             await self._attachment.close()
             self._attachment = None
         if self._attachment is None:
-            attachment = attach(self._relay, carrier="link", attach_timeout=60.0, linger=0.5)
+            attachment = attach(self._relay, carrier="link", attach_timeout=60.0, wait=True, linger=0.5)
             await attachment.start()
             self._attachment = attachment
         reader, writer = await self._attachment.open_connection(SERVICE, timeout=15.0)
@@ -84,7 +84,9 @@ async def receive(relay: str, directory: Path) -> None:
     inbox = Inbox.open(directory)
     while True:
         try:
-            async with attach(relay, carrier="link", name="receiver", attach_timeout=60.0, linger=0.5) as attachment:
+            async with attach(
+                relay, carrier="link", name="receiver", attach_timeout=60.0, wait=True, linger=0.5
+            ) as attachment:
                 await attachment.start_server(serve_calls(inbox.handlers), SERVICE)
                 print("ready", inbox.log.end_offset, flush=True)
                 while attachment.refusal is None:  # noqa: ASYNC110 - it only keeps the process alive
