@@ -11,7 +11,7 @@ from tunnel import attach
 
 
 class Told:
-    """Keeps what the listener of connections learns."""
+    """A listener of connections that keeps what it receives."""
 
     def __init__(self) -> None:
         self.reasons: asyncio.Queue[str] = asyncio.Queue()
