@@ -70,16 +70,6 @@ class MadeTransport:
     fail: Callable[[BaseException], None]
     """End at once with this error of the attachment."""
 
-    def set(
-        self,
-        transport: "Transport",
-        opened: Callable[[], Coroutine[Any, Any, None]],
-        begin: Callable[[asyncio.BaseProtocol], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        """Set all parts."""
-        self.transport, self.opened, self.begin, self.fail = transport, opened, begin, fail
-
 
 class Transport(FlowControlled):
     """A connection as an asyncio transport, created by `Attachment`. It owns the connection's events until the end."""
@@ -123,7 +113,7 @@ class Transport(FlowControlled):
         self._flushes: list[asyncio.Future[None]] = []
         self._up: Turns | None = None  # with a rate limit, the bytes of `_backlog` wait for these turns
         self._down: Turns | None = None
-        made.set(self, self._wait_for_opening, self._begin, self._fail)
+        made.transport, made.opened, made.begin, made.fail = self, self._wait_for_opening, self._begin, self._fail
         driver.register(connection.id, self._handle)
 
     def __repr__(self) -> str:
