@@ -40,7 +40,6 @@ async def examine_poll(report: Report, trials: Trials) -> bool:
     ends_s = now_s() + _ROUNDS_S
     while len(replies) < ROUNDS and (now_s() < ends_s or len(replies) < _ROUNDS_MIN) and not trials.is_shut:
         replies.append(await trials.once(trials.prober.exchange, is_test=True))
-    replies += trials.controls  # they ask the same
     good = [reply for reply in replies if reply.kind == "answer"]
     bad = [reply for reply in replies if reply.kind != "answer"]
     is_limited = bool(bad) and await _is_limited(trials, replies, good)

@@ -40,8 +40,7 @@ def examine_limiter(report: Report, trials: Trials) -> bool:
 def examine_shut(report: Report, trials: Trials) -> None:
     """Report a limiter that did not let anything pass again."""
     found = trials.limiter
-    if found is None:
-        return
+    assert found is not None
     waited = f", for {found.lasted_s:.0f} s so far" if found.lasted_s > _LONG_S else ""
     text = f"{NOTHING_PASSES}{waited}: {_described(found)}, after {_counted(found)}"
     advice = (

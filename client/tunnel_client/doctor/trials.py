@@ -61,10 +61,9 @@ class Trials:
 
     `median_s` and `worst_s` are the median and the longest time of an exchange. `pause_s` is the least time between two
     requests, once a limiter is known; `trips` counts how often one refused. `is_shut`: it did not let anything pass
-    again. `controls` has the answers to questions that decided what refused another one. `failed` has the exchanges
-    that a working path would have answered. `requests_max` is the number of requests that pass at once, or 0 if no
-    limit was found. `products` names the hops that were recognised, `writers` those of them that wrote into answers to
-    requests for the relay.
+    again. `failed` has the exchanges that a working path would have answered. `requests_max` is the number of requests
+    that pass at once, or 0 if no limit was found. `products` names the hops that were recognised, `writers` those of
+    them that wrote into answers to requests for the relay.
     """
 
     prober: Prober
@@ -82,7 +81,6 @@ class Trials:
     is_shut: bool = False
     has_link: bool = False  # and uses it: large exchanges are then not needed
     asked: int = 0
-    controls: list[Reply] = field(default_factory=list)
     _requests: Budget = field(default_factory=lambda: Budget(REQUESTS, REQUESTS_S))
     _connections: Budget = field(default_factory=lambda: Budget(CONNECTIONS, CONNECTIONS_S))
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -212,9 +210,7 @@ class Trials:
             return True
         for _ in range(_CONTROLS):
             await asyncio.sleep(CONTROL_S)
-            reply = await self._control()
-            if reply.kind == "answer":
-                self.controls.append(reply)
+            if (await self._control()).kind == "answer":
                 await asyncio.sleep(CONTROL_S)
                 self._passed_s = now_s()
                 return True
