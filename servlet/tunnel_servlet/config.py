@@ -51,7 +51,7 @@ _USERS_HEAD = f"# Written by `tunnel-relay user`, up to the line {_USERS_END!r}.
 # For each key, an example of a valid line or table, which errors show. A user's table has the keys of [everyone].
 _EXAMPLES = {
     "listen": 'listen = ["127.0.0.1:8080"]',
-    "base": 'base = "/tunnel"',
+    "base": 'base = "/api"',
     "admin": 'admin = "127.0.0.1:9080"',
     "exit": 'exit = "inline"',
     "tokens": 'tokens = "relay.tokens.toml"',

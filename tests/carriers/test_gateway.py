@@ -1,6 +1,7 @@
 """Headers, Host and the name in TLS for a gateway before the relay: where they go, and where they must not go."""
 
 import ssl
+from typing import Any
 
 import aiohttp
 import pytest
@@ -14,6 +15,7 @@ from tunnel.carriers.gateway import make_gateway
 from tunnel.carriers.probe import Prober
 from tunnel.carriers.probe_certificate import issuer_of
 from tunnel.carriers.upgrade import UpgradeRefusedError, upgrade
+from tunnel.carriers.websocket_dial import open_websocket
 
 SECRET = "s3cret-value"
 HEADERS = {"CF-Access-Client-Id": "id.access", "CF-Access-Client-Secret": SECRET}
@@ -126,7 +128,7 @@ def refused(**given: object) -> str:
     [
         ("Host", "--hostname"),
         ("authorization", "--token-file"),
-        ("User-Agent", "sends itself"),
+        ("X-Endpoint-Role", "sends itself"),
         ("Cache-Control", "sends itself"),
         ("Tunnel-Role", "sends itself"),
         ("Content-Length", "sends itself"),
@@ -181,3 +183,45 @@ def test_two_users_the_headers_do_not_cross_a_network_unencrypted() -> None:
     allowed = Dialing("http://relay.example", proxy=None, headers=HEADERS, insecure_http=True)
     assert allowed.headers["CF-Access-Client-Secret"] == SECRET
     assert SECRET not in allowed.description + repr(make_gateway(allowed.base, HEADERS, None, None))
+
+
+AGENT = "Mozilla/5.0 (X11; Linux x86_64)"
+
+
+@pytest.mark.parametrize("name", ["User-Agent", "user-agent"])
+@in_loop
+async def test_a_user_agent_may_be_set_for_the_relay_and_the_proxy(name: str) -> None:
+    async with Origin(answer("404 Not Found"), tls=server_tls()) as relay, UpstreamProxy() as proxy:
+        through = f"http://127.0.0.1:{proxy.port}"
+        dialing = Dialing(relay.url, proxy=through, ca=CA, headers={name: AGENT}, sni="localhost")
+        assert await ask(dialing) == 404
+    (head,) = relay.heads
+    assert head.lower().count("\r\nuser-agent: ") == 1
+    assert f": {AGENT}\r\n" in head
+    assert f"\r\nUser-Agent: {AGENT}\r\n".encode() in proxy.heads[0]
+
+
+@pytest.mark.parametrize("is_exit", [False, True])
+@in_loop
+async def test_with_a_user_agent_of_ones_own_no_request_has_our_name(*, is_exit: bool) -> None:
+    async with Origin(answer("403 Forbidden")) as relay:
+        options: dict[str, Any] = {"token": "tnl_x", "proxy": None, "headers": {"User-Agent": AGENT}}
+        dialing = Dialing(f"{relay.url}/api", is_exit=is_exit, **options)
+        assert await ask(dialing) == 403
+        with pytest.raises(UpgradeRefusedError):
+            await open_websocket(dialing)
+    assert len(relay.heads) == 2
+    for head in relay.heads:
+        assert "tunnel" not in head.lower()
+        assert f"\r\nX-Endpoint-Role: {'exit' if is_exit else 'endpoint'}\r\n" in head
+
+
+def test_an_exit_names_its_role_to_earlier_relays_too() -> None:
+    exits = [Dialing("http://127.0.0.1", proxy=None, is_exit=is_exit).headers for is_exit in (True, False)]
+    assert [each.get("Tunnel-Role") for each in exits] == ["exit", None]
+
+
+def test_a_user_agent_alone_is_no_secret() -> None:
+    assert Dialing("http://relay.example", proxy=None, headers={"User-Agent": AGENT}).headers["User-Agent"] == AGENT
+    with pytest.raises(ValueError, match="the headers for the gateway would go to"):
+        Dialing("http://relay.example", proxy=None, headers={"User-Agent": AGENT, "X-Key": SECRET})

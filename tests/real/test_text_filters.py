@@ -14,7 +14,7 @@ from loadtests.harness.ports import hold_port
 from tests.field.scripted import Behaviour, ScriptedProxy
 from tests.real.transfers import MIB, a_relay, client, move
 from tests.support.loops import in_loop
-from tunnel import Attachment
+from tunnel import Attachment, NotAuthenticatedError
 
 TEXT_ONLY = ["json", "text", "ascii", "entropy"]
 
@@ -45,3 +45,20 @@ async def test_transfers_are_whole_where_only_text_passes(name: str, carrier: st
 async def test_transfers_are_whole_where_other_bodies_are_answered_by_a_reset_or_a_page(name: str, scans: str) -> None:
     async with through(Behaviour(scans=scans, admits=name)) as attachment:
         await move(attachment, MIB, connections=1)
+
+
+@pytest.mark.parametrize("carrier", ["poll", "websocket", "auto"])
+@in_loop
+async def test_transfers_are_whole_where_our_name_is_refused(carrier: str) -> None:
+    """In paths, headers of requests and headers of answers."""
+    behaviour = Behaviour(scans="403", admits="word")
+    async with through(behaviour, carrier=carrier, headers={"User-Agent": "Mozilla/5.0"}) as attachment:
+        await move(attachment, MIB)
+
+
+@in_loop
+async def test_a_refused_token_is_told_where_our_name_is_refused() -> None:
+    behaviour = Behaviour(scans="403", admits="word")
+    with pytest.raises(NotAuthenticatedError, match="no such token"):
+        async with through(behaviour, token="tnl_00000009_x", headers={"User-Agent": "Mozilla/5.0"}):
+            raise AssertionError

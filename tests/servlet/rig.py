@@ -122,7 +122,7 @@ class Client:
         """Send an exchange."""
         usual = {"Authorization": f"Bearer {self.token}", "Content_Type": "application/octet-stream"}
         if self.role:
-            usual["Tunnel_Role"] = self.role
+            usual["X_Endpoint_Role"] = self.role
         return await self.ask("POST", "/exchange", body, **{**usual, **headers})
 
     def post_soon(self, body: bytes) -> asyncio.Task[Reply]:

@@ -25,9 +25,11 @@ from tunnel.lookups import LOOKUPS
 from tunnel.printable import printable
 from tunnel.private_files import require_private, require_trusted
 
-__all__ = ["ROLE_HEADER", "Dialing", "retry_after_us", "server_of"]
+__all__ = ["Dialing", "retry_after_us", "server_of"]
 
-ROLE_HEADER = "Tunnel-Role"
+_ROLE_HEADER = "X-Endpoint-Role"
+_EARLIER_ROLE_HEADER = "Tunnel-Role"  # the only one that earlier relays know
+_USER_AGENT = "tunnel/1"
 _SECOND_US = 1_000_000
 _READ_BUFFER_BYTES = 256 * 1024
 _KEY_SEEN = "ask for a new certificate if another user may have read the key"
@@ -118,18 +120,22 @@ class Dialing:
         sent = {
             "Cache-Control": "no-store, no-transform",
             "Accept-Encoding": "identity",
-            "User-Agent": "tunnel/1",
+            "User-Agent": _USER_AGENT,
             # The relay refuses an endpoint that wrongly claims to be an exit. An endpoint without an exit handler does
             # not claim it, so the relay sends it no targets, even if its user may be an exit.
-            ROLE_HEADER: "exit" if self._is_exit else "endpoint",
+            _ROLE_HEADER: "exit" if self._is_exit else "endpoint",
         }
+        given = {name.lower() for name in headers}
+        if self._is_exit and "user-agent" not in given:  # a path to which we must not be known may refuse this name
+            sent[_EARLIER_ROLE_HEADER] = "exit"
         if token is not None:
             if not token.isascii() or not token.isprintable() or " " in token or not token:
                 raise ValueError("the token is empty or has invalid characters: was it copied whole, on one line?")
             sent["Authorization"] = f"Bearer {token}"
         gateway = make_gateway(self.base, headers, self._hostname, self._sni)
         if not self._insecure_http:
-            for what in ("the token",) * (token is not None) + ("the headers for the gateway",) * bool(headers):
+            has_secrets = bool(given - {"user-agent"})
+            for what in ("the token",) * (token is not None) + ("the headers for the gateway",) * has_secrets:
                 _require_private(what, self.base, None if proxy is None else proxy.url)
         introduction = None
         if proxy is not None:
@@ -137,7 +143,13 @@ class Dialing:
             introduction = Introduction(
                 str(where).rstrip("/"), where.host or "", proxy.user, proxy.password, can_talk=is_tls
             )
-        return DialSecrets({**sent, **gateway.headers}, gateway.headers, introduction)
+        own = {name: value for name, value in sent.items() if name.lower() not in given}
+        return DialSecrets({**own, **gateway.headers}, gateway.headers, introduction)
+
+    def _user_agent(self) -> str:
+        """Return the name under which a proxy sees us: the one that a gateway sees, which is no secret."""
+        headers = self._secrets.now.headers
+        return next(value for name, value in headers.items() if name.lower() == "user-agent")
 
     def _introduction(self) -> Introduction:
         introduction = self._secrets.now.introduction
@@ -205,7 +217,8 @@ class Dialing:
             if self._proxy is not None:
                 middlewares += (introduce(self._introduction),)
         else:
-            connector = ConnectConnector(self._proxy, self._introduction, self.tls, self._proxy_tls, reuse=reuse)
+            present = (self._introduction, self._user_agent)
+            connector = ConnectConnector(self._proxy, *present, self.tls, self._proxy_tls, reuse=reuse)
         bound_responses(connector)
         return aiohttp.ClientSession(
             connector=connector,

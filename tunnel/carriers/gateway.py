@@ -20,7 +20,7 @@ _OPTIONS = {
     "host": "--hostname NAME or attach(hostname=...)",
     "authorization": "--token-file FILE or attach(token=...), for the relay's token",
 }
-_OWN = frozenset({"accept-encoding", "cache-control", "expect", "user-agent"})
+_OWN = frozenset({"accept-encoding", "cache-control", "expect", "x-endpoint-role"})
 _OWN_BEGINNINGS = ("content-", "proxy-", "sec-websocket-", "tunnel-")
 _HOP_BY_HOP = frozenset(
     {"connection", "http2-settings", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}  # RFC 9110, 7.6.1

@@ -64,6 +64,7 @@ class ConnectConnector(aiohttp.BaseConnector):
         self,
         proxy: Proxy,
         present: Callable[[], Introduction],
+        user_agent: Callable[[], str],
         tls: ssl.SSLContext,
         proxy_tls: ssl.SSLContext | None,
         *,
@@ -72,6 +73,7 @@ class ConnectConnector(aiohttp.BaseConnector):
         super().__init__(limit=0, force_close=not reuse)
         self._proxy = proxy
         self._present = present
+        self._user_agent = user_agent
         self._tls = tls
         self._proxy_tls = proxy_tls
 
@@ -144,7 +146,7 @@ class ConnectConnector(aiohttp.BaseConnector):
         sent = introduction.header("CONNECT", target)
         talk = introduction.conversation() if sent is None else None
         if talk is None:
-            return *await dialogue.ask(target, sent), sent
+            return *await dialogue.ask(target, sent, self._user_agent()), sent
         scheme, speaker = talk
         heard: str | None = None
         while True:
@@ -156,7 +158,7 @@ class ConnectConnector(aiohttp.BaseConnector):
             sent = f"{scheme} {said}"
             if heard is not None and not said:
                 return 407, "", [], sent
-            status, reason, challenges = await dialogue.ask(target, sent)
+            status, reason, challenges = await dialogue.ask(target, sent, self._user_agent())
             heard = next((offer.data for offer in challenges if offer.scheme == scheme.lower()), "")
             if status != 407 or not heard or not dialogue.goes_on:
                 return status, reason, challenges, sent
@@ -207,14 +209,15 @@ class ProxyConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._reader.feed_eof()
 
-    async def ask(self, target: str, sent: str | None) -> tuple[int, str, list[Challenge]]:
+    async def ask(self, target: str, sent: str | None, user_agent: str = "") -> tuple[int, str, list[Challenge]]:
         """Send CONNECT; return status, reason and challenges. Raise ConnectionError if the answer is not HTTP."""
         lines = [
             f"CONNECT {target} HTTP/1.1",
             f"Host: {target}",
-            "User-Agent: tunnel/1",
             "Proxy-Connection: keep-alive",
         ]
+        if user_agent:
+            lines.append(f"User-Agent: {user_agent}")
         if sent is not None:
             lines.append(f"{_HEADER}: {sent}")
         self.transport.write(_encoded("\r\n".join([*lines, "", ""])))

@@ -30,7 +30,7 @@ TEMPLATE = """\
 # below they speak TLS, except those with http:// before them.
 listen = ["127.0.0.1:8080"]
 
-# A prefix for the paths of all URLs, such as "/tunnel".
+# A prefix for the paths of all URLs, such as "/api".
 base = ""
 
 # The address that serves /livez, /readyz and /metrics, and that `tunnel-relay drain` and `tunnel-relay state` use. Keep

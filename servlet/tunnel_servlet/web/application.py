@@ -44,7 +44,7 @@ RELAY = web.AppKey("relay", Relay)
 _log = structlog.get_logger("relay")
 
 _BUSY_RETRY_S = 1
-_ROLE_HEADER = "Tunnel-Role"  # of POST requests: "exit" or "endpoint" (7.17)
+_ROLE_HEADERS = ("X-Endpoint-Role", "Tunnel-Role")  # of POST requests: "exit" or "endpoint" (7.17)
 _HEADERS = {
     "Cache-Control": "no-store, no-transform",
     "X-Accel-Buffering": "no",
@@ -134,7 +134,7 @@ def _refused(request: web.Request, refusal: _Refusal) -> web.Response:
     if refusal.status.retry_after_ms:
         headers["Retry-After"] = str(refusal.status.retry_after_ms // 1000)
     if refusal.http_status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="tunnel"'
+        headers["WWW-Authenticate"] = 'Bearer realm="relay"'
     return web.Response(status=refusal.http_status, body=body, headers=headers)
 
 
@@ -152,7 +152,8 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
         text = f"the Content-Type of a body must be one of {', '.join(_FORMATS)}"
         raise _Refusal(415, StatusCode.MALFORMED, text)
     async with _WhileLive(relay, identity):
-        is_exit = _attaches_as_exit(relay, identity, headers.get(_ROLE_HEADER, ""))
+        role = next((headers[name] for name in _ROLE_HEADERS if name in headers), "")
+        is_exit = _attaches_as_exit(relay, identity, role)
         path = request.protocol if isinstance(request.protocol, RelayHandler) else None
         limit = body_bytes_max(body_format, relay.config.switch.body_bytes_max)
         held_bytes = _hold(request, limit)
@@ -248,7 +249,7 @@ def _attaches_as_exit(relay: Relay, identity: Identity, role: str) -> bool:
         relay.roleless.add(user)
         text = (
             f"{user} may be an exit, but this endpoint does not say that it is one, so it gets no connections to "
-            f"targets; if it is one, update it, or find the proxy that removes the header {_ROLE_HEADER}"
+            f"targets; if it is one, update it, or find the proxy that removes the header {_ROLE_HEADERS[0]}"
         )
         _log.warning("no_role", user=user, text=text)
     return is_exit and role == "exit"

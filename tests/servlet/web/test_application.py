@@ -283,6 +283,24 @@ async def test_an_endpoint_states_its_role(user: str, role: str, status: int, ex
         assert running.relay.host.switch.stats().exits == exits
 
 
+@pytest.mark.parametrize(
+    ("headers", "exits"),
+    [
+        ({"Tunnel_Role": "exit"}, 1),
+        ({"Tunnel_Role": "endpoint"}, 0),
+        ({"X_Endpoint_Role": "exit", "Tunnel_Role": "endpoint"}, 1),
+        ({"X_Endpoint_Role": "endpoint", "Tunnel_Role": "exit"}, 0),
+    ],
+)
+@in_loop
+async def test_an_earlier_endpoint_states_its_role_in_another_header(headers: dict[str, str], exits: int) -> None:
+    async with relay() as running, Client(running, "exits") as client:
+        client.role = ""
+        assert (await client.post(attach_body(), **headers)).status == 200
+        assert (await client.post(exchange_body(client.epoch, 1), **headers)).status == 200
+        assert running.relay.host.switch.stats().exits == exits
+
+
 @pytest.mark.parametrize("role", ["", "endpoint", "conductor"])
 @in_loop
 async def test_two_users_an_endpoint_that_does_not_state_that_it_is_an_exit_gets_no_plaintext(role: str) -> None:

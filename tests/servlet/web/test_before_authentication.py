@@ -43,7 +43,7 @@ async def unauthenticated(
         POST + b"Authorization: " + BAD + b"\r\n\r\n",
         POST + b"Expect: " + BAD + b"\r\n\r\n",
         POST + b"Expect: 100-continue, " + BAD + b"\r\n\r\n",
-        POST + b"Tunnel-Role: " + BAD + b"\r\nContent-Type: " + BAD + b"\r\nContent-Encoding: " + BAD + b"\r\n\r\n",
+        POST + b"X-Endpoint-Role: " + BAD + b"\r\nContent-Type: " + BAD + b"\r\nContent-Encoding: " + BAD + b"\r\n\r\n",
         POST + b"Cookie: " + BAD + b"\r\nUpgrade: " + BAD + b"\r\nConnection: upgrade\r\n\r\n",
         b"GET /" + BAD + b" HTTP/1.1\r\nHost: " + BAD + b"\r\nExpect: " + BAD + b"\r\n\r\n",
         b"GET /link?" + BAD + b" HTTP/1.1\r\nHost: [::1\r\nUpgrade: tunnel\r\nConnection: Upgrade\r\n\r\n",
