@@ -51,7 +51,7 @@ from tunnel.messages.resets import reset_stream
 
 __all__ = ["CallConnection", "Counters", "Shared", "serve_producer"]
 
-_READ_BYTES = 16 * 1024  # at once, while other clients wait: of the smallest produce requests, this is 2 ms of work
+_READ_BYTES = 32 * 1024  # at once, while other clients wait: of the smallest produce requests, this is 4 ms of work
 _STORED_TURN = 16  # produce requests stored at once
 _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one for each of its partitions
 _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # bytes of their bodies: one of the largest frames, and some small ones

@@ -19,7 +19,7 @@ from tunnel.messages.requests import ProduceRequest
 
 __all__ = ["Stored", "Storing", "check_set"]
 
-_SLICE_BYTES = 16 * 1024  # bytes checked at once, while other clients wait: about 1 ms if the messages are the smallest
+_SLICE_BYTES = 32 * 1024  # bytes checked at once, while other clients wait: about 2 ms if the messages are the smallest
 
 
 @dataclass(frozen=True, slots=True)
