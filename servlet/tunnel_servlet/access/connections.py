@@ -131,7 +131,7 @@ class CountedConnection:
     `user` is empty until a valid token has come on the connection.
     """
 
-    __slots__ = ("_connections", "_end", "_has_left", "has_tls", "held_bytes", "source", "spent_us", "user")
+    __slots__ = ("_connections", "_end", "_has_left", "has_tls", "held_bytes", "on_move", "source", "spent_us", "user")
 
     def __init__(self, connections: Connections, source: str, *, has_tls: bool) -> None:
         self.source = source
@@ -139,6 +139,7 @@ class CountedConnection:
         self.user = ""
         self.held_bytes = 0
         self.spent_us = 0.0  # processor time that a payer was charged before the connection had a protocol
+        self.on_move: Callable[[], None] | None = None  # called when a user has begun to pay
         self._connections = connections
         self._has_left = False
         self._end: Callable[[], None] | None = None
@@ -183,7 +184,9 @@ class CountedConnection:
             return True
         if not self._connections.move(self, user):
             return False
-        self.user = user
+        is_moved, self.user = user != self.user, user
+        if is_moved and self.on_move is not None:
+            self.on_move()
         return True
 
     def leave(self) -> None:

@@ -16,7 +16,7 @@ from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.access.sources import source_of
 from tunnel_servlet.web.payers import UNAUTHENTICATED
-from tunnel_servlet.web.tls_handshake import Handshake
+from tunnel_servlet.web.tls_input import TlsInput
 
 __all__ = ["Acceptor", "bind", "listen"]
 
@@ -67,10 +67,11 @@ def listen(family: int, address: tuple[object, ...]) -> socket.socket:
 class Acceptor:
     """Accepts the connections of one listening socket, as long as `connections` admits them.
 
-    A connection is counted from the start, also during its TLS handshake, which may take `tls_seconds`, and for whose
-    processor time `tls_payer` pays. `serve` makes the connection's protocol from its `CountedConnection` and the
-    address of its client. With `evicts`, a connection on which no valid token has come can be ended so that another is
-    admitted. `spares` file descriptors are kept for times when the process has no other left.
+    A connection is counted from the start, also during its TLS handshake, which may take `tls_seconds`. While no user
+    is known, `tls_payer` pays for the processor time of TLS. `serve` makes the connection's protocol from its
+    `CountedConnection` and the address of its client. With `evicts`, a connection on which no valid token has come can
+    be ended so that another is admitted. `spares` file descriptors are kept for times when the process has no other
+    left.
     """
 
     def __init__(
@@ -159,9 +160,9 @@ class Acceptor:
             transport, _ = await self._loop.connect_accepted_socket(partial(self._serve, counted, client), connection)
             self._let_evict(counted, transport)
             return
-        handshake = Handshake(self._turns, self._tls_payer, counted)
-        encrypted = await handshake.shake_hands(connection, self._tls, self._tls_seconds)
-        if handshake.first.is_lost or self._is_over(counted):
+        tls_input = TlsInput(self._turns, self._tls_payer, counted)
+        encrypted = await tls_input.shake_hands(connection, self._tls, self._tls_seconds)
+        if tls_input.first.is_lost or self._is_over(counted):
             encrypted.abort()
             counted.leave()
             return
@@ -169,8 +170,8 @@ class Acceptor:
         encrypted.set_protocol(protocol)
         protocol.connection_made(encrypted)
         self._let_evict(counted, encrypted)
-        if handshake.first.data:
-            protocol.data_received(handshake.first.data)
+        if tls_input.first.data:
+            protocol.data_received(tls_input.first.data)
 
     def _is_over(self, counted: CountedConnection) -> bool:
         """Whether the listening socket was closed, or the connection evicted, while it was opened."""
