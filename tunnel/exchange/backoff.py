@@ -47,7 +47,7 @@ _PAUSES_US = {
 _BAN_AFTER_US = SECOND_US
 _BAN_US = 14 * SECOND_US
 _PAUSE_US_MAX = 60 * SECOND_US
-_AWAY_US_MAX = {Refusal.AWAY: 2 * SECOND_US, Refusal.CLOSED: 4 * SECOND_US}
+_AWAY_US_MAX = SECOND_US  # so that streams go on within 2 s, when both endpoints have found the relay
 
 
 class Row:
@@ -82,7 +82,7 @@ def _pause_us(refusal: Refusal, count: int, before_us: int, since_us: int) -> in
     if count < 2:
         return 0
     if refusal not in _PAUSES_US:
-        return min(_AWAY_US_MAX[refusal], max(_AWAY_US_MIN, since_us // _AWAY_SHARE))
+        return min(_AWAY_US_MAX, max(_AWAY_US_MIN, since_us // _AWAY_SHARE))
     is_long = refusal is Refusal.BANNED and since_us >= _BAN_AFTER_US
     return min(_PAUSE_US_MAX, max(_BAN_US if is_long else _PAUSES_US[refusal], 2 * before_us))
 
