@@ -90,8 +90,8 @@ async def tiny_messages(address: str) -> None:
 async def memory(address: str) -> None:
     """Fill a topic in memory with empty messages."""
     _, writer = await _connect(address)
-    writer.write(_frame(CREATE, 1, {"topic": "eves"}, b'{"storage":"memory","messages_max":400000}'))
-    request = _produce(encode_payloads([b""] * 4_000), "eves")
+    writer.write(_frame(CREATE, 1, {"topic": "eves"}, b'{"storage":"memory","messages_max":100000}'))
+    request = _produce(encode_payloads([b""] * 2_000), "eves")
     await _flood(address, lambda number: _frame(PRODUCE, number, None, request))
 
 

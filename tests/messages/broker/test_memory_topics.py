@@ -137,7 +137,7 @@ async def test_a_multi_produce_with_a_message_too_large_for_its_topic_stores_not
     topics = {"t": TopicSpec(), "u": TopicSpec(storage="memory", bytes_max=100)}
     async with brokered(tmp_path, topics=topics) as (_, client):
         sets = (ProducerData("t", [b"small"], 0), ProducerData("u", [b"small"], 0), ProducerData("u", [bytes(200)], 0))
-        with pytest.raises(RemoteCallError, match="sets of up to 4000 messages and 100 bytes"):
+        with pytest.raises(RemoteCallError, match="sets of up to 2000 messages and 100 bytes"):
             await client.producer().send_data(*sets)
         assert await everything(client, "t") == await everything(client, "u") == ([], 0)
         assert [place.offset for place in await client.producer().send_data(*sets[:2])] == [0, 0]

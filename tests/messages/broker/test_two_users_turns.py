@@ -224,14 +224,23 @@ def test_two_users_messages_in_memory_are_charged_with_their_objects(tmp_path: P
 @in_loop
 async def test_two_users_a_set_for_memory_is_refused_before_it_is_divided(tmp_path: Path) -> None:
     async with brokered(tmp_path, topics={"t": TopicSpec(storage="memory")}) as (broker, client):
-        for count, is_stored in ((4_000, True), (4_001, False)):
+        for count, is_stored in ((2_000, True), (2_001, False)):
             body = produce(encode_payloads([b""] * count))
             if is_stored:
                 await client.table.call(client.address, PRODUCE, body)
                 continue
-            with pytest.raises(RemoteCallError, match="up to 4000 messages"):
+            with pytest.raises(RemoteCallError, match="up to 2000 messages"):
                 await client.table.call(client.address, PRODUCE, body)
-        assert broker.topics.get("t").partition(0).end_offset == 4_000
+        assert broker.topics.get("t").partition(0).end_offset == 2_000
+
+
+@in_loop
+async def test_two_users_one_may_not_ask_for_a_backlog_that_takes_long_to_grow(tmp_path: Path) -> None:
+    async with brokered(tmp_path, topics={"o": TopicSpec(storage="memory", messages_max=100_001)}) as (_, client):
+        with pytest.raises(RemoteCallError) as caught:
+            await client.create_topic("t", TopicSpec(storage="memory", messages_max=100_001))
+        assert caught.value.code == LIMIT
+        await client.create_topic("t", TopicSpec(storage="memory", messages_max=100_000))
 
 
 @in_loop

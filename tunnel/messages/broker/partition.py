@@ -30,7 +30,7 @@ __all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
 _REOPEN_S = 1.0  # between two attempts to open a failed log
 _FETCH_BYTES_MAX = 64 * 1024  # largest answer from a partition in memory
 _WAIT_MS_MAX = 60_000
-_SET_MESSAGES_MAX = 4_000  # of a set for a partition in memory: it is stored as a whole, while other clients wait
+_SET_MESSAGES_MAX = 2_000  # of a set for a partition in memory: it is stored as a whole, while other clients wait
 _REMOVED_MAX = 1_000  # messages removed from memory at once, while other clients wait: about 1 ms
 _logger = structlog.get_logger("tunnel.broker")
 

@@ -19,6 +19,7 @@ from tunnel.messages.requests import ProduceRequest
 
 __all__ = ["Stored", "Storing", "check_set"]
 
+_MEMORY_MESSAGES_MAX = 100_000  # that a client may ask for in a partition: a backlog stops the loop when it grows
 _SLICE_BYTES = 32 * 1024  # bytes checked at once, while other clients wait: about 2 ms if the messages are the smallest
 
 
@@ -116,6 +117,10 @@ class Storing:
             return await self._topics.create(name, spec)
         if not self._settings.creates_topics or self._settings.master:
             raise RemoteCallError(LIMIT, "clients may not create topics here: ask the operator of the broker for it")
+        if spec.storage == "memory" and spec.messages_max > _MEMORY_MESSAGES_MAX:
+            raise RemoteCallError(
+                LIMIT, f"messages_max is {spec.messages_max}: at most {_MEMORY_MESSAGES_MAX} are allowed"
+            )
         topic = await self._topics.create(name, spec, user)
         note("topic_created", topic=name, partitions=topic.spec.partitions, storage=topic.spec.storage, user=user)
         return topic
