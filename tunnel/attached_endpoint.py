@@ -102,20 +102,20 @@ class AttachedEndpoint:
                 await self._attached
                 await carrier.prepared()
         except BaseException as error:
-            text = self._unreachable()  # the end of the carrier changes it
+            trouble = self._last_trouble()  # the end of the carrier changes it
             await self._driver.close()
             if isinstance(error, TimeoutError):
-                raise UnreachableError(text) from None
+                raise UnreachableError(self._unreachable(trouble)) from None
             raise
         finally:
             waiting.stop()
 
-    def _unreachable(self) -> str:
+    def _unreachable(self, trouble: str) -> str:
         assert self._driver is not None
         assert self._attach_timeout is not None
         where = self._driver.relay
         return (
-            f"no relay answers at {where} within {self._attach_timeout:g} s ({self._last_trouble() or 'no answer'}): "
+            f"no relay answers at {where} within {self._attach_timeout:g} s ({trouble or 'no answer'}): "
             "check the URL, the proxy, the relay; `tunnel doctor` finds out which is at fault"
         )
 

@@ -46,15 +46,17 @@ async def test_the_rules_of_the_exit_send_nobody_to_the_operator_of_the_relay() 
     text, report = await denied(ANYWHERE, "127.0.0.1:23")
     assert "under [users.ann] in the configuration of the exit" in text
     assert "tunnel-relay rule check" not in report.next
-    assert report.next == "tunnel doctor 127.0.0.1:22, once the operator of the exit has added the line above"
-    assert report.summary == "the tunnel works, but the rules of the exit do not allow this target"
+    assert report.next == "tunnel doctor 127.0.0.1:22"
+    text = "the tunnel works, but the rules of the exit do not allow this target: its operator adds the line above"
+    assert report.summary == text
 
 
 @in_loop
 async def test_the_rules_of_the_relay_are_checked_for_the_user_whom_it_names() -> None:
     text, report = await denied(Grant(connect=(parse_rule("127.0.0.1:23"),)), "127.0.0.0/8:*")
     assert "under [users.ann] in the relay's configuration" in text
-    assert report.next == "ask the relay's operator to run: tunnel-relay rule check ann 127.0.0.1:22 --resolve"
+    assert report.summary.endswith("finds out why with: tunnel-relay rule check ann 127.0.0.1:22 --resolve")
+    assert report.next == "tunnel doctor 127.0.0.1:22"
 
 
 @pytest.mark.parametrize(
