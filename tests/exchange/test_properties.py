@@ -91,13 +91,13 @@ def test_nothing_is_lost_and_nothing_arrives_twice(
     loop = Loop(config, faults(seed, rates), seed=seed)
     transfer(loop, size, seed)
     given_up = {event.token for event in loop.told(BatchDone) if isinstance(event, BatchDone) and not event.ok}
-    if not given_up:  # a batch that was given up may have arrived all the same
+    if not given_up:  # a batch that was given up may have arrived all the same, and so may the answer to it
+        assert len(loop.delivered) == len(set(loop.delivered))
         names = [name for _, name in loop.relay.received]
         assert len(names) == len(set(names))
         for lane in range(8):
             own = [name for index, name in loop.relay.received if index == lane]
             assert own == sorted(own)
-    assert len(loop.delivered) == len(set(loop.delivered))
     told = [event.token for event in loop.told(BatchDone) if isinstance(event, BatchDone)]
     assert len(told) == len(set(told))
     assert len(loop.lanes._open) == sum(len(flight.attempts) for flight in loop.lanes._flights())
