@@ -427,6 +427,19 @@ async def test_a_new_connection_that_is_cut_leaves_those_that_work_in_use() -> N
 
 
 @in_loop
+async def test_a_new_connection_that_a_large_body_may_have_ended_delays_no_other_one() -> None:
+    """A filter that resets connections for what a body holds says nothing about their number."""
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    for size, next_s in ((4097, 1.0), (4096, 1.1)):
+        connection = connections.take(1)
+        assert connection is not None
+        connections.died(connection, 1, size)
+        connections.give_back(connection)
+        assert max(1.0, connections.new_from_s) == next_s
+    await connections.close()
+
+
+@in_loop
 async def test_a_kept_connection_that_died_delays_no_new_one() -> None:
     connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
     kept = connections.take(0)

@@ -34,6 +34,7 @@ _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may m
 _DOUBT_S = 5.0  # after a refusal that may mean one connection too many, no additional one is opened for this long
 _NEW_S = 1.0  # one too many is refused sooner; so a connection of this age works, even while its pull is held
 _CUT_S_MIN = 0.1  # time without a new connection after one was cut before an answer; doubles up to the maximum
+_SMALL_BYTES = 4096  # a cut after a larger body says nothing about the number of connections
 _CUT_S_MAX = 3.0  # some paths let 5 connections in 10 s pass; also the first time, if others work meanwhile
 PAUSE_S = 0.2  # time for the path to notice that the connection of a refused request was closed
 
@@ -222,10 +223,12 @@ class Connections:
             self._most = None
             self._limited_until_s = 0.0
 
-    def died(self, connection: Connection, now_s: float) -> None:
-        """Record that a connection died before an answer began. The next request there opens another one."""
+    def died(self, connection: Connection, now_s: float, body_bytes: int = 0) -> None:
+        """Record that a connection died before an answer to a body of this size began. The next request there opens
+        another one."""
         self._reuse.died(now_s, reused=connection.reuse and connection.has_answer)
-        if not connection.has_answer:
+        # A large body may itself be the reason.
+        if not connection.has_answer and body_bytes <= _SMALL_BYTES:
             works = self._works(connection)
             self._cut_s = _CUT_S_MAX if works else min(_CUT_S_MAX, max(_CUT_S_MIN, 2 * self._cut_s))
             self.new_from_s = now_s + self._cut_s

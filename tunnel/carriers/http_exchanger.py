@@ -161,7 +161,8 @@ class HttpExchanger:
                 if isinstance(error.os_error, socket.gaierror):
                     self._find_host()
             if is_cut(error) and not sent.is_streamed:
-                self._connections.died(connection, asyncio.get_running_loop().time())
+                size = sum(map(len, request.body))
+                self._connections.died(connection, asyncio.get_running_loop().time(), size)
         else:
             self._patience.answered()
             if sent.is_streamed:
