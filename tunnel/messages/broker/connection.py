@@ -236,6 +236,7 @@ class CallConnection:
             raise RemoteCallError(MALFORMED, f"the body must be one produce request, not {len(found)} and a rest")
         request.body = b""
         async with self._storing:
+            await self._user.turn()  # others of the user may have used it up while this request waited
             places = await shared.storing.store(found[0], options, self._user)
         found.clear()  # free the sets: they now wait in the logs, which limit the bytes that wait
         await self._acknowledge(places, durable=(request.fields or {}).get("durable", "1") == "1")
@@ -257,7 +258,8 @@ class CallConnection:
         await partition.readable()
         await self._channel.room(_UNREAD_BYTES_MAX)
         number_field(request, "offset")  # refuse what is no number with the code for it
-        return await partition.fetch(request, self._user.disk_reads)
+        await self._user.turn()
+        return await partition.fetch(request, self._user.disk_reads, self._user)
 
     # positions and groups
 
@@ -326,6 +328,7 @@ class CallConnection:
             shared.members.add(self._user.name)
         if wait_ms:
             await found.changed(generation, wait_ms / 1000)
+            await self._user.turn()  # the members of the group go on together
             if shared.topics.found.get(name) is not topic:  # a new one has other messages
                 raise RemoteCallError(UNKNOWN, f"the topic {name} was deleted")
         partitions = found.partitions_of(member, len(topic.partitions))

@@ -23,6 +23,7 @@ from tunnel.messages.channels import ChannelTable
 from tunnel.messages.errors import LogError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.log import Log
 from tunnel.messages.message import count_whole
+from tunnel.messages.payers import FREE, Payer
 from tunnel.messages.segments import SegmentSet
 
 __all__ = [
@@ -120,8 +121,14 @@ class LogBroker:
         await self.log.room()
         return answer
 
-    async def fetch(self, request: Request, disk_reads: AbstractAsyncContextManager[object] | None = None) -> Response:
-        """Answer with messages from an offset on. `disk_reads` is held while the disk is read.
+    async def fetch(
+        self,
+        request: Request,
+        disk_reads: AbstractAsyncContextManager[object] | None = None,
+        payer: Payer = FREE,
+    ) -> Response:
+        """Answer with messages from an offset on. `disk_reads` is held while the disk is read. A fetch that has waited
+        for messages goes on when it is the turn of `payer`.
 
         The request has the fields `offset`, `bytes`, `wait_ms`, `stay` if it must not be redirected, and `gather` if it
         waits for `bytes` bytes and needs no flush. The answer has `first` and `max`, the bounds of the log, and perhaps
@@ -152,6 +159,7 @@ class LogBroker:
                 await self._gather(offset, size_max, wait_ms / 1000)
             elif wait_ms > 0 and behind == 0:
                 await self._wait(offset + 1, wait_ms / 1000)
+            await payer.turn()
             if is_on_disk:
                 async with disk_reads or nullcontext():
                     data, following = await asyncio.to_thread(self._read, offset, size_max, warm=True)

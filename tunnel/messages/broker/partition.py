@@ -23,6 +23,7 @@ from tunnel.messages.calls import Request, Response
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import LENGTH_BYTES
+from tunnel.messages.payers import FREE, Payer
 from tunnel.messages.segments import segment_path
 
 __all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
@@ -91,8 +92,13 @@ class Partition:
     async def flushed(self, end: int) -> None:
         """Have the messages before this offset stored at once, and wait until they are."""
 
-    async def fetch(self, request: Request, disk_reads: AbstractAsyncContextManager[object] | None = None) -> Response:
-        """Answer a FETCH. `disk_reads` is held while the disk is read."""
+    async def fetch(
+        self,
+        request: Request,
+        disk_reads: AbstractAsyncContextManager[object] | None = None,
+        payer: Payer = FREE,
+    ) -> Response:
+        """Answer a FETCH. `disk_reads` is held while the disk is read. After a wait, it goes on at the payer's turn."""
         raise NotImplementedError
 
     def report(self, number: int) -> PartitionReport:
@@ -260,11 +266,16 @@ class StoredPartition(Partition):
             self._problem = self._problem or str(error)
             raise self._refusal() from None
 
-    async def fetch(self, request: Request, disk_reads: AbstractAsyncContextManager[object] | None = None) -> Response:
+    async def fetch(
+        self,
+        request: Request,
+        disk_reads: AbstractAsyncContextManager[object] | None = None,
+        payer: Payer = FREE,
+    ) -> Response:
         assert self._broker is not None, "call `ready` before"
         self.fetches += 1
         try:
-            return await self._broker.fetch(request, disk_reads)
+            return await self._broker.fetch(request, disk_reads, payer)
         except LogError as error:  # the log failed while the request waited for messages
             raise RemoteCallError(STORAGE, f"{self._name} cannot be read: {error}") from None
 
@@ -386,7 +397,12 @@ class MemoryPartition(Partition):
                 waiter.set_result(None)
         return offset
 
-    async def fetch(self, request: Request, disk_reads: AbstractAsyncContextManager[object] | None = None) -> Response:
+    async def fetch(
+        self,
+        request: Request,
+        disk_reads: AbstractAsyncContextManager[object] | None = None,
+        payer: Payer = FREE,
+    ) -> Response:
         """Answer with messages from an offset on. The field `offset` says where they begin: others were discarded."""
         self.fetches += 1
         wanted = number_field(request, "offset")
@@ -398,6 +414,7 @@ class MemoryPartition(Partition):
             first, found = self._backlog.peek(wanted, size_max)
         if not found and wait_ms and wanted <= end:
             await self._wait(wait_ms / 1000)
+            await payer.turn()  # a set wakes all fetches that wait
             first, found = self._backlog.peek(wanted, size_max)
         fields = {"max": str(self.end_offset), "first": str(self.first_offset)}
         if wanted <= self.end_offset:
