@@ -1,6 +1,7 @@
 """The backlog in memory: which messages it discards, and which it never returns."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -263,3 +264,23 @@ async def test_get_waits_for_a_message() -> None:
     await asyncio.sleep(0)
     backlog.put(b"x")
     assert await waiting == BacklogItem(b"x")
+
+
+@pytest.mark.parametrize("policy", DiscardPolicy)
+@pytest.mark.parametrize("ttl", [None, 1e6])
+def test_no_message_makes_a_large_backlog_copy_all_the_others(policy: DiscardPolicy, ttl: float | None) -> None:
+    """It would take long, and the event loop would stand still. A step that copies them needs memory for them."""
+    backlog, count, largest = MemoryBacklog(policy, messages_max=10_000), 0, 0
+    tracemalloc.start()
+    try:
+        for number in range(35_000):
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            if policy is DiscardPolicy.NEWEST:
+                backlog.free(number - 9_000)
+            count += backlog.put(b"", ttl=ttl)
+            largest = max(largest, tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    assert count == 35_000
+    assert largest < 60_000

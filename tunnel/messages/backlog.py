@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import heapq
 import time
-from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from tunnel.messages.errors import MessageTooLargeError
+from tunnel.messages.numbered import LivingRanks, Numbered
 
 __all__ = ["BacklogItem", "DiscardPolicy", "MemoryBacklog"]
 
@@ -72,11 +70,9 @@ class MemoryBacklog:
         self._clock = clock
         self._count = first
         self._free_before = first
-        # In the order of their numbers, which is the order of arrival. A plain dict would search for its oldest item.
-        self._items: OrderedDict[int, BacklogItem] = OrderedDict()
-        self._numbers: list[int] = []  # of all items, ascending; those of removed items are skipped
-        self._order: list[tuple[float, int]] = []  # a heap, the next to discard first; removed items are skipped
-        self._expiring: list[tuple[float, int]] = []  # a heap, the next to expire first; removed items are skipped
+        self._items: Numbered[BacklogItem] = Numbered()
+        self._order = LivingRanks(self._items.__contains__)  # the next to discard first
+        self._expiring = LivingRanks(self._items.__contains__)  # the next to expire first
         self._came = asyncio.Event()
 
     def __len__(self) -> int:
@@ -111,19 +107,17 @@ class MemoryBacklog:
     def _add(self, item: BacklogItem) -> None:
         number = self._count
         self._count += 1
-        self._items[number] = item
-        self._numbers.append(number)
+        self._items.add(number, item)
         self.size_bytes += len(item.payload)
         if item.expires != float("inf"):
-            heapq.heappush(self._expiring, (item.expires, number))
+            self._expiring.push(item.expires, number)
         if self._policy in _RANKED:
-            heapq.heappush(self._order, (self._rank(item.priority, item.expires), number))
+            self._order.push(self._rank(item.priority, item.expires), number)
 
     def get_nowait(self) -> BacklogItem | None:
         """Remove and return the oldest message that has not expired; None if there is none."""
         now = self._clock()
-        while self._items:
-            number = next(iter(self._items))
+        while (number := self._items.first()) is not None:
             item = self._items[number]
             if item.expires > now:
                 self._remove(number)
@@ -148,7 +142,8 @@ class MemoryBacklog:
     @property
     def first_number(self) -> int:
         """The number of the oldest message; `next_number` if there is none."""
-        return next(iter(self._items), self._count)
+        number = self._items.first()
+        return self._count if number is None else number
 
     def peek(self, number: int, size_max: int) -> tuple[int, list[bytes]]:
         """Return messages with consecutive numbers, about `size_max` bytes of them, and the number of the first.
@@ -159,24 +154,21 @@ class MemoryBacklog:
         now = self._clock()
         found: list[bytes] = []
         first, expected, size = self._count, self._count, 0
-        index = bisect_left(self._numbers, number)
-        while index < len(self._numbers) and size < size_max:
-            number = self._numbers[index]
-            index += 1
-            item = self._items.get(number)
-            if item is None:
-                continue
-            if found and number != expected:
+        expired: list[int] = []
+        for present in self._items.numbers_from(number):
+            if size >= size_max or (found and present != expected):
                 break
+            item = self._items[present]
             if item.expires <= now:
-                self._discard(number)
-                index = bisect_left(self._numbers, number)  # the list may have become shorter
+                expired.append(present)
                 continue
             if not found:
-                first = number
+                first = present
             found.append(item.payload)
             size += len(item.payload)
-            expected = number + 1
+            expected = present + 1
+        for each in expired:
+            self._discard(each)
         return first, found
 
     # removing
@@ -192,7 +184,7 @@ class MemoryBacklog:
     def sweep(self, count_max: int) -> bool:
         """Remove messages that are free or have expired, at most `count_max`. Return whether there may be more."""
         for _ in range(count_max):
-            number = next(iter(self._items), None)
+            number = self._items.first()
             if number is None or number >= self._free_before:
                 break
             self._remove(number)
@@ -202,9 +194,10 @@ class MemoryBacklog:
             return False
         now = self._clock()
         for _ in range(count_max):
-            if not self._expiring or self._expiring[0][0] > now:
+            expires = self._expiring.first()
+            if expires is None or expires > now:
                 return False
-            number = heapq.heappop(self._expiring)[1]
+            number = self._expiring.pop()
             if number in self._items:
                 self._discard(number)
         return True
@@ -232,7 +225,7 @@ class MemoryBacklog:
             if self._policy in _RANKED:  # the candidates were taken from the heap
                 for number in chosen:
                     item = self._items[number]
-                    heapq.heappush(self._order, (self._rank(item.priority, item.expires), number))
+                    self._order.push(self._rank(item.priority, item.expires), number)
             return False
         for number in chosen:
             self._discard(number)
@@ -245,8 +238,8 @@ class MemoryBacklog:
         """Yield the numbers of the messages that the policy discards before new ones of this rank, in its order."""
         if self._policy is DiscardPolicy.OLDEST:
             yield from self._items
-        while self._order and self._order[0][0] <= rank:
-            number = heapq.heappop(self._order)[1]
+        while (lowest := self._order.first()) is not None and lowest <= rank:
+            number = self._order.pop()
             if number in self._items:
                 yield number
 
@@ -262,16 +255,6 @@ class MemoryBacklog:
         item = self._items.pop(number)
         self.size_bytes -= len(item.payload)
         most = 2 * len(self._items) + 64
-        if len(self._numbers) > most:
-            self._numbers = list(self._items)
-        # Removed items stay in a heap until now; this keeps a heap at about twice the number of items at most.
-        if len(self._order) > most:
-            self._order = self._living(self._order)
-        if len(self._expiring) > most:
-            self._expiring = self._living(self._expiring)
+        self._order.tidy(most)
+        self._expiring.tidy(most)
         return item
-
-    def _living(self, heap: list[tuple[float, int]]) -> list[tuple[float, int]]:
-        left = [entry for entry in heap if entry[1] in self._items]
-        heapq.heapify(left)
-        return left
