@@ -21,6 +21,7 @@ from tunnel.messages import (
     ChannelTable,
     RemoteCallError,
     SyncProducer,
+    split_address,
 )
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
@@ -48,6 +49,10 @@ def files_up_to(size: int) -> Iterator[None]:
         yield
     finally:
         os.writev = writev
+
+
+def fail_to_flush(descriptor: int) -> None:
+    raise OSError(errno.EIO, "Input/output error")
 
 
 async def send_many(producer: BrokerProducer, count: int) -> None:
@@ -136,6 +141,43 @@ async def test_a_plain_producer_notices_a_full_disk(tmp_path: Path) -> None:
         with files_up_to(5_000), pytest.raises(ConnectionError):
             await send()
         writer.close()
+
+
+@in_loop
+async def test_a_plain_producer_is_confirmed_when_all_its_messages_are_on_disk(tmp_path: Path) -> None:
+    """Nothing else flushes them: the log would wait for more messages, or for a minute."""
+    settings = BrokerSettings(log=replace(QUICK, flush_messages=100, flush_s=60.0))
+    async with brokered(tmp_path, settings=settings) as (broker, client):
+        reader, writer = await asyncio.open_connection(*split_address(client.address))
+        try:
+            for topic in ("t", "u", "t"):
+                await SyncProducer(writer).send(topic, b"a")
+            writer.write_eof()
+            assert await reader.read() == b""
+            assert [broker.topics.get(topic).partition(0).end_offset for topic in ("t", "u")] == [2, 1]
+        finally:
+            writer.close()
+
+
+@in_loop
+async def test_a_message_that_was_refused_because_of_a_failed_flush_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has it as a whole. The producer sends it again, and readers get it once."""
+    flush = os.fdatasync
+    settings = BrokerSettings(log=QUICK)
+    async with brokered(tmp_path, settings=settings) as (_, client):
+        producer = client.producer()
+        await producer.send("t", b"first")
+        monkeypatch.setattr(os, "fdatasync", fail_to_flush)
+        with pytest.raises(RemoteCallError, match="nothing was stored"):
+            await producer.send("t", b"second")
+        (segment,) = tmp_path.rglob("t/0/*.log")
+        assert segment.read_bytes().endswith(b"second")
+        monkeypatch.setattr(os, "fdatasync", flush)
+        assert (await producer.send("t", b"second")).offset == 1
+        assert await drain_fetches(client, "t", 2) == [b"first", b"second"]
+    assert segment.read_bytes().count(b"second") == 1
 
 
 @in_loop
