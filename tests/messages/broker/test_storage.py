@@ -172,7 +172,7 @@ async def test_a_message_that_was_refused_because_of_a_failed_flush_does_not_com
         monkeypatch.setattr(os, "fdatasync", fail_to_flush)
         with pytest.raises(RemoteCallError, match="nothing was stored"):
             await producer.send("t", b"second")
-        (segment,) = tmp_path.rglob("t/0/*.log")
+        segment = tmp_path / "topics" / "t" / "0" / f"{0:020d}.log"
         assert segment.read_bytes().endswith(b"second")
         monkeypatch.setattr(os, "fdatasync", flush)
         assert (await producer.send("t", b"second")).offset == 1
