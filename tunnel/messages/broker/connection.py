@@ -41,18 +41,18 @@ from tunnel.messages.broker.protocol import (
     text_field,
 )
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
-from tunnel.messages.broker.storing import Stored, Storing
+from tunnel.messages.broker.storing import Pace, Stored, Storing
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.broker.users import Holdings, User
 from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
 from tunnel.messages.errors import MalformedFrameError, RemoteCallError
-from tunnel.messages.requests import ProduceDecoder
+from tunnel.messages.requests import ProduceDecoder, ProduceRequest
 from tunnel.messages.resets import reset_stream
 
 __all__ = ["CallConnection", "Counters", "Shared", "serve_producer"]
 
 _READ_BYTES = 32 * 1024  # at once, while other clients wait: of the smallest produce requests, this is 4 ms of work
-_STORED_TURN = 16  # produce requests stored at once
+_REQUEST_BYTES = 2048  # a produce request takes as long as a set of this size, whatever it contains
 _HANDLED_MAX = 256  # calls at once on a connection: a listener waits with one for each of its partitions
 _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # bytes of their bodies: one of the largest frames, and some small ones
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that wait for a client to read; further answers are made after it has read
@@ -102,19 +102,19 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
     decoder = ProduceDecoder(shared.settings.request_bytes_max)
     reader.held = lambda: decoder.held_bytes
     ends: dict[Partition, int] = {}
+    pace = Pace(user)
     try:
         while data := await reader.read(_READ_BYTES):
-            for number, requests in enumerate(decoder.feed(data), 1):
+            for requests in decoder.feed(data):
                 shared.counters.produce_requests += 1
                 places = await shared.storing.store(requests, _PLAIN, user)
-                for stored in places:
-                    if not stored.discarded:
-                        ends[stored.partition] = stored.end
-                        await stored.partition.room()
+                stored = _ends(places)
+                for partition in stored:
+                    await partition.room()
+                ends |= stored
                 _check_discarded(places)
-                if number % _STORED_TURN == 0:
-                    await asyncio.sleep(0)
-                    await user.turn()
+                await pace.worked(_REQUEST_BYTES + sum(len(each.messages.data) for each in requests))
+            await pace.worked(len(data))
         if not decoder.is_between_requests:
             raise MalformedFrameError("it has ended within a request")
         for partition, end in ends.items():
@@ -129,6 +129,11 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
         reset_stream(writer)
     else:
         writer.close()
+
+
+def _ends(places: list[Stored]) -> dict[Partition, int]:
+    """Return the offsets after what was stored: a request may have many sets for one partition."""
+    return {place.partition: place.end for place in places if not place.discarded}
 
 
 def _check_discarded(places: list[Stored]) -> None:
@@ -227,28 +232,35 @@ class CallConnection:
         ttl_ms = number_field(request, "ttl_ms", 0)
         priority = number_field(request, "priority", 0, -1_000_000, 1_000_000)
         options = ProduceOptions(None if at < 0 else at, priority, ttl_ms / 1000 if ttl_ms else None)
-        decoder = ProduceDecoder(shared.settings.request_bytes_max)
-        try:
-            found = decoder.feed(request.body)
-        except MalformedFrameError as error:
-            raise RemoteCallError(MALFORMED, str(error)) from None
-        if len(found) != 1 or not decoder.is_between_requests:
-            raise RemoteCallError(MALFORMED, f"the body must be one produce request, not {len(found)} and a rest")
-        request.body = b""
         async with self._storing:
             await self._user.turn()  # others of the user may have used it up while this request waited
-            places = await shared.storing.store(found[0], options, self._user)
-        found.clear()  # free the sets: they now wait in the logs, which limit the bytes that wait
+            places = await shared.storing.store(await self._decoded(request), options, self._user)
         await self._acknowledge(places, durable=(request.fields or {}).get("durable", "1") == "1")
         _check_discarded(places)
         return Response(b"", _place_fields(places))
 
+    async def _decoded(self, request: Request) -> list[ProduceRequest]:
+        """Return the sets in the body, which is freed."""
+        decoder, pace = ProduceDecoder(self._shared.settings.request_bytes_max), Pace(self._user)
+        found: list[list[ProduceRequest]] = []
+        data, request.body = request.body, b""
+        try:
+            for start in range(0, len(data), _READ_BYTES):
+                part = data[start : start + _READ_BYTES]
+                found += decoder.feed(part)
+                await pace.worked(len(part))
+        except MalformedFrameError as error:
+            raise RemoteCallError(MALFORMED, str(error)) from None
+        if len(found) != 1 or not decoder.is_between_requests:
+            raise RemoteCallError(MALFORMED, f"the body must be one produce request, not {len(found)} and a rest")
+        return found[0]
+
     async def _acknowledge(self, places: list[Stored], *, durable: bool) -> None:
-        for place in places:
+        for partition, end in _ends(places).items():
             if durable:
-                await place.partition.flushed(place.end)
+                await partition.flushed(end)
             else:
-                await place.partition.room()
+                await partition.room()
 
     async def _fetch(self, request: Request) -> Response:
         shared = self._shared

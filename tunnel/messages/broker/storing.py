@@ -17,10 +17,29 @@ from tunnel.messages.message import count_whole
 from tunnel.messages.payers import FREE, Payer
 from tunnel.messages.requests import ProduceRequest
 
-__all__ = ["Stored", "Storing", "check_set"]
+__all__ = ["Pace", "Stored", "Storing", "check_set"]
 
 _MEMORY_MESSAGES_MAX = 100_000  # that a client may ask for in a partition: a backlog stops the loop when it grows
 _SLICE_BYTES = 32 * 1024  # bytes checked at once, while other clients wait: about 2 ms if the messages are the smallest
+
+
+_SET_BYTES = 256  # a set takes as long as this number of bytes of the smallest messages, whatever it contains
+
+
+class Pace:
+    """Lets other clients in after some work on sets, and goes on when it is the payer's turn."""
+
+    def __init__(self, payer: Payer) -> None:
+        self._payer = payer
+        self._left = _SLICE_BYTES
+
+    async def worked(self, size: int) -> None:
+        """Count work on a set of this size."""
+        self._left -= size + _SET_BYTES
+        if self._left <= 0:
+            self._left = _SLICE_BYTES
+            await asyncio.sleep(0)
+            await self._payer.turn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +96,13 @@ class Storing:
             )
         if options.at is not None and len(requests) != 1:
             raise RemoteCallError(LIMIT, "a request that names its offset must have one set: send one for each")
+        pace = Pace(user)
         checked: list[tuple[ProduceRequest, Topic, int]] = []
         for request in requests:
             topic = await self._topic(request.topic, user.name)
             checked.append((request, topic, await check_set(request.messages.data, user)))
+            if len(requests) > 1:
+                await pace.worked(len(request.messages.data))
         places: list[tuple[bytes, int, Partition, int]] = []
         for request, topic, count in checked:
             number = topic.choose() if request.partition == -1 else request.partition
@@ -88,9 +110,11 @@ class Storing:
             if not partition.is_ready:
                 await partition.ready()
             places.append((request.messages.data, count, partition, number))
+            await pace.worked(0)
         if len(places) > 1:  # a single set is checked when it is appended
             for data, count, partition, _ in places:
                 partition.check(data, count)
+                await pace.worked(0)
         found: list[Stored] = []
         for data, count, partition, number in places:
             try:
@@ -101,6 +125,8 @@ class Storing:
                 found.append(Stored(partition, number, -1, 0, str(error)))
             else:
                 found.append(Stored(partition, number, offset, offset + count))
+            if len(places) > 1:
+                await pace.worked(len(data))
         return found
 
     async def _topic(self, name: str, user: str) -> Topic:

@@ -1,0 +1,70 @@
+"""A request with many sets, and many requests with large sets: other clients have turns between them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.messages.broker.rig import brokered
+from tests.messages.broker.test_two_clients import frame, produce
+from tests.messages.broker.test_two_users_turns import EVE, open_as
+from tests.support.loops import in_loop
+from tunnel.messages import TopicSpec
+from tunnel.messages.broker import storing
+from tunnel.messages.broker.partition import MemoryPartition, StoredPartition
+from tunnel.messages.broker.protocol import PRODUCE
+from tunnel.messages.message import encode_payloads
+from tunnel.messages.requests import ProduceDecoder
+
+TINY = produce(*[encode_payloads([b""])] * 20_000)
+FULL = encode_payloads([b""] * 2_000)
+
+
+@pytest.mark.parametrize("storage", ["memory", "log"])
+@pytest.mark.parametrize(
+    ("data", "sets", "most"),
+    [
+        pytest.param(frame(PRODUCE, 1, TINY), 20_000, 150, id="call of tiny sets"),
+        pytest.param(frame(PRODUCE, 1, produce(*[FULL] * 40)), 40, 2, id="call of full sets"),
+        pytest.param(TINY, 20_000, 150, id="tiny sets"),
+        pytest.param(produce(FULL) * 40, 40, 2, id="requests with full sets"),
+    ],
+)
+def test_two_users_few_sets_of_one_are_stored_between_two_turns_of_the_loop(
+    data: bytes, sets: int, most: int, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"decoded": 0, "checked": 0, "appended": 0}
+
+    def count(what: str, owner: object, name: str) -> None:
+        original = getattr(owner, name)
+
+        def counted(*arguments: object) -> object:
+            counts[what] += 1
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count("decoded", ProduceDecoder, "_group")
+    count("checked", storing, "count_whole")
+    count("appended", MemoryPartition if storage == "memory" else StoredPartition, "append")
+
+    @in_loop
+    async def check() -> None:
+        async with brokered(tmp_path, topics={"t": TopicSpec(storage=storage)}) as (_, client):
+            _, writer = await open_as(client, EVE)
+            try:
+                writer.write(data)
+                highest, before = dict.fromkeys(counts, 0), dict(counts)
+                while counts["appended"] < sets:
+                    await asyncio.sleep(0)
+                    highest = {what: max(highest[what], counts[what] - before[what]) for what in counts}
+                    before = dict(counts)
+            finally:
+                writer.transport.abort()
+            assert highest["checked"] <= most
+            assert highest["appended"] <= most
+            assert highest["decoded"] <= 3_000
+
+    check()
