@@ -155,7 +155,10 @@ _REFUSALS = {
     RejectReason.REFUSED: ("the target refused the connection", "check that it listens there"),
     RejectReason.UNREACHABLE: ("the exit cannot reach the target", "check that the exit runs, and its network"),
     RejectReason.NAME_NOT_RESOLVED: ("the exit cannot resolve the name", "check it as seen from the exit"),
-    RejectReason.TIMED_OUT: ("the target did not answer in time", "check for a firewall in front of it"),
+    RejectReason.TIMED_OUT: (
+        "the target did not answer in time",
+        "check that it runs, and for a firewall in front of it",
+    ),
     RejectReason.NO_SUCH_SERVICE: ("no endpoint listens under this name", "start the service, or check its name"),
     RejectReason.GONE: ("the endpoint that held the connection was lost or replaced", "connect again"),
     RejectReason.BUSY: ("there is no room for another connection", "try again later, or raise the limits"),

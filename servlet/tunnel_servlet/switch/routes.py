@@ -285,7 +285,8 @@ class RouteTable:
             self.tell_rejected(route, RejectReason.BUSY, "no listener had room for the connection in time")
         # An unanswered resume is not refused, because that would end a stream that can wait.
         if state is RouteState.HANDED and not route.resume:
-            self.tell_rejected(route, RejectReason.TIMED_OUT, "the accepting endpoint did not answer the request")
+            text = "the exit, or the endpoint of the service, did not answer the request"
+            self.tell_rejected(route, RejectReason.TIMED_OUT, text)
 
     def _linger(self, route: Route, now: int) -> None:
         """Handle the first SHUTDOWN or ABORT: give up the route's reservations and stop counting it as open."""

@@ -25,6 +25,8 @@ from tunnel_servlet.web.reloading import Reloads
 __all__ = ["REVOKED", "Relay", "TokenBound"]
 
 REVOKED = "the token was revoked"
+# Settings whose changes a running relay does not apply.
+_AT_START = ("listen", "base", "admin", "exit", "tls", "public_http", "trace", "switch", "limits")
 
 _log = structlog.get_logger("relay")
 _NOT_PUBLIC = "people without the tunnel may not reach the service any more"
@@ -153,6 +155,9 @@ class Relay:
         self.tokens = config.tokens
         self.admin_secret = config.admin_secret
         self.grants = config.grants
+        later = [name for name in _AT_START if getattr(config, name) != getattr(self.config, name)]
+        if later:
+            _log.warning("at_next_start", text=f"changes of {', '.join(later)} take effect when the relay starts again")
         for watched in list(self._watched):
             if not self.is_live(watched.identity):
                 watched.end(REVOKED)

@@ -258,7 +258,8 @@ def test_a_refusal_after_a_timeout_gives_the_reason() -> None:  # 3.2
     relay.advance(76 * SECOND)
     (packet,) = client.push()
     found = read_rejected(packet)
-    assert (found.reason, found.text) == (RejectReason.TIMED_OUT, "the accepting endpoint did not answer the request")
+    text = "the exit, or the endpoint of the service, did not answer the request"
+    assert (found.reason, found.text) == (RejectReason.TIMED_OUT, text)
 
 
 def test_all_routes_of_an_endpoint_that_is_replaced_end() -> None:  # 6.4

@@ -40,7 +40,12 @@ def file(tmp_path: Path) -> Path:
 
 
 def running_with(file: Path) -> RunningRelay:
-    return relay(load_config(str(file), Overrides(admin="127.0.0.1:0")), load=partial(reload_config, str(file)))
+    given = Overrides(admin="127.0.0.1:0")
+    return relay(load_config(str(file), given), load=partial(reload_config, str(file), given))
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    file.write_text(file.read_text().replace(old, new, 1))
 
 
 def _cut_in_a_key(file: Path) -> None:
@@ -101,6 +106,19 @@ async def test_two_users_stay_when_a_file_cannot_be_used(
         assert state["reloads"] == {"applied": 0, "failed": 1, "error": line["text"]}
         assert "\ntunnel_reloads_failed_total 1\n" in (await ask(running, "/metrics"))[1]
         assert (await ask(running, "/readyz"))[0] == 200
+
+
+@in_loop
+async def test_a_change_that_only_a_start_applies_is_said(file: Path) -> None:
+    async with running_with(file) as running:
+        for old, new, later in (
+            ("connect", "services", []),
+            ('exit = "none"', 'exit = "inline"', ["changes of exit take effect when the relay starts again"]),
+        ):
+            _replace(file, old, new)
+            with capture_logs() as logs:
+                assert running.reload()
+            assert [line["text"] for line in logs if line["event"] == "at_next_start"] == later
 
 
 @in_loop
