@@ -44,7 +44,7 @@ def running_with(file: Path) -> RunningRelay:
     return relay(load_config(str(file), given), load=partial(reload_config, str(file), given))
 
 
-def _replace(file: Path, old: str, new: str) -> None:
+def _rewrite(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new, 1))
 
 
@@ -115,7 +115,7 @@ async def test_a_change_that_only_a_start_applies_is_said(file: Path) -> None:
             ("connect", "services", []),
             ('exit = "none"', 'exit = "inline"', ["changes of exit take effect when the relay starts again"]),
         ):
-            _replace(file, old, new)
+            _rewrite(file, old, new)
             with capture_logs() as logs:
                 assert running.reload()
             assert [line["text"] for line in logs if line["event"] == "at_next_start"] == later
