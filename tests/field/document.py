@@ -19,7 +19,7 @@ _HEAD = """\
 
 This document shows how the tunnel works through intermediaries (proxies, gateways and firewalls),
 for people who want to know how it will work through theirs. Most lines are of real programs; the
-last 13 intermediaries are scripts that behave as their names say. `make test-field` measures all of
+last 14 intermediaries are scripts that behave as their names say. `make test-field` measures all of
 them and writes this table (`--write`); the configuration of each intermediary is in
 `tests/field/config`.
 
