@@ -36,6 +36,7 @@ async def _tell(report: Report) -> None:
                 say_to_people("asking", f"{report.doing}{takes} ...")
             said, since_s, next_s = report.doing, now(), report.takes_s + _QUIET_S
         elif now() - since_s >= next_s:
-            say_to_people("waiting", f"{report.doing}: nothing found for {now() - since_s:.0f} s, still trying")
+            how = f"{now() - since_s:.0f} s since the last finding" if count else "no answer yet, still trying"
+            say_to_people("waiting", f"{report.doing}: {how}")
             next_s += _AGAIN_S
         await asyncio.sleep(_LOOK_S)
