@@ -229,27 +229,25 @@ class _Printer:
 
 def delete_topic(arguments: argparse.Namespace) -> int:
     """Delete a topic."""
-
-    async def ask(client: BrokerClient) -> int:
-        count = await client.delete_topic(arguments.name)
-        if arguments.json:
-            show_json({"topic": arguments.name, "partitions": count})
-        else:
-            show(f"deleted the topic {arguments.name} with {count} partitions")
-        return OK
-
-    return _run(arguments, ask)
+    return _delete(arguments, "topic", "partitions", BrokerClient.delete_topic)
 
 
 def delete_group(arguments: argparse.Namespace) -> int:
     """Delete the positions of a group."""
+    return _delete(arguments, "group", "positions", BrokerClient.delete_group)
+
+
+def _delete(
+    arguments: argparse.Namespace, kind: str, parts: str, delete: Callable[[BrokerClient, str], Awaitable[int]]
+) -> int:
+    """Delete what the arguments name, and print how many parts it had."""
 
     async def ask(client: BrokerClient) -> int:
-        count = await client.delete_group(arguments.name)
+        count = await delete(client, arguments.name)
         if arguments.json:
-            show_json({"group": arguments.name, "positions": count})
+            show_json({kind: arguments.name, parts: count})
         else:
-            show(f"deleted the group {arguments.name} with {count} positions")
+            show(f"deleted the {kind} {arguments.name} with {count} {parts}")
         return OK
 
     return _run(arguments, ask)

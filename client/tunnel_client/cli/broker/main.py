@@ -1,7 +1,7 @@
 """The entry point of the command `tunnel-broker`: its arguments, exit codes and log."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tunnel import __version__
 from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, add_events_option, exit_code_of, queued_log
@@ -205,31 +205,31 @@ def _add_topics(commands: CommandAdder) -> None:
 
 
 def _add_topic(commands: CommandAdder) -> None:
-    outer = commands.add("topic", "delete a topic", "tunnel-broker topic delete orders")
-    parser = CommandAdder(outer).add(
-        "delete",
+    text = (
         "delete a topic with its messages and the positions of all groups; only its owner may do so, or this command "
-        "on the machine of the broker",
-        "tunnel-broker topic delete orders",
+        "on the machine of the broker"
     )
-    parser.add_argument("name", metavar="TOPIC", help="name of the topic")
-    _add_json(parser)
-    _add_address(parser)
-    parser.set_defaults(run=look.delete_topic)
+    _add_deletion(commands, "topic", text, "orders", look.delete_topic)
 
 
 def _add_group(commands: CommandAdder) -> None:
-    outer = commands.add("group", "delete a group", "tunnel-broker group delete billing")
-    parser = CommandAdder(outer).add(
-        "delete",
+    text = (
         "delete the positions of a group without members; a group of this name begins with the oldest messages again. "
-        "Only the owner may do so, or this command on the machine of the broker",
-        "tunnel-broker group delete billing",
+        "Only the owner may do so, or this command on the machine of the broker"
     )
-    parser.add_argument("name", metavar="GROUP", help="name of the group")
+    _add_deletion(commands, "group", text, "billing", look.delete_group)
+
+
+def _add_deletion(
+    commands: CommandAdder, kind: str, text: str, name: str, run: Callable[[argparse.Namespace], int]
+) -> None:
+    """Add the command that deletes things of a kind; its example deletes the one of this name."""
+    example = f"tunnel-broker {kind} delete {name}"
+    parser = CommandAdder(commands.add(kind, f"delete a {kind}", example)).add("delete", text, example)
+    parser.add_argument("name", metavar=kind.upper(), help=f"name of the {kind}")
     _add_json(parser)
     _add_address(parser)
-    parser.set_defaults(run=look.delete_group)
+    parser.set_defaults(run=run)
 
 
 def _add_lag(commands: CommandAdder) -> None:
