@@ -26,11 +26,9 @@ REQUESTS, REQUESTS_S = 24, 5.0
 CONNECTIONS, CONNECTIONS_S = 30, 10.0
 SLOW_CONNECTIONS = 2  # once a limiter is known: a limit of 5 in 10 s is a real one, and haproxy counts double here, too
 REST_S = 5.0  # at the end, besides the time in which the limited number of connections may begin
-PAUSE_S, BAN_PAUSE_S, PAUSE_S_MAX = (
-    0.5,
-    1.0,
-    8.0,
-)  # between requests: after a short refusal, after a longer one, at most
+PAUSE_S = 0.5  # between requests, after a short refusal
+BAN_PAUSE_S = 1.0  # the same after a longer one
+PAUSE_S_MAX = 8.0
 CONTROL_S = 0.2  # before the question that decides what refused another one
 CONTROL_ANSWER_S = 3.0
 _CONTROLS = 2  # an accident may befall one
