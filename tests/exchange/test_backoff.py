@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel.exchange.backoff import Backoff, Refusal, Row
+from tunnel.exchange.backoff import Backoff, Question, Refusal, Row
 
 MS = 1_000
 SECOND = 1_000_000
@@ -94,7 +94,7 @@ def test_refusals_of_requests_that_left_together_count_once() -> None:
     for lane in range(8):
         backoff.refused(Refusal.CLOSED, lane, SECOND + lane)
     assert backoff.next_us <= SECOND + 7
-    assert not backoff.is_slow
+    assert backoff.question is Question.NONE
 
 
 def test_one_request_at_a_time_asks_and_another_one_if_no_answer_comes() -> None:
@@ -103,7 +103,7 @@ def test_one_request_at_a_time_asks_and_another_one_if_no_answer_comes() -> None
     backoff.sent(SECOND)
     assert backoff.next_us <= SECOND  # one refusal delays nothing
     backoff.refused(Refusal.CLOSED, SECOND, SECOND + RTT)
-    assert (backoff.is_slow, backoff.next_us) == (True, SECOND + RTT + 100 * MS)
+    assert (backoff.question is not Question.NONE, backoff.next_us) == (True, SECOND + RTT + 100 * MS)
     backoff.sent(2 * SECOND)
     assert backoff.next_us == 2 * SECOND + 500 * MS
     for _ in range(20):
@@ -115,7 +115,7 @@ def test_one_request_at_a_time_asks_and_another_one_if_no_answer_comes() -> None
 def test_a_password_is_asked_alone_from_the_first_407_on() -> None:
     backoff = Backoff(NoSpread())
     backoff.refused(Refusal.ASKED, 0, SECOND)
-    assert (backoff.is_slow, backoff.next_us) == (True, SECOND)
+    assert (backoff.question is not Question.NONE, backoff.next_us) == (True, SECOND)
     backoff.sent(SECOND)
     assert backoff.next_us == SECOND + 500 * MS
 
@@ -135,9 +135,9 @@ def test_an_answer_of_the_relay_ends_the_row_if_its_request_left_after_the_first
     backoff.refused(Refusal.BUSY, 0, SECOND)
     backoff.refused(Refusal.BUSY, SECOND, 2 * SECOND)
     backoff.answered(SECOND - 1)
-    assert backoff.is_slow
+    assert backoff.question is Question.ANY
     backoff.answered(SECOND)
-    assert (backoff.is_slow, backoff.next_us) == (False, 0)
+    assert (backoff.question, backoff.next_us) == (Question.NONE, 0)
     backoff.refused(Refusal.BUSY, 3 * SECOND, 4 * SECOND)
     backoff.refused(Refusal.BUSY, 4 * SECOND, 5 * SECOND)
     assert backoff.next_us == 6 * SECOND  # the first pause again
@@ -171,3 +171,24 @@ def test_in_silence_repeats_leave_one_at_a_time_until_any_answer_comes() -> None
     assert (backoff.repeat_us, backoff.next_us) == (2 * SECOND, 0)
     backoff.answered(0)
     assert backoff.repeat_us == 0
+
+
+@pytest.mark.parametrize(
+    ("refusal", "wanted"),
+    [
+        (Refusal.FORBIDDEN, ["NONE", "ANY", "SMALLEST_AS_USUAL", "SMALLEST", "ANY", "SMALLEST_AS_USUAL"]),
+        (Refusal.AWAY, ["NONE", "ANY", "SMALLEST_AS_USUAL", "SMALLEST", "ANY", "SMALLEST_AS_USUAL"]),
+        (Refusal.CLOSED, ["NONE", "ANY", "SMALLEST_AS_USUAL", "SMALLEST", "ANY", "SMALLEST_AS_USUAL"]),
+        (Refusal.BANNED, ["NONE", "ANY", "ANY", "ANY", "ANY", "ANY"]),
+        (Refusal.BUSY, ["NONE", "ANY", "ANY", "ANY", "ANY", "ANY"]),
+    ],
+)
+def test_a_row_asks_about_one_thing_at_a_time(refusal: Refusal, wanted: list[str]) -> None:
+    backoff = Backoff(NoSpread())
+    asked = []
+    for at_us in range(0, 6 * SECOND, SECOND):
+        backoff.refused(refusal, at_us, at_us + RTT)
+        asked.append(backoff.question.name)
+    assert asked == wanted
+    backoff.answered(10 * SECOND)
+    assert backoff.question is Question.NONE

@@ -81,6 +81,42 @@ def test_answers_that_only_text_brings_through_are_asked_for_as_text() -> None:
     assert loop.lanes.answer_bytes > 20_000
 
 
+@pytest.mark.parametrize(
+    "refusal", [Fate(status=502), Fate(response_lost=True, reported=True), Fate(response_lost=True)]
+)
+def test_where_no_binary_answer_passes_a_pull_that_fails_for_long_tries_text(refusal: Fate) -> None:
+    """Nothing tells this path from an outage."""
+    loop = attached_loop()
+    loop.relay.give([data_frame(name, 1000) for name in range(600)])
+    refused = Fate(too_large=refusal, answer_bytes_max=500)
+    loop.fate = lambda request, now: Fate() if request.format in TEXTS else refused
+    loop.run(40 * SECOND)
+    assert loop.delivered == list(range(600))
+
+
+def test_a_lane_that_fails_takes_the_format_that_another_one_has_found() -> None:
+    """The request of a pull is too small to be doubted."""
+    loop = attached_loop()
+
+    def fate(request: Request, now: int) -> Fate:
+        if request.format in TEXTS:
+            return Fate()
+        is_small = sum(map(len, request.body)) <= 500
+        return Fate(too_large=Fate(status=502), answer_bytes_max=500) if is_small else Fate(status=502)
+
+    loop.relay.give([data_frame(name, 8200) for name in range(100)])
+    loop.queue.extend(data_packet(name, 8200) for name in range(100))
+    loop.fate = fate
+    loop.resends = True
+    loop.until(lambda: bool(loop.ok()), loop.now + 8 * SECOND)
+    found_us = loop.now
+    loop.run(loop.now + 8 * SECOND)
+    assert set(loop.delivered) == set(received(loop)) == set(range(100))
+    repeats = [request for time_us, request in loop.requests if time_us > found_us and request.repeat]
+    assert repeats
+    assert all(request.format in TEXTS for request in repeats)
+
+
 def test_the_plain_format_is_used_again_when_it_passes_again() -> None:
     loop = Loop(STEADY, lambda request, now: _BLOCKED if request.format not in TEXTS and now < 5 * SECOND else Fate())
     loop.run(30 * SECOND)

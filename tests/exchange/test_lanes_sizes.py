@@ -85,6 +85,27 @@ def test_answers_that_are_too_large_become_smaller(refusal: Fate) -> None:
     assert 16 * KIB <= loop.lanes.answer_bytes <= LIMIT
 
 
+TOLD = {
+    "403": Fate(status=403),
+    "502": Fate(status=502),
+    "a reset": Fate(response_lost=True, reported=True),
+}
+
+
+@pytest.mark.parametrize("limit", [30 * KIB, 5 * KIB])
+@pytest.mark.parametrize("refusal", TOLD.values(), ids=TOLD)
+def test_refusals_of_large_answers_do_not_add_up_to_long_pauses(refusal: Fate, limit: int) -> None:
+    """All lanes wait for large answers, so that none of them passes, as in an outage. Each must not have to learn by
+    itself, since all share one back-off."""
+    for seed in range(5):
+        loop = Loop(seed=seed, resends=True)
+        loop.run(SECOND)
+        loop.fate = lambda request, now: Fate(too_large=refusal, answer_bytes_max=limit)
+        loop.relay.give([data_frame(name, 4 * KIB - 100) for name in range(500)])
+        loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(250))
+        loop.until(lambda loop=loop: set(loop.delivered) == set(range(500)), loop.now + 12 * SECOND)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 def test_an_outage_says_nothing_about_sizes(refusal: Fate) -> None:
     loop = Loop(resends=True)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from random import Random
 
 import msgspec
@@ -68,6 +69,15 @@ class _ResetError(Exception):
     """The script resets the client's connection."""
 
 
+@contextlib.contextmanager
+def _closing(writer: asyncio.StreamWriter) -> Iterator[None]:
+    """Close the stream at the end. Take notice of its error whenever it ends, lest the loop report it as unseen."""
+    ended = asyncio.ensure_future(writer.wait_closed())
+    ended.add_done_callback(lambda future: future.cancelled() or future.exception())
+    with contextlib.closing(writer):
+        yield
+
+
 class ScriptedProxy:
     """Serves connections; the counts of its script are shared by all of them."""
 
@@ -82,7 +92,7 @@ class ScriptedProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of a client until either side ends it."""
-        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), _closing(writer):
             async with self._slots:
                 try:
                     while (head := await read_head(reader)) is not None:
@@ -130,7 +140,7 @@ class ScriptedProxy:
 
     async def _forward(self, head: Head, body: bytes) -> tuple[Head, bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream, limit=_LIMIT_BYTES)
-        with contextlib.closing(writer):
+        with _closing(writer):
             version = "HTTP/1.0" if self._behaviour.http_10 else "HTTP/1.1"
             start = f"{head.words[0]} {head.words[1]} {version}"
             writer.write(encode(start, self._passed(head.fields), body, {"connection": "close"}))

@@ -10,7 +10,7 @@ from random import Random
 
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
 
-__all__ = ["Backoff", "Refusal", "Row"]
+__all__ = ["Backoff", "Question", "Refusal", "Row"]
 
 _ASK_US = 500 * MILLISECOND_US  # the next request leaves no earlier than this after one that asks
 _ASK_US_MAX = 4 * SECOND_US  # and no later, if no answer comes: a refusal would have come by then
@@ -35,6 +35,24 @@ class Refusal(enum.Enum):
         return self in _PAUSES_US
 
 
+class Question(enum.Enum):
+    """A question that a request asks during a row of refusals, while one request at a time leaves."""
+
+    NONE = enum.auto()  # there is no row
+    ANY = enum.auto()  # whether requests are refused at all
+    SMALLEST = enum.auto()  # whether the smallest body and answer are refused
+    SMALLEST_AS_USUAL = enum.auto()  # the same, in the format in which bodies have passed so far
+
+    @property
+    def is_about_size(self) -> bool:
+        return self in (Question.SMALLEST, Question.SMALLEST_AS_USUAL)
+
+
+# The question after the third refusal in a row, the fourth and the fifth, and so on; after the second it is the last of
+# these. They change one thing at a time, so that an answer shows the reason; and a path may refuse just small bodies.
+_QUESTIONS = (Question.SMALLEST_AS_USUAL, Question.SMALLEST, Question.ANY)
+# The refusals that may concern the body, the answer or their format.
+_OF_BODIES = frozenset({Refusal.FORBIDDEN, Refusal.AWAY, Refusal.CLOSED})
 # The pause after the second refusal in a row. Later ones are twice as long as the one before, up to the maximum.
 _PAUSES_US = {
     Refusal.FORBIDDEN: 50 * MILLISECOND_US,
@@ -97,13 +115,16 @@ class Backoff:
         """In silence, when the next repeat may leave: a path may queue the requests, also those that were given up."""
         self._random = random
         self._row = Row()
+        self._about_bodies = False  # what refuses may look at bodies
         self._asks = False  # a request that leaves now shows whether the row goes on, so that it leaves alone
         self._pause_us = 0
 
     @property
-    def is_slow(self) -> bool:
-        """Whether requests leave one at a time, after pauses."""
-        return self._asks
+    def question(self) -> Question:
+        """The question that the next request asks."""
+        if not self._asks:
+            return Question.NONE
+        return _QUESTIONS[self._row.count % len(_QUESTIONS)] if self._about_bodies else Question.ANY
 
     def refused(self, refusal: Refusal, sent_us: int, now: int, *, retry_after_us: int = 0) -> None:
         """Record the refusal of a request that was sent at `sent_us`, which may have asked for a pause."""
@@ -113,6 +134,7 @@ class Backoff:
         row = self._row
         self._pause_us = _pause_us(refusal, row.count, self._pause_us, now - row.first_us)
         pause_us = max(retry_after_us, self._pause_us - (self._pause_us // 4 * self._random.getrandbits(16) >> 16))
+        self._about_bodies = refusal in _OF_BODIES
         self._asks = pause_us > 0 or refusal is Refusal.ASKED
         self.next_us = now + pause_us
 

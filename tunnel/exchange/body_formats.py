@@ -62,7 +62,9 @@ class BodyFormats:
         if body_bytes < self._refused_bytes.get(tried, 0) and not fails_now:
             return
         self._refused_bytes.pop(tried, None)
-        if tried in TEXT_FORMATS and not self.is_text:
+        if tried not in TEXT_FORMATS:
+            self._wait_us = _AGAIN_US_MIN
+        elif not self.is_text:
             self._again_us = now + self._wait_us
         self.now = tried
 

@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 
+from tunnel.exchange.backoff import Question
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
 from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.exchange.events import Request
@@ -53,21 +54,23 @@ def repeat_delay(longest_us: int, random: Random) -> int:
     return longest_us - spread + (spread * random.getrandbits(16) >> 16)
 
 
-def most_due(flights: "Iterable[Flight]", now: int, repeat_us: int, *, asks: bool) -> "Flight | None":
+def most_due(flights: "Iterable[Flight]", now: int, repeat_us: int, question: Question) -> "Flight | None":
     """Return the flight whose next attempt is to leave, or None. In silence, none is repeated before `repeat_us`.
 
-    `asks`: its answer is to show whether the path still refuses requests. A flight that was refused for its body, or
-    that the relay holds, would be a bad question.
+    If there is a question, this attempt asks it. A flight that was refused for its body, or that the relay holds, would
+    be a bad choice.
     """
     best: Flight | None = None
     for flight in flights:
-        if flight.due_us(repeat_us) <= now and (best is None or _order(flight, asks) < _order(best, asks)):
+        if flight.due_us(repeat_us) <= now and (best is None or _order(flight, question) < _order(best, question)):
             best = flight
     return best
 
 
-def _order(flight: "Flight", asks: bool) -> tuple[int, bool, int]:
-    return (flight.foreign, flight.hold_us > 0, flight.next_us) if asks else (0, False, flight.next_us)
+def _order(flight: "Flight", question: Question) -> tuple[int, bool, int]:
+    if question is Question.NONE:
+        return 0, False, flight.next_us
+    return flight.body_bytes if question.is_about_size else flight.foreign, flight.hold_us > 0, flight.next_us
 
 
 class Flight:
@@ -108,11 +111,12 @@ class Flight:
         self.silent = False  # an attempt got no answer in time
         self.refusals = 0  # attempts that were reported as failed
         self.format = body_format  # of the next attempt (7.19); the owner may let the first one try another
-        self._usual_format = body_format
+        self.usual_format = body_format  # the format of the path when the flight began, or when it was last repeated
         self.has_response = False  # an attempt got a response, although not the answer
         self.foreign = 0  # attempts that an intermediary refused
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
         self.passed_between = 0  # unexplained failures before which a smaller body had passed, after the one before
+        self.is_answer_doubtful = False  # the next attempt asks for the smallest answer: a larger one may not pass
         self.smaller_passed = False  # a smaller body has passed since the last unexplained failure
         self.first_sent_us = now
         self.answer_bytes_full = self.answer_bytes_max  # the limit that the first attempt asks for
@@ -132,7 +136,9 @@ class Flight:
         self.body_bytes = sum(map(len, self._body))
         self._repeat_us_max = max(repeat_us, repeat_us_max, min(_ELDER_US_MAX, self.body_bytes * _BYTE_US))
 
-    def send(self, request_id: int, now: int, random: Random) -> tuple[Request, int | None]:
+    def send(
+        self, request_id: int, now: int, random: Random, body_format: BodyFormat | None = None
+    ) -> tuple[Request, int | None]:
         """Return the next attempt, and the id of the attempt that it replaces, if any. Call it when `next_us` comes."""
         evicted = self._evict(now)
         if self.foreign or self.failures >= _MASK_FAILURES:
@@ -140,7 +146,8 @@ class Flight:
         if self.sent > 1 and not self._is_reported:
             self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
         self._is_reported = False
-        self.attempts.append(Attempt(request_id, now, self.sent, self.format, self.answer_bytes_max))
+        body_format = body_format or self.format
+        self.attempts.append(Attempt(request_id, now, self.sent, body_format, self.answer_bytes_max))
         self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
         self._spread = random.getrandbits(16)
         request = Request(
@@ -150,12 +157,12 @@ class Flight:
             self.number,
             self.pull,
             self.sent,
-            self.format,
+            body_format,
             self.next_us,
             self.stream,
         )
         if not self.sent:
-            self.format = self._usual_format
+            self.format = self.usual_format
         self.sent += 1
         return request, evicted
 

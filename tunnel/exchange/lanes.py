@@ -244,7 +244,7 @@ class Lanes:
             self._attach_at_us = now + repeat_delay(SECOND_US, self._random)
         if attached is not None and now >= self._path.next_us:
             self._start_what_is_due(attached, now)
-        while (due := most_due(self._flights(), now, self.backoff.repeat_us, asks=self.backoff.is_slow)) is not None:
+        while (due := most_due(self._flights(), now, self.backoff.repeat_us, self._path.question)) is not None:
             if not self._path.allows(now):
                 break
             self._check_silence(due, now)
@@ -320,7 +320,7 @@ class Lanes:
 
     def _send(self, flight: Flight, now: int) -> Request:
         self._next_id += 1
-        request, evicted = flight.send(self._next_id, now, self._random)
+        request, evicted = flight.send(self._next_id, now, self._random, self._refusals.prepare(flight))
         self._open[request.id] = flight
         self._path.sent(now, in_silence=flight.silent and sum(other.silent for other in self._flights()) > 1)
         if evicted is not None:

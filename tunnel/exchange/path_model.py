@@ -4,7 +4,7 @@ from random import Random
 
 import msgspec
 
-from tunnel.exchange.backoff import Backoff, Row
+from tunnel.exchange.backoff import Backoff, Question, Row
 from tunnel.exchange.body_formats import BodyFormats
 from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
@@ -72,6 +72,13 @@ class PathModel:
     def next_us(self) -> int:
         """When the next request may leave."""
         return max(self.pace.next_us, self.backoff.next_us)
+
+    @property
+    def question(self) -> Question:
+        """The question that the next request asks about a row of refusals."""
+        question = self.backoff.question
+        # If there is a limit of requests, it is the more likely reason than a size.
+        return Question.ANY if question.is_about_size and self.pace.gap_us else question
 
     def allows(self, now: int) -> bool:
         """Return whether a request may leave now. If not, note that one waits."""

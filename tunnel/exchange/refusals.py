@@ -6,7 +6,7 @@ Many paths refuse large bodies without the status 413: with another status, a re
 repeatedly. An outage looks the same, except that smaller bodies fail, too.
 """
 
-from tunnel.exchange.backoff import Refusal
+from tunnel.exchange.backoff import Question, Refusal
 from tunnel.exchange.config import KIB, SECOND_US, LaneConfig
 from tunnel.exchange.flight import ATTACH_LANE, Attempt, Flight
 from tunnel.exchange.laneset import LaneSet
@@ -25,6 +25,7 @@ _LOWER_FAILURES = 4  # 7.16: from this failure on, every second repeat asks for 
 _ANSWER_BYTES_MIN = 4 * KIB
 _ASKED_LEAST = 3  # 7.9: 407s in a row that are needed for the end
 _ASKED_US = 60 * SECOND_US  # and their least time
+_ANSWER_FORMAT_US = 10 * SECOND_US  # 7.19: a pull tries other formats after this time; most outages are shorter
 _HOLD_US_DOUBT = SECOND_US  # 7.16: the longest hold of a pull while the size of a push is in doubt
 
 
@@ -35,6 +36,7 @@ class Refusals:
         self._wait = config.wait
         self._path = path
         self._registration = registration
+        self._refused_format: BodyFormat | None = None  # of the latest refusal; None: something has passed since
         self._lowered_us = -1
         """When an exchange last passed only with the smallest answer, while more waited; -1: never, or a larger answer
         has passed since."""
@@ -99,21 +101,20 @@ class Refusals:
         tried = flight.attempt(request_id).format
         if outcome.verdict is Verdict.FOREIGN if attached else outcome.may_be_format:
             self._path.formats.refused(tried, flight.body_bytes)
+            if self._refused_format is None or tried is not flight.usual_format:
+                self._refused_format = tried
             if flight.format is tried and not (attached and flight.foreign < _MASKED_FIRST):
                 flight.format = self._path.formats.after(tried, streams=flight.stream)
 
     # sizes
 
     def is_too_large(self, flight: Flight, now: int) -> bool:
-        """Learn that an attempt of this exchange failed again. Return whether its body must be given up for its size.
-
-        Every second repeat of an exchange that fails often asks for the smallest answer: the answer may be too large.
-        """
+        """Learn that an attempt of this exchange failed. Return whether its body is to be given up for its size."""
         limited = self._path.pace.gap_us > 0  # if so, the number of requests is the more likely reason
-        lower = flight.unexplained >= _LOWER_FAILURES and flight.unexplained % 2 == 0 and not limited
-        flight.ask_for(min(_ANSWER_BYTES_MIN, flight.answer_bytes_full) if lower else flight.answer_bytes_full)
-        if flight.unexplained > _LOWER_FAILURES and not lower:
-            self._doubt_format(flight)
+        doubted = flight.unexplained >= _LOWER_FAILURES and not limited
+        flight.is_answer_doubtful = doubted and flight.unexplained % 2 == 0
+        if flight.unexplained > _LOWER_FAILURES and not flight.is_answer_doubtful:
+            self._doubt_format(flight, now)
         return (
             not flight.pull
             and flight.lane != ATTACH_LANE
@@ -122,15 +123,36 @@ class Refusals:
             and self._path.up.refused(flight.body_bytes, now)
         )
 
-    def _doubt_format(self, flight: Flight) -> None:
+    def prepare(self, flight: Flight) -> BodyFormat:
+        """Let the next attempt of a flight use what the path has taught since the flight failed. Return its format.
+
+        A question about size asks for the smallest answer.
+        """
+        if not flight.failures or flight.lane == ATTACH_LANE:
+            return flight.format
+        usual = self._path.formats.usual(streams=flight.stream)
+        if flight.usual_format is not usual:
+            flight.format = flight.usual_format = usual
+        question = self._path.question
+        lower = flight.is_answer_doubtful or question.is_about_size
+        flight.answer_bytes_full = min(flight.answer_bytes_full, self._path.down.limit_bytes)
+        flight.ask_for(min(_ANSWER_BYTES_MIN, flight.answer_bytes_full) if lower else flight.answer_bytes_full)
+        if question is Question.SMALLEST_AS_USUAL:
+            return usual
+        if question is not Question.NONE and self._refused_format is not None and flight.foreign >= _MASKED_FIRST:
+            flight.format = self._path.formats.after(self._refused_format, streams=flight.stream)
+        return flight.format
+
+    def _doubt_format(self, flight: Flight, now: int) -> None:
         """Choose another format after many unexplained failures: a filter may be silent, or reset connections.
 
-        An outage looks the same, except that smaller bodies fail, too. Nothing shows this of the first ATTACH: the
-        plain format is soon tried again, whichever passes.
+        An outage looks the same, except that smaller bodies fail, too. Nothing shows this of the first ATTACH, nor
+        where every answer is refused: the plain format is soon tried again, whichever passes.
         """
         formats, is_proven = self._path.formats, flight.passed_between + flight.smaller_passed > 0
         is_first_attach = not self._registration.was_attached
-        if flight.foreign or not (is_proven or (is_first_attach and not flight.has_response)):
+        is_long = flight.pull and now - flight.first_sent_us >= _ANSWER_FORMAT_US
+        if flight.foreign or not (is_proven or is_long or (is_first_attach and not flight.has_response)):
             return
         if is_proven:
             formats.refused(flight.format, flight.body_bytes)
@@ -144,7 +166,7 @@ class Refusals:
     def hold_us(self, wanted_us: int, lanes: LaneSet) -> int:
         """Return the hold that a pull may ask for: a long one would show too late that small bodies pass, or that
         requests are refused no more."""
-        if self._path.backoff.is_slow:
+        if self._path.backoff.question is not Question.NONE:
             return 0
         doubtful = [flight for flight in lanes.flights() if _is_doubtful(flight)]
         if not doubtful:
@@ -162,9 +184,12 @@ class Refusals:
 
     def passed(self, flight: Flight, attempt: Attempt, answer: Answer, lanes: LaneSet, now: int) -> None:
         """Learn from an exchange and from the attempt of it that was answered."""
+        self._refused_format = None
         for other in lanes.flights():
             if other.unexplained and other is not flight:
                 other.compare(flight.body_bytes, attempt.sent_us)
+        if attempt.format is not flight.usual_format:
+            return  # the format may be the reason why other attempts failed
         if attempt.answer_bytes_max < flight.answer_bytes_full:
             if answer.more and 0 <= self._lowered_us <= flight.first_sent_us:
                 self._path.down.refused(flight.answer_bytes_full, now)
