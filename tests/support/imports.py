@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel.traces.record": (),
     "tunnel.messages": ("face",),
     "tunnel.analysis": (
-        "tunnel.traces",
+        *("tunnel.wire", "tunnel.traces"),
         *(f"tunnel.{name}" for name in ("command_line", "durable_files", "exit_codes", "installing", "printable")),
     ),
     "tunnel_servlet.switch": _SANS_IO_RELAY,

@@ -4,7 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tunnel.analysis.clocks import Clock
-from tunnel.analysis.expressions import DATA, SEQUENCED
+from tunnel.analysis.expressions import DATA, STREAM_TYPES
 from tunnel.traces.record import TraceEvent
 
 __all__ = ["aligned", "delays_of"]
@@ -20,7 +20,7 @@ def delays_of(events: DataFrame, count: int) -> DataFrame:
     """
     kind = F.col("packet_type")
     is_chosen = (kind != DATA) | (F.pmod(F.xxhash64("sequence"), F.lit(1 + count // _ENOUGH)) == 0)
-    known = events.where((F.col("version") == 1) & kind.isin(*SEQUENCED) & is_chosen)
+    known = events.where((F.col("version") == 1) & kind.isin(*STREAM_TYPES) & is_chosen)
     key = ("stream", "other", "sequence", "attempt")
     sent = known.where(F.col("event") == TraceEvent.PACKET_SENT.value).select(
         F.col("connection").alias("stream"),

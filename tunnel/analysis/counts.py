@@ -7,7 +7,7 @@ once. Its grouping keys have few values, however long the trace is.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tunnel.analysis.expressions import SEQUENCED, dropped_at_relay, percentiles
+from tunnel.analysis.expressions import STREAM_TYPES, dropped_at_relay, percentiles
 from tunnel.analysis.result import BUCKET_US
 from tunnel.analysis.schema import CORRUPT
 from tunnel.traces.record import TraceEvent
@@ -87,7 +87,7 @@ def sums_of(events: DataFrame, relays: DataFrame | None, begin_us: int, bucket_u
     sent = F.col("event") == TraceEvent.PACKET_SENT.value
     received = F.col("event") == TraceEvent.PACKET_RECEIVED.value
     told = F.col("event").isin(TraceEvent.STREAM_DATA_MOVED.value, TraceEvent.FAULT_INJECTED.value)
-    numbered = F.col("packet_type").isin(*SEQUENCED)
+    numbered = F.col("packet_type").isin(*STREAM_TYPES)
     repeated = sent & numbered & (F.col("attempt") > 0)
     known = events.where("version = 1")
     relay: Column = F.lit("")

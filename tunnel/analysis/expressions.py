@@ -4,11 +4,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tunnel.traces.record import TraceEvent, TraceReason
+from tunnel.wire import IN_STREAM, PacketType
 
-__all__ = ["CLOSE", "DATA", "FINISH", "SEQUENCED", "dropped_at_relay", "percentiles"]
+__all__ = ["CLOSE", "DATA", "FINISH", "STREAM_TYPES", "dropped_at_relay", "percentiles"]
 
-DATA, CLOSE, _OPTION, FINISH = 4, 5, 10, 13  # PROTOCOL 1.5
-SEQUENCED = (DATA, CLOSE, _OPTION, FINISH)  # packet types with a sequence number, except the two of the handshake
+DATA, CLOSE, FINISH = int(PacketType.DATA), int(PacketType.CLOSE), int(PacketType.FINISH)
+STREAM_TYPES = tuple(sorted(IN_STREAM))  # packet types with a sequence number, except the two of the handshake
 _ACCURACY = 1000  # of percentiles: an error of at most 1/1000
 
 

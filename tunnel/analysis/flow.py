@@ -7,7 +7,7 @@ that id, so their events can be joined without comparing clocks.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tunnel.analysis.expressions import DATA, SEQUENCED
+from tunnel.analysis.expressions import DATA, STREAM_TYPES
 from tunnel.traces.record import TraceCause, TraceEvent
 
 __all__ = [
@@ -55,7 +55,7 @@ def flow_of(events: DataFrame) -> DataFrame:
     kind = F.lit(None)
     for event, number in _KINDS.items():
         kind = F.when(at == event.value, number).otherwise(kind)
-    is_sequenced = packet.isin(*SEQUENCED) | (at == TraceEvent.PACKETS_ACKED.value)
+    is_sequenced = packet.isin(*STREAM_TYPES) | (at == TraceEvent.PACKETS_ACKED.value)
     by_relay = F.col("rto_us") == 0  # endpoints record the resumed route, too, with the state of their timers
     kind = (
         F.when(is_sequenced, kind)

@@ -3,7 +3,7 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tunnel.analysis.expressions import SEQUENCED, dropped_at_relay, percentiles
+from tunnel.analysis.expressions import STREAM_TYPES, dropped_at_relay, percentiles
 from tunnel.traces.record import TraceEvent
 
 __all__ = [
@@ -220,7 +220,7 @@ def loss_stages(packets: DataFrame, events: DataFrame, *, relay_dropped: bool = 
     if relay_dropped:
         at_relay = (
             # Packets without a sequence number record 0, which would match the packet with that number.
-            events.where(dropped_at_relay() & F.col("packet_type").isin(*SEQUENCED))
+            events.where(dropped_at_relay() & F.col("packet_type").isin(*STREAM_TYPES))
             .select(F.col("connection").alias("stream"), "sequence", F.col("reason").alias("relay_reason"))
             .dropDuplicates(["stream", "sequence"])
         )

@@ -29,6 +29,8 @@ from tunnel.core.tombstones import Tombstones
 from tunnel.core.tracer import Tracer
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceSink, level_of
 from tunnel.wire import (
+    TO_SOURCE,
+    UNANSWERED,
     VERSION,
     Abort,
     AbortReason,
@@ -43,19 +45,6 @@ from tunnel.wire import (
 
 __all__ = ["Batch", "Endpoint"]
 
-_BY_SOURCE = frozenset({int(PacketType.ACCEPTED), int(PacketType.REJECTED)})
-_UNANSWERED = frozenset(
-    int(packet_type)
-    for packet_type in (
-        PacketType.ABORT,
-        PacketType.REJECTED,
-        PacketType.SHUTDOWN,
-        PacketType.DROPPED,
-        PacketType.EDGE,
-        PacketType.NOOP,
-        PacketType.PONG,
-    )
-)  # 3.9
 STALE_TIMERS = 4  # the heap is swept when it holds more than this many deadlines per connection plus STALE_TIMERS_MIN
 STALE_TIMERS_MIN = 64
 _CONNECT = int(PacketType.CONNECT)
@@ -177,7 +166,7 @@ class Endpoint(AdmittingOwner):
                     self._discard(packet, now)
                 continue
             packet_type = packet.type
-            connection = self.connections.get(packet.source if packet_type in _BY_SOURCE else packet.destination)
+            connection = self.connections.get(packet.source if packet_type in TO_SOURCE else packet.destination)
             if connection is None or packet_type == _CONNECT:
                 self._receive_without_connection(packet, now)
                 continue
@@ -370,10 +359,10 @@ class Endpoint(AdmittingOwner):
             self.packets_discarded += not self.attachment_options.receive_option(packet)
         elif (answer := answer_shutdown(packet)) is not None:
             self._scheduler.add_unowned(answer, is_answer=True)
-        elif packet.destination and packet.type not in _UNANSWERED:
+        elif packet.destination and packet.type not in UNANSWERED:
             # Of the types that are answered, only ACCEPTED carries this endpoint's id as its source (2.2).
             own, peer = packet.destination, packet.source
-            if packet.type in _BY_SOURCE:
+            if packet.type in TO_SOURCE:
                 own, peer = peer, own
             self.send_abort(own, peer)
             self._discard(packet, now)

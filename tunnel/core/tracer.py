@@ -8,11 +8,9 @@ from tunnel.core.scheduler import Batch
 from tunnel.core.send.window import NO_EDGE, Segment
 from tunnel.core.timers import Timer
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceSink, TraceSource, level_of
-from tunnel.wire import Ack, Packet, PacketType, unwrap, wrap
+from tunnel.wire import IN_STREAM, TO_SOURCE, Ack, Packet, PacketType, unwrap, wrap
 
 __all__ = ["Tracer"]
-
-_SEQUENCED = frozenset({int(PacketType.DATA), int(PacketType.FINISH), int(PacketType.CLOSE), int(PacketType.OPTION)})
 
 
 class Tracer:
@@ -41,7 +39,7 @@ class Tracer:
             carrier=self.carrier,
         )
         for packet in batch.packets:
-            connection = connections.get(packet.destination if packet.type == PacketType.ACCEPTED else packet.source)
+            connection = connections.get(packet.destination if packet.type in TO_SOURCE else packet.source)
             if connection is not None:
                 self._sent(packet, connection, batch.token, now)
 
@@ -106,7 +104,7 @@ class Tracer:
             is_data = packet.type == PacketType.DATA
             reason = TraceReason.OUTSIDE_WINDOW if is_data else TraceReason.INVALID
             self._packet(TraceEvent.PACKET_DROPPED, packet, connection, now, reason)
-        elif packet.type in _SEQUENCED:
+        elif packet.type in IN_STREAM:
             window = connection.receiver.window
             if window.gaps and unwrap(packet.sequence, window.next_sequence) > window.next_sequence:
                 self._packet(TraceEvent.PACKET_BUFFERED, packet, connection, now)

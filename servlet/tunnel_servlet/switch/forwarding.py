@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import (
+    FAREWELLS,
+    IN_STREAM,
+    UNANSWERED,
     DropReason,
     Frame,
     Option,
@@ -21,16 +24,12 @@ from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.switch.model import Leg, RouteState, ServedAttachment
 from tunnel_servlet.switch.openings import Openings
 from tunnel_servlet.switch.own_packets import listen_state_frame, option_frame
-from tunnel_servlet.switch.queues import IN_STREAM
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 
 __all__ = ["Forwarder"]
 
 _DATA, _OPTION = int(PacketType.DATA), int(PacketType.OPTION)
-_ENDING = frozenset(map(int, (PacketType.SHUTDOWN, PacketType.ABORT)))
-# The relay does not answer these when they have no route: they end something, are answers, or ask for nothing (6.7).
-_UNANSWERED = _ENDING | frozenset(map(int, (PacketType.PONG, PacketType.NOOP)))
 _UNHANDED = (RouteState.PARKED, RouteState.WAITING)
 
 
@@ -96,7 +95,7 @@ class Forwarder:
                 self._trace_dropped(frame, TraceReason.FULL, now)
             return
         far.mailbox.put_control(far.queue, frame)
-        if frame.type in _ENDING:
+        if frame.type in FAREWELLS:
             self._routes.shut(leg, now)
 
     # --- exceptions
@@ -107,7 +106,7 @@ class Forwarder:
             self._option(attachment, frame, now)
         elif leg is None:
             self._without_route(attachment, frame, now)
-        elif leg.route.state is RouteState.WAITING and frame.type in _ENDING:
+        elif leg.route.state is RouteState.WAITING and frame.type in FAREWELLS:
             self._routes.release(leg.route, now)  # the initiator has given up
         elif leg.route.state in _UNHANDED or leg is not leg.route.initiator or frame.destination:
             self._drop_misaddressed(leg, frame, now)
@@ -128,7 +127,7 @@ class Forwarder:
         self._context.counters.packets_without_route += 1
         self._trace_dropped(frame, TraceReason.NO_ROUTE, now)
         is_early = not frame.destination or attachment.is_awaited(frame.destination)
-        if frame.source and not is_early and frame.type not in _UNANSWERED:
+        if frame.source and not is_early and frame.type not in UNANSWERED:
             self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
 
     def _drop_misaddressed(self, leg: Leg, frame: Frame, now: int) -> None:

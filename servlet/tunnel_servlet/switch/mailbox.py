@@ -7,21 +7,18 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 
 from tunnel.exchange.outbox import PACKETS_ANY
-from tunnel.wire import ROUTE_KEY_SIZE, Dropped, DropReason, Frame, PacketType, decode_dropped
+from tunnel.wire import IN_STREAM, ROUTE_KEY_SIZE, TO_SOURCE, Dropped, DropReason, Frame, PacketType, decode_dropped
 from tunnel_servlet.switch.budgets import Budget, charge, keep
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.own_packets import dropped_frame
 from tunnel_servlet.switch.pacing import Pacing
-from tunnel_servlet.switch.queues import IN_STREAM, NOTICE_BYTES, RouteQueue
+from tunnel_servlet.switch.queues import NOTICE_BYTES, RouteQueue
 from tunnel_servlet.switch.stats import Counters
 
 __all__ = ["Mailbox"]
 
 _CONNECT, _EDGE, _DROPPED = map(int, (PacketType.CONNECT, PacketType.EDGE, PacketType.DROPPED))
 _WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # not put back if their route has ended
-# In these the source is the initiator's id, although the acceptor or the relay sends them (2.2).
-_TO_SOURCE = frozenset((int(PacketType.ACCEPTED), int(PacketType.REJECTED)))
-
 _WITHOUT_ROUTE = frozenset((int(DropReason.NO_ROUTE), int(DropReason.GONE)))
 _NOTHING = Dropped(DropReason.NO_ROUTE, 0, 0, 0)
 
@@ -190,7 +187,7 @@ class Mailbox:
         if kind == _CONNECT:
             self._put_back_connect(frame)
             return
-        queue = self.queues.get(frame.source if kind in _TO_SOURCE else frame.destination)
+        queue = self.queues.get(frame.source if kind in TO_SOURCE else frame.destination)
         if queue is None:
             if kind in _WORTHLESS:
                 self.budget.release(charge(frame))

@@ -7,7 +7,19 @@ from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable
 
-from tunnel.wire import HEADER_SIZE, Dropped, DropReason, Frame, PacketType, readdress, unwrap, wrap
+from tunnel.wire import (
+    HEADER_SIZE,
+    IN_STREAM,
+    Copies,
+    Dropped,
+    DropReason,
+    Frame,
+    PacketType,
+    readdress,
+    types_kept,
+    unwrap,
+    wrap,
+)
 from tunnel_servlet.switch.budgets import Budget, charge, keep
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.edges import EdgeLedger
@@ -15,15 +27,11 @@ from tunnel_servlet.switch.own_packets import dropped_frame, edge_frame
 from tunnel_servlet.switch.pacing import Payer
 from tunnel_servlet.switch.stats import Counters
 
-__all__ = ["IN_STREAM", "NOTICE_BYTES", "RouteQueue"]
+__all__ = ["NOTICE_BYTES", "RouteQueue"]
 
-# These keep their place in the sequence. CLOSE must not overtake the data before it: its acknowledgement would make the
-# sender believe that all packets before it were lost.
-IN_STREAM = frozenset(map(int, (PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.OPTION)))
-
-_DATA, _ACK, _ABORT = map(int, (PacketType.DATA, PacketType.ACK, PacketType.ABORT))
-_KNOWN = frozenset(map(int, PacketType))
-_ACKS_MAX = 8  # the newest ones are kept; several, because ACKs on different lanes can overtake each other
+_DATA = int(PacketType.DATA)
+_SEVERAL, _FIRST, _ONE = types_kept(Copies.SEVERAL), types_kept(Copies.FIRST), types_kept(Copies.NEWEST, Copies.FIRST)
+_ACKS_MAX = 8  # 9.2
 _DROPS_MAX = 8  # dropped ranges that wait for a DROPPED to name them; the sender's timers repair others
 NOTICE_BYTES = HEADER_SIZE + 16  # the larger of DROPPED and EDGE
 _CONTROL_DEBT_MAX = 16 << 10  # bytes of control packets that may leave before the rates have let them pass
@@ -150,13 +158,10 @@ class RouteQueue(Payer):
         return True
 
     def put_control(self, frame: Frame) -> bool:
-        """Store a control packet, in place of one of its type. Return False if it was dropped.
-
-        ACKs do not replace each other. Of several ABORTs the first stays: it names the reason, and a later one may only
-        say that the connection is unknown by now.
-        """
+        """Store a control packet, unless `PACKET_TRAITS` keeps an earlier one of its type instead. Return False if it
+        was dropped."""
         size = charge(frame)
-        if frame.type == _ACK:
+        if frame.type in _SEVERAL:
             if not self._budget.admits(size):
                 return False
             if len(self.acks) == _ACKS_MAX:
@@ -165,7 +170,7 @@ class RouteQueue(Payer):
         else:
             key = _control_key(frame)
             if key in self.control:
-                if frame.type == _ABORT:
+                if frame.type in _FIRST:
                     return True
                 size -= charge(self.control[key])
             if not self._admit_control(size):
@@ -229,7 +234,7 @@ class RouteQueue(Payer):
 
         The packet has counted as held all the time.
         """
-        if frame.type == _ACK:
+        if frame.type in _SEVERAL:
             if len(self.acks) == _ACKS_MAX:
                 return False
             self.acks.insert(0, frame)
@@ -402,5 +407,5 @@ class RouteQueue(Payer):
 
 
 def _control_key(frame: Frame) -> int:
-    """Return the key under which one copy is kept: the type, and for unknown types also the sequence number."""
-    return frame.type if frame.type in _KNOWN else frame.type | frame.sequence << 8
+    """Return the key under which one copy is kept: the type, or the type and the sequence number."""
+    return frame.type if frame.type in _ONE else frame.type | frame.sequence << 8

@@ -3,14 +3,13 @@
 from functools import partial
 
 from tunnel.traces.record import TraceEvent, TraceReason
-from tunnel.wire import AbortReason, Accepted, Connect, DropReason, Frame, RejectReason
+from tunnel.wire import IN_STREAM, AbortReason, Accepted, Connect, DropReason, Frame, RejectReason
 from tunnel_servlet.switch.accept_queues import AcceptQueues
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
 from tunnel_servlet.switch.inline_id import is_public_endpoint
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment, Withdrawn
 from tunnel_servlet.switch.own_packets import abort_frame, rejected_frame
-from tunnel_servlet.switch.queues import IN_STREAM
 
 __all__ = ["DENIED_TEXT", "MOVED_TEXT", "RouteTable"]
 

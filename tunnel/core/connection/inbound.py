@@ -7,6 +7,7 @@ from tunnel.core.connection.state import Input, State
 from tunnel.core.constants import NEVER_US
 from tunnel.core.events import LostReason
 from tunnel.wire import (
+    FAREWELLS,
     PING_BYTES_MAX,
     AbortReason,
     DropReason,
@@ -23,9 +24,6 @@ from tunnel.wire import (
 )
 
 __all__ = ["receive"]
-
-# These packets end a connection, so they do not count as the initiator's first packet (3.5).
-_FAREWELLS = frozenset({int(PacketType.ABORT), int(PacketType.SHUTDOWN)})
 
 _LOST_REASONS = {
     AbortReason.APPLICATION: LostReason.RESET,
@@ -54,7 +52,8 @@ def receive(connection: Connection, packet: Packet, now: int) -> None:
         connection.liveness.heard(now)
         if connection.handshake.suspended_since_us != NEVER_US and not connection.identity.initiator:
             connection.handshake.resume(now)  # the packet came over a bound route, so the route is not lost (6.7)
-        if connection.state is State.ACCEPTED and packet.type not in _FAREWELLS:
+        # A packet that ends the connection does not count as the initiator's first packet (3.5).
+        if connection.state is State.ACCEPTED and packet.type not in FAREWELLS:
             connection.apply(Input.PEER_HEARD, now)
     else:
         handler = _FROM_OTHERS.get(packet.type)
