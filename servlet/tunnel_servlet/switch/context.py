@@ -1,13 +1,16 @@
 """The objects that all parts of the switch share."""
 
 from tunnel.traces.record import TraceEvent, TraceReason, TraceSink, TraceSource
+from tunnel.wire import Frame
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.deadlines import Deadlines
 from tunnel_servlet.switch.pacing import Pacing
-from tunnel_servlet.switch.stats import Counters
+from tunnel_servlet.switch.stats import Counters, Undelivered
 
 __all__ = ["SwitchContext"]
+
+_REASONS = {Undelivered.INVALID: TraceReason.INVALID, Undelivered.TOO_LARGE: TraceReason.TOO_LARGE}
 
 
 class SwitchContext:
@@ -45,3 +48,20 @@ class SwitchContext:
                 reason=reason,
                 text=text,
             )
+
+    def drop(self, why: Undelivered, frame: Frame, now: int) -> None:
+        """Count a packet that is not delivered, and write that to the trace."""
+        setattr(self.counters, why.value, getattr(self.counters, why.value) + 1)
+        self.trace_dropped(frame, _REASONS.get(why, TraceReason.NO_ROUTE), now)
+
+    def trace_dropped(self, frame: Frame, reason: TraceReason, now: int) -> None:
+        """Write to the trace that a packet is not delivered, which the mailbox has counted."""
+        self.trace(
+            TraceEvent.PACKET_DROPPED,
+            now,
+            connection=frame.source,
+            peer=frame.destination,
+            packet_type=frame.type,
+            sequence=frame.sequence,
+            reason=reason,
+        )

@@ -5,7 +5,7 @@ Clauses 6.7, 9.1, 9.5 of docs/PROTOCOL.md.
 
 from collections.abc import Callable, Sequence
 
-from tunnel.traces.record import TraceEvent, TraceReason
+from tunnel.traces.record import TraceReason
 from tunnel.wire import (
     FAREWELLS,
     IN_STREAM,
@@ -26,6 +26,7 @@ from tunnel_servlet.switch.openings import Openings
 from tunnel_servlet.switch.own_packets import listen_state_frame, option_frame
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
+from tunnel_servlet.switch.stats import Undelivered
 
 __all__ = ["Forwarder"]
 
@@ -92,9 +93,10 @@ class Forwarder:
             if far.mailbox.put(far.queue, frame):
                 self._context.counters.packets_streamed += 1
             else:
-                self._trace_dropped(frame, TraceReason.FULL, now)
+                self._context.trace_dropped(frame, TraceReason.FULL, now)
             return
-        far.mailbox.put_control(far.queue, frame)
+        if not far.mailbox.put_control(far.queue, frame):
+            self._context.trace_dropped(frame, TraceReason.FULL, now)
         if frame.type in FAREWELLS:
             self._routes.shut(leg, now)
 
@@ -115,8 +117,8 @@ class Forwarder:
         elif leg.route.state is RouteState.BOUND:
             # The initiator sent it before ACCEPTED arrived.
             self._forward(leg, readdress(frame, destination=leg.far_id), now)
-        else:
-            self._routes.hold(leg.route, frame)
+        elif not self._routes.hold(leg.route, frame):
+            self._context.trace_dropped(frame, TraceReason.FULL, now)
 
     def _without_route(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Count a packet without a route, and answer DROPPED(no route) where 6.7 requires it.
@@ -124,8 +126,7 @@ class Forwarder:
         A packet may overtake, on another lane, the CONNECT or ACCEPTED that creates its route. Such a packet is not
         answered, so that its sender does not take the route for lost; the sender's timers repair the loss.
         """
-        self._context.counters.packets_without_route += 1
-        self._trace_dropped(frame, TraceReason.NO_ROUTE, now)
+        self._context.drop(Undelivered.NO_ROUTE, frame, now)
         is_early = not frame.destination or attachment.is_awaited(frame.destination)
         if frame.source and not is_early and frame.type not in UNANSWERED:
             self._routes.tell_dropped(attachment, frame.source, DropReason.NO_ROUTE)
@@ -138,12 +139,12 @@ class Forwarder:
         if leg.far_id and leg.far_id == frame.destination:
             self._too_large(leg, frame, now)
         else:
-            self._context.counters.packets_misaddressed += leg.route.state is RouteState.BOUND
+            is_bound = leg.route.state is RouteState.BOUND
+            self._context.drop(Undelivered.MISADDRESSED if is_bound else Undelivered.TOO_EARLY, frame, now)
 
     def _too_large(self, leg: Leg, frame: Frame, now: int) -> None:
         """Drop a packet above the announced size, and name it in DROPPED(too large) if it is DATA (7.11, 9.1)."""
-        self._context.counters.packets_too_large += 1
-        self._trace_dropped(frame, TraceReason.TOO_LARGE, now)
+        self._context.drop(Undelivered.TOO_LARGE, frame, now)
         if frame.type == _DATA:
             limit = self._context.config.packet_bytes_max
             leg.queue.note_dropped(DropReason.TOO_LARGE, leg.queue.back.ledger.key(frame.sequence), limit)
@@ -179,18 +180,7 @@ class Forwarder:
 
     def _invalid(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Count a packet that is malformed or that an endpoint must not send."""
-        self._context.counters.packets_invalid += 1
+        self._context.drop(Undelivered.INVALID, frame, now)
 
     def _ignore(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Ignore NOOP."""
-
-    def _trace_dropped(self, frame: Frame, reason: TraceReason, now: int) -> None:
-        self._context.trace(
-            TraceEvent.PACKET_DROPPED,
-            now,
-            connection=frame.source,
-            peer=frame.destination,
-            packet_type=frame.type,
-            sequence=frame.sequence,
-            reason=reason,
-        )

@@ -101,13 +101,19 @@ class Mailbox:
         return kept
 
     def post(self, key: GeneralKey, frame: Frame) -> bool:
-        """Store a packet of no route, in place of one with the same key. Return False if it does not fit."""
+        """Store a packet of no route, in place of one with the same key. Return False if it was dropped."""
+        kept = self._store(key, frame)
+        self._counters.packets_dropped_full += not kept
+        return kept
+
+    def _store(self, key: GeneralKey, frame: Frame) -> bool:
         old = self.general.get(key)
         size = charge(frame) - (charge(old) if old is not None else 0)
         if len(self.general) >= self._config.general_packets_max and old is None:
             return False
         if not self.budget.admits(size):
             return False
+        self._counters.packets_replaced += old is not None
         keep(frame, self.budget)
         self.budget.hold(size)
         self.general[key] = frame
@@ -120,27 +126,36 @@ class Mailbox:
         Return False if too many wait.
         """
         if len(self.notices) >= self._config.notices_max and own_id not in self.notices:
+            self._counters.packets_dropped_full += 1
             return False
         self.notices[own_id] = reason
         self._wake()
         return True
 
     def post_connect(self, route_key: bytes, frame: Frame) -> bool:
-        """Queue a CONNECT for the attachment; return False if there is no room.
+        """Queue a CONNECT for the attachment; return False if there is no room, which the caller counts.
 
         Until `withdraw_connect` is called, it is queued again each time it was sent and did not arrive.
         """
-        if not self.post(_connect_key(route_key), frame):
+        if not self._store(_connect_key(route_key), frame):
             return False
         self.wanted[route_key] = None
         return True
 
-    def withdraw_connect(self, route_key: bytes) -> None:
-        """Discard a CONNECT that was answered or whose route has ended."""
+    def withdraw_connect(self, route_key: bytes) -> bool:
+        """Discard a CONNECT that was answered, whose route has ended, or that another acceptor gets. Return whether it
+        waited; the caller counts it."""
         self.wanted.pop(route_key, None)
         frame = self.general.pop(_connect_key(route_key), None)
         if frame is not None:
             self.budget.release(charge(frame))
+        return frame is not None
+
+    def end(self) -> None:
+        """Count the packets that wait, and all that was taken, as gone. The caller must not use this mailbox
+        afterwards."""
+        self._counters.packets_ended += len(self.general)
+        self.budget.close()
 
     # --- leaving packets
 
@@ -190,7 +205,7 @@ class Mailbox:
         queue = self.queues.get(frame.source if kind in TO_SOURCE else frame.destination)
         if queue is None:
             if kind in _WORTHLESS:
-                self.budget.release(charge(frame))
+                self._discard(frame)
             else:
                 self._keep_general(self._next_key(), frame)
         elif kind == _EDGE:
@@ -198,6 +213,7 @@ class Mailbox:
             self._attend(queue)
         elif not queue.put_back(frame):
             self.budget.release(charge(frame))
+            self._counters.packets_replaced += 1
         elif kind not in IN_STREAM or queue.paces:
             self._attend(queue)
         elif not queue.listed:
@@ -217,16 +233,22 @@ class Mailbox:
         if route_key in self.wanted and key not in self.general:
             self._keep_general(key, frame)
         else:
-            self.budget.release(charge(frame))
+            self._discard(frame)
 
     def _keep_general(self, key: GeneralKey, frame: Frame) -> None:
         """Put a packet that already counts as held at the head of the packets without a route."""
         if len(self.general) >= self._config.general_packets_max:
             self.budget.release(charge(frame))
+            self._counters.packets_dropped_full += 1
             return
         self.general[key] = frame
         self.general.move_to_end(key, last=False)
         self._wake()
+
+    def _discard(self, frame: Frame) -> None:
+        """Release a packet whose route has ended. The relay's own EDGE is no packet that was to be delivered."""
+        self.budget.release(charge(frame))
+        self._counters.packets_ended += frame.type != _EDGE
 
     def _next_key(self) -> GeneralKey:
         self._returned += 1

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tunnel.traces.record import TraceReason
 from tunnel.wire import (
     ROUTE_KEY_SIZE,
     Accepted,
@@ -30,6 +31,7 @@ from tunnel_servlet.switch.own_packets import rejected_frame
 from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
+from tunnel_servlet.switch.stats import Undelivered
 
 __all__ = ["Openings", "may_accept"]
 
@@ -77,6 +79,8 @@ class Openings:
             if refusal is not None:
                 self._context.counters.connects_refused += 1
                 self._routes.tell_rejected(route, *refusal)
+            elif route.state is RouteState.RELEASED:
+                self._context.counters.connects_ignored += 1
 
     # --- packets
 
@@ -85,7 +89,7 @@ class Openings:
         self._context.counters.connects += 1
         route_key = bytes(frame.payload[:ROUTE_KEY_SIZE])
         if not frame.source or len(route_key) < ROUTE_KEY_SIZE:
-            self._context.counters.packets_invalid += 1
+            self._context.drop(Undelivered.INVALID, frame, now)
             return
         connect = decode_connect(frame.payload) if frame.size <= _CONNECT_BYTES_MAX else None
         if connect is None:
@@ -96,6 +100,8 @@ class Openings:
                 refusal = self._repeat(leg, connect, frame, now)
             else:
                 refusal = self._open(attachment, connect, frame, now)
+                if refusal is None and frame.source not in attachment.legs:
+                    self._context.drop(Undelivered.IGNORED, frame, now)
         if refusal is not None:
             self._context.counters.connects_refused += refusal[0] != RejectReason.ALLOWED
             answer = rejected_frame(frame.source, route_key, *refusal)
@@ -108,11 +114,11 @@ class Openings:
         """
         accepted = decode_accepted(frame.payload)
         if accepted is None or not frame.destination:
-            self._context.counters.packets_invalid += 1
+            self._context.drop(Undelivered.INVALID, frame, now)
             return
         route = attachment.handed.get(accepted.route_key)
         if route is None or route.initiator.own_id != frame.source:
-            self._context.counters.packets_without_route += 1
+            self._context.drop(Undelivered.NO_ROUTE, frame, now)
             withdrawn = attachment.withdrawn.get(accepted.route_key)
             if withdrawn is not None and withdrawn.until_us > now:
                 self._routes.tell_withdrawn(attachment, frame.source, frame.destination, withdrawn)
@@ -123,17 +129,18 @@ class Openings:
         if route.state is RouteState.HANDED and frame.destination not in attachment.legs:
             self._routes.bind(route, frame.destination, accepted, frame.sequence, now)
         if route.acceptor.own_id != frame.destination:
-            self._context.counters.packets_misaddressed += 1
+            self._context.drop(Undelivered.MISADDRESSED, frame, now)
             return
         initiator = route.initiator
-        initiator.mailbox.put_control(initiator.queue, self._with_small_packets(route, frame, accepted))
+        if not initiator.mailbox.put_control(initiator.queue, self._with_small_packets(route, frame, accepted)):
+            self._context.trace_dropped(frame, TraceReason.FULL, now)
 
     def rejected(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Handle REJECTED: forward it only if it comes from the attachment that the CONNECT was handed to (9.1)."""
         rejected = decode_rejected(frame.payload)
         route = attachment.handed.get(rejected.route_key) if rejected is not None else None
         if route is None or route.initiator.own_id != frame.source:
-            self._context.counters.packets_invalid += 1
+            self._context.drop(Undelivered.INVALID, frame, now)
             return
         initiator = route.initiator
         self._routes.release(route, now)
@@ -169,7 +176,9 @@ class Openings:
         if leg is not route.initiator or named != (route.route_key, route.target):
             return RejectReason.ID_IN_USE, "another connection has this id"
         if route.resume and not connect.resume:
-            return None  # handing it on would open a connection at an endpoint that was not chosen for it (6.5)
+            # Handing it on would open a connection at an endpoint that was not chosen for it (6.5).
+            self._context.drop(Undelivered.IGNORED, frame, now)
+            return None
         stamped = self._stamp(frame, connect, leg.attachment)
         if route.state is RouteState.WAITING:
             route.frame = stamped
@@ -178,6 +187,8 @@ class Openings:
         elif connect.resume and connect.options.endpoint_id == route.endpoint_id:
             route.frame = stamped
             self._routes.park(route, now)
+        else:
+            self._context.drop(Undelivered.IGNORED, frame, now)
         return None
 
     def _open(self, attachment: ServedAttachment, connect: Connect, frame: Frame, now: int) -> Refusal | None:
@@ -279,6 +290,8 @@ class Openings:
                 if refusal is not None:
                     self._context.counters.connects_refused += 1
                     self._routes.tell_rejected(route, *refusal)
+                elif route.state is RouteState.RELEASED:
+                    self._context.counters.connects_ignored += 1
 
     def _next_waiting(self, name: str, now: int) -> Route | None:
         """Return the waiting route that is to be handed next, or None if none can be. No user waits for another who

@@ -166,15 +166,19 @@ class RouteQueue(Payer):
                 return False
             if len(self.acks) == _ACKS_MAX:
                 self._budget.release(charge(self.acks.pop(0)))
+                self._counters.packets_replaced += 1
             self.acks.append(frame)
         else:
             key = _control_key(frame)
-            if key in self.control:
+            present = self.control.get(key)
+            if present is not None:
                 if frame.type in _FIRST:
+                    self._counters.packets_replaced += 1
                     return True
-                size -= charge(self.control[key])
+                size -= charge(present)
             if not self._admit_control(size):
                 return False
+            self._counters.packets_replaced += present is not None
             self.control[key] = frame
             self.control_bytes += size
         keep(frame, self._budget)
@@ -268,25 +272,24 @@ class RouteQueue(Payer):
         self._count(0)
         return size
 
-    def held(self) -> list[Frame]:
-        """Return the packets that wait for the route to be bound."""
-        return [*(self.frames[key] for key in self.keys), *self.acks, *self.control.values()]
+    def take_held(self) -> list[Frame]:
+        """Remove and return the packets that wait for the route to be bound. They no longer count as held."""
+        found = [*(self.frames[key] for key in self.keys), *self.acks, *self.control.values()]
+        self._budget.release(sum(map(charge, found)))
+        self._clear()
+        return found
 
     def close(self) -> list[Frame]:
         """Discard the stream, because the route is released. Return the control packets, which still count as held.
 
         If the route was never bound they are discarded, too.
         """
-        self._budget.release(sum(map(charge, self.frames.values())))
-        self._count(-self.data_bytes)
-        kept = [*self.acks, *self.control.values()]
-        self.keys, self.frames, self.acks, self.control, self._drops = [], {}, [], OrderedDict(), []
-        self.control_bytes = 0
-        self.edge_due = False
-        if not self.blocked:
-            return kept
-        self._budget.release(sum(map(charge, kept)))
-        return []
+        control = [*self.acks, *self.control.values()]
+        ended = [*self.frames.values(), *(control if self.blocked else ())]
+        self._budget.release(sum(map(charge, ended)))
+        self._counters.packets_ended += len(ended)
+        self._clear()
+        return [] if self.blocked else control
 
     def attend(self) -> None:
         """Notify the mailbox that something may wait."""
@@ -320,6 +323,12 @@ class RouteQueue(Payer):
     def _owes_much(self) -> bool:
         """Whether the debt for control packets that have left is so large that the next one must wait."""
         return bool(self.paces) and self.cleared_bytes <= -_CONTROL_DEBT_MAX
+
+    def _clear(self) -> None:
+        self._count(-self.data_bytes)
+        self.keys, self.frames, self.acks, self.control, self._drops = [], {}, [], OrderedDict(), []
+        self.control_bytes = 0
+        self.edge_due = False
 
     def _admit_data(self, key: int, frame: Frame, size: int) -> bool:
         """Decide whether a DATA packet is stored; later packets are dropped to make room for it if necessary (9.3)."""

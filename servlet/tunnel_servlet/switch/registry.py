@@ -83,7 +83,7 @@ class Registry:
     def remove(self, attachment: ServedAttachment) -> None:
         """Remove the attachment. The caller must have released its routes."""
         attachment.is_gone = True
-        attachment.mailbox.budget.close()
+        attachment.mailbox.end()
         del self.by_id[attachment.identity]
         self.leave(attachment)
         account = attachment.account

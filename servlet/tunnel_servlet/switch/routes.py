@@ -101,7 +101,8 @@ class RouteTable:
         return None
 
     def hold(self, route: Route, frame: Frame) -> bool:
-        """Hold a packet that was sent before ACCEPTED. It leaves when the acceptor's id is known (3.6)."""
+        """Hold a packet that was sent before ACCEPTED. It leaves when the acceptor's id is known (3.6). Return False if
+        it was dropped."""
         acceptor = route.acceptor
         put = acceptor.mailbox.put if frame.type in IN_STREAM else acceptor.mailbox.put_control
         return put(acceptor.queue, frame)
@@ -114,7 +115,8 @@ class RouteTable:
 
     def hand_again(self, route: Route, frame: Frame, now: int) -> None:
         """Hand a repeated CONNECT to the same acceptor, which answers it as before (3.3)."""
-        route.acceptor.mailbox.post_connect(route.route_key, frame)
+        if not route.acceptor.mailbox.post_connect(route.route_key, frame):
+            self._context.counters.packets_dropped_full += 1
         if route.state is RouteState.HANDED:
             route.acceptor.attachment.asked(now)
 
@@ -141,7 +143,8 @@ class RouteTable:
         acceptor.mailbox.adopt(acceptor.queue, own_id)
         if not accepted.resumed:
             initiator.queue.ledger.start_at(sequence)
-        acceptor.mailbox.withdraw_connect(route.route_key)
+        counters = self._context.counters
+        counters.packets_replaced += acceptor.mailbox.withdraw_connect(route.route_key)  # a repeat
         self._forget_pending(route)
         self._become(route, RouteState.BOUND)
         route.frame = None
@@ -152,7 +155,6 @@ class RouteTable:
             for queue in (acceptor.queue, initiator.queue):
                 if queue.is_promised_too_much():
                     queue.announce()
-        counters = self._context.counters
         counters.routes_bound += 1
         counters.routes_resumed += accepted.resumed
         event = TraceEvent.ROUTE_RESUMED if accepted.resumed else TraceEvent.ROUTE_BOUND
@@ -194,7 +196,7 @@ class RouteTable:
         self._uncount(route)
         initiator.attachment.lingering.pop(route, None)
         if acceptor is not initiator:
-            acceptor.mailbox.withdraw_connect(route.route_key)
+            self._context.counters.packets_ended += acceptor.mailbox.withdraw_connect(route.route_key)
             self._forget_handed(route)
             acceptor.mailbox.close(acceptor.queue)
             acceptor.attachment.legs.pop(acceptor.own_id, None)
@@ -282,6 +284,7 @@ class RouteTable:
         self.release(route, now)
         if state is RouteState.WAITING:
             self.tell_rejected(route, RejectReason.BUSY, "no listener had room for the connection in time")
+        self._context.counters.connects_ignored += state is RouteState.PARKED
         # An unanswered resume is not refused, because that would end a stream that can wait.
         if state is RouteState.HANDED and not route.resume:
             text = "the exit, or the endpoint of the service, did not answer the request"
@@ -334,7 +337,7 @@ class RouteTable:
         self._forget_pending(route)
         self._forget_handed(route)
         acceptor.attachment.withdraw(route.route_key, AbortReason.GONE, MOVED_TEXT, now)
-        early = acceptor.queue.held()
+        early = acceptor.queue.take_held()
         acceptor.mailbox.close(acceptor.queue)
         return early
 

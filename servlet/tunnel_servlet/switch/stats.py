@@ -1,8 +1,10 @@
 """The switch's counters and its present state, as the admin listener reports them."""
 
+import enum
+
 import msgspec
 
-__all__ = ["Counters", "RateWait", "SwitchStats"]
+__all__ = ["Counters", "RateWait", "SwitchStats", "Undelivered"]
 
 
 class Counters(msgspec.Struct):
@@ -23,16 +25,20 @@ class Counters(msgspec.Struct):
     packets_streamed: int = 0  # of those received: DATA, CLOSE, FINISH and OPTION that were queued on bound routes
     packets_sent: int = 0  # including those sent again
     bytes_sent: int = 0
-    packets_replaced: int = 0  # copies of a packet that still waited
     packets_taken_back: int = 0  # sent, not confirmed, and put back at the head of the mailbox
 
+    # Packets that were not delivered; each counts once (`Undelivered`).
     packets_filtered: int = 0  # dropped by the packet filter
     packets_damaged: int = 0  # discarded by the parser
     packets_invalid: int = 0  # malformed, or not allowed from an endpoint
     packets_misaddressed: int = 0  # the destination is not the one that is bound (9.1)
+    packets_too_early: int = 0  # their route is not bound, and they cannot be stored for it (3.6)
     packets_too_large: int = 0
     packets_dropped_full: int = 0  # named in DROPPED(full), or control packets for which there was no room
     packets_without_route: int = 0
+    packets_replaced: int = 0  # a copy, or another control packet of the type, waits instead (9.2)
+    packets_ended: int = 0  # they waited when their route or attachment ended
+    connects_ignored: int = 0  # the initiator repeats them
 
     connects: int = 0  # including repeats
     connects_refused: int = 0  # refused by the relay
@@ -44,6 +50,26 @@ class Counters(msgspec.Struct):
     listeners_denied: int = 0
     attachments_denied: int = 0
     resumes_parked: int = 0
+
+
+class Undelivered(enum.Enum):
+    """Why the relay did not deliver a packet: the names of the counters.
+
+    Packets to the relay itself count as delivered: OPTION of an attachment, LISTEN_STATE, NOOP, and a CONNECT that it
+    refuses.
+    """
+
+    FILTERED = "packets_filtered"
+    DAMAGED = "packets_damaged"
+    INVALID = "packets_invalid"
+    MISADDRESSED = "packets_misaddressed"
+    TOO_EARLY = "packets_too_early"
+    TOO_LARGE = "packets_too_large"
+    FULL = "packets_dropped_full"
+    NO_ROUTE = "packets_without_route"
+    REPLACED = "packets_replaced"
+    ENDED = "packets_ended"
+    IGNORED = "connects_ignored"
 
 
 class SwitchStats(msgspec.Struct, frozen=True):

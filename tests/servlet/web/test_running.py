@@ -28,6 +28,7 @@ from tunnel.wire import Attached, PacketType, RejectReason, StatusCode, parse_pa
 from tunnel_servlet.access.grants import GrantTable
 from tunnel_servlet.access.tokens import TokenTable, make_admin_secret
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
+from tunnel_servlet.switch.stats import Undelivered
 from tunnel_servlet.web.running import RunningRelay, serve
 
 SECRET = make_admin_secret(Random(9))
@@ -335,7 +336,8 @@ async def test_the_metrics_page_has_all_counters_and_those_of_the_trace_only_wit
         *(f"tunnel_{what}_denied_total" for what in ("routes", "listeners", "attachments")),
         *(f"tunnel_trace_records_{what}_total" for what in ("written", "dropped")),
         "tunnel_trace_files_removed_total",
+        *(f'tunnel_packets_undelivered_total{{reason="{why.name.lower()}"}}' for why in Undelivered),
     ]
-    assert page.count("# TYPE ") == page.count(" counter\n") == len(names)
+    assert page.count("# TYPE ") == page.count(" counter\n") == len({name.split("{")[0] for name in names})
     async with relay(admin()) as running:
         assert "tunnel_trace" not in (await ask(running, "/metrics"))[1]
