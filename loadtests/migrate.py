@@ -26,10 +26,10 @@ from loadtests.harness.experiment import perform
 from loadtests.harness.relays import RelayProcess
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
 from tunnel.attached_endpoint import AttachedEndpoint
+from tunnel.carrier_names import ROADS
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.link import LinkCarrier
 from tunnel.core import EndpointConfig
-from tunnel.endpoint_making import ROADS
 
 __all__ = ["Kind", "Migration", "Report", "main", "measure", "summary"]
 

@@ -38,7 +38,7 @@ async def main(url, token):
 asyncio.run(main(*sys.argv[1:]))
 """
 # What the loop may import: modules that themselves import nothing that takes time.
-QUICK = {"tunnel.attaching", "tunnel.attachment", "tunnel.carrier_rates", "tunnel.defaults", "tunnel.unused"}
+QUICK = {f"tunnel.{name}" for name in "attaching attachment carrier_names carrier_rates defaults unused".split()}
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tunnel.attachment import Attachment
+from tunnel.carrier_names import CARRIERS
 from tunnel.carrier_rates import check_links, pull_interval_us
 from tunnel.defaults import ATTACH_TIMEOUT_S, LINGER_S
 
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from tunnel.listener import ExitHandler
     from tunnel.traces.record import TraceSink
 
-__all__ = ["CARRIERS", "attach", "import_all", "memory_attach"]
+__all__ = ["attach", "import_all", "memory_attach"]
 
-CARRIERS = ("auto", "poll", "link", "stream", "websocket")
 _AWAY_US = 1_000_000  # some tries, since a path may refuse one of them by accident; a relay that starts takes longer
 _imported = threading.Event()  # set when the modules that an attachment needs have been imported
 

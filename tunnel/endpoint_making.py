@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from tunnel.attached_endpoint import AttachedEndpoint
+from tunnel.carrier_names import CARRIERS
 from tunnel.carriers.base import Carrier
 from tunnel.core import EndpointConfig
 from tunnel.encryption.keys import KeyFile
@@ -24,9 +25,8 @@ from tunnel.road_memory import RoadMemory, local_network, path_name
 from tunnel.secret_renewal import Renew
 from tunnel.traces.record import TraceSink
 
-__all__ = ["ROADS", "attached_endpoint", "carrier_maker", "encryption_settings", "kept_settings"]
+__all__ = ["attached_endpoint", "carrier_maker", "encryption_settings", "kept_settings"]
 
-ROADS = ("link", "websocket")  # the roads that "auto" tries, the best first
 _SECOND_US = 1_000_000
 _EXIT_SEND_BUFFER_BYTES = 512 * 1024  # small, since an exit has many users; the core's budget lets a buffer grow
 
@@ -57,6 +57,7 @@ def carrier_maker(
     from tunnel.carriers.link import LinkCarrier
     from tunnel.carriers.poll import PollCarrier
 
+    kind = CARRIERS[carrier]
     dialing, *others = dialings = [Dialing(url, **how) for url in urls]
     made: list[ExchangingCarrier] = []
 
@@ -72,15 +73,15 @@ def carrier_maker(
             one.secrets_renewed()
 
     def _made(secret: bytes, random: Random) -> ExchangingCarrier:
-        if carrier in ("poll", "stream"):
-            return PollCarrier(dialing, secret, random, name=name, config=lanes, streams=carrier == "stream")
-        more: dict[str, Any] = {"name": name, "config": lanes, "links": links, "others": others}
-        if carrier != "auto":
-            return LinkCarrier(dialing, secret, random, eager=True, roads=(carrier,), **more)
+        if not kind.roads:
+            return PollCarrier(dialing, secret, random, name=name, config=lanes, streams=kind.streams)
+        more: dict[str, Any] = {"name": name, "config": lanes, "links": links, "others": others, "roads": kind.roads}
+        if kind.roads == (carrier,):
+            return LinkCarrier(dialing, secret, random, eager=True, **more)
         if road_memory is not None:
             proxy = str(dialing.proxy) if dialing.proxy is not None else None
             more |= _remembering(RoadMemory(Path(road_memory)), str(dialing.base), proxy)
-        return LinkCarrier(dialing, secret, random, roads=ROADS, **more)
+        return LinkCarrier(dialing, secret, random, **more)
 
     return make, renew
 

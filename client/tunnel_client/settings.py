@@ -11,13 +11,13 @@ from pathlib import Path
 import tunnel
 from tunnel import private_files
 from tunnel.attaching import import_all
+from tunnel.carrier_names import CARRIERS
 from tunnel.carrier_rates import check_links, pull_interval_us
 from tunnel.command_line import allows_insecure_http
 from tunnel.unused import let_go
 from tunnel_client.errors import UsageError
 
 __all__ = [
-    "CARRIERS",
     "ENCRYPTION",
     "UNSET",
     "USER_TIMEOUT_S",
@@ -28,7 +28,6 @@ __all__ = [
     "road_memory_path",
 ]
 
-CARRIERS = ("auto", "poll", "link", "stream", "websocket")  # as in tunnel.attaching, which takes long to import
 ENCRYPTION = ("off", "auto", "require")  # as in tunnel.encryption.decisions
 USER_TIMEOUT_S = 300.0
 
@@ -138,7 +137,7 @@ def find_settings(
     A proxy stored by the login takes precedence over the proxy variables. `token=None` means no token, `proxy=None` a
     direct connection; UNSET means that the setting is looked up. Raises UsageError if a setting is missing or wrong.
     """
-    carrier = _choice(carrier, "carrier", CARRIERS)
+    carrier = _choice(carrier, "carrier", tuple(CARRIERS))
     encryption = _choice(encryption, "encryption", ENCRYPTION)
     try:
         check_links(links)

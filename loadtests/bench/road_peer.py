@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import tunnel
+from tunnel.carrier_names import CARRIERS
 from tunnel.event_loops import new_event_loop
 
 __all__ = ["SERVICE", "main"]
@@ -367,7 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="port to which forwarders and clients connect")
     parser.add_argument("--relay", default="", metavar="URL", help="reach the target through this relay")
     parser.add_argument("--peer-key", action="append", default=[], help="the key that the exit must have")
-    parser.add_argument("--carrier", default="link", choices=("auto", "poll", "stream", "link", "websocket"))
+    parser.add_argument("--carrier", default="link", choices=CARRIERS)
     parser.add_argument(
         "--trace", default="", metavar="DIR", help="trace every packet of a client or a service to this directory"
     )

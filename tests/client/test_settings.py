@@ -8,12 +8,11 @@ from typing import Any, cast
 import pytest
 
 from tunnel import TraceWriter
-from tunnel.attaching import CARRIERS as ALL_CARRIERS
 from tunnel.tracing import LEVELS as ALL_LEVELS
 from tunnel_client.cli.options import LEVELS, add_relay_options, positive_seconds, relay_settings
 from tunnel_client.errors import UsageError
 from tunnel_client.login_file import Login, write_login
-from tunnel_client.settings import CARRIERS, RelaySettings, find_settings
+from tunnel_client.settings import RelaySettings, find_settings
 
 STORED = Login("https://stored.example", "stored-token", proxy="http://proxy:1", ca="/stored.pem")
 
@@ -25,7 +24,6 @@ def found(*arguments: str) -> RelaySettings:
 
 
 def test_the_choices_of_options_are_those_of_the_library() -> None:
-    assert CARRIERS == ALL_CARRIERS
     assert LEVELS == ALL_LEVELS
 
 

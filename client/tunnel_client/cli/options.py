@@ -8,11 +8,11 @@ import math
 from dataclasses import replace
 
 import tunnel
+from tunnel.carrier_names import CARRIERS
 from tunnel.command_line import add_carrier_rates, tell
 from tunnel.gateway_options import add_gateway_options, parse_headers, parse_proxy
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import (
-    CARRIERS,
     ENCRYPTION,
     UNSET,
     USER_TIMEOUT_S,
@@ -78,10 +78,7 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         "--carrier",
         choices=CARRIERS,
         default="",
-        help="poll: separate HTTP requests, each with a complete answer. stream: like poll, and let the relay stream "
-        "its answers where the path allows it. auto: like stream, and use an upgraded HTTP connection (link) or else a "
-        "WebSocket where the path allows it. link: like auto, but without a WebSocket. websocket: like "
-        "auto, but without a link. With link or websocket, the command first tries to open the link or the WebSocket. "
+        help=f"{_carrier_help()} With link or websocket, the command first tries to open the link or the WebSocket. "
         "Then it begins its work even if this try has failed, and tries again every second (default: TUNNEL_CARRIER, "
         "or auto)",
     )
@@ -92,6 +89,10 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         _add_initiator_encryption(group)
     _add_user_timeout(group, "its client" if accepts else "its other end" if has_file else _OTHER_END)
     _add_trace(group)
+
+
+def _carrier_help() -> str:
+    return " ".join(f"{name}: {kind.summary}." for name, kind in CARRIERS.items())
 
 
 def _add_user_timeout(group: argparse._ArgumentGroup, other_end: str) -> None:

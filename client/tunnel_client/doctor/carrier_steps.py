@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunnel import TunnelError, UnreachableError
+from tunnel.carrier_names import CARRIERS
 from tunnel.carriers.probe import Reply
 from tunnel.exit_codes import UNREACHABLE
 from tunnel_client.doctor.answers import REFUSALS_OF_RATE, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import PAUSE_S, TRIES, Trials, now_s
-from tunnel_client.settings import CARRIERS, RelaySettings
+from tunnel_client.settings import RelaySettings
 
 __all__ = ["examine_link", "examine_others", "examine_poll"]
 

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tunnel.carrier_names import ROADS
 from tunnel.carriers.dialing import Dialing
 from tunnel.road_memory import RememberedPath, RoadMemory, local_network, path_name
 from tunnel_client.doctor.findings import Report, Verdict
@@ -12,8 +13,6 @@ from tunnel_client.settings import RelaySettings
 
 __all__ = ["examine_roads", "forget_roads"]
 
-_ROADS = ("link", "websocket")  # of the carrier auto, the best first
-
 
 def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> bool:
     """Say which road the findings of the earlier steps lead to, and what is remembered of the path.
@@ -21,7 +20,7 @@ def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> 
     Return whether commands use a link or a websocket, and it works.
     """
     works = {found.step: bool(found.data.get("works")) for found in report.findings if "works" in found.data}
-    tried = [road for road in _ROADS if road in works]
+    tried = [road for road in ROADS if road in works]
     chosen = next((road for road in tried if works[road]), "poll")
     if settings.carrier != "auto":
         text = f"{settings.carrier} is used, because you have asked for it"
@@ -37,7 +36,7 @@ def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> 
     )
     report.add("roads", Verdict.OK, f"{text}; {said}", tried=tried, chosen=chosen, **data)
     used = chosen if settings.carrier == "auto" else settings.carrier
-    return used in _ROADS and works.get(used, False)
+    return used in ROADS and works.get(used, False)
 
 
 def forget_roads(path: Path) -> int:

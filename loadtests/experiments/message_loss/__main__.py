@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loadtests.experiments.message_loss.report import Report, side_by_side
 from loadtests.experiments.message_loss.run import Experiment, run
-from tunnel.attaching import CARRIERS
+from tunnel.carrier_names import CARRIERS
 from tunnel.command_line import configure_log
 from tunnel.exit_codes import USAGE
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from tunnel.carrier_names import CarrierName
+
 __all__ = ["ENTRY_TYPES", "EntryPart", "ExposePart", "ForwardPart", "ProxyPart", "RelayPart", "UpFile", "json_schema"]
 
 _RATE = "bytes per second in each direction, such as 20 MiB/s; bytes that exceed it wait"
@@ -38,7 +40,7 @@ class RelayPart(_Part, frozen=True, kw_only=True):
     ca: Annotated[FileName, Meta(description="PEM file with the authorities to trust")] = ""
     cert: Annotated[FileName, Meta(description="PEM file with your certificate and its key")] = ""
     insecure_http: Annotated[bool, Meta(description="allow the token to cross a network without encryption")] = False
-    carrier: Literal["", "auto", "poll", "link", "stream", "websocket"] = ""
+    carrier: Literal["", CarrierName] = ""
     links: Annotated[int, Meta(ge=1, le=4, description="number of links to keep open")] | None = None
     pull_interval: Annotated[float, Meta(ge=0, description="seconds between pulls without a link")] | None = None
     user_timeout: (

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from tests.client.cli.up.rig import private
+from tunnel.carrier_names import CARRIERS
 from tunnel_client.cli.main import main, make_parser
 from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, RelayPart, json_schema
 from tunnel_client.cli.up.example import EXAMPLE
@@ -22,7 +23,7 @@ from tunnel_client.cli.up.file import BrokenFileError, default_path, read_up_fil
 from tunnel_client.cli.up.relay_choice import chosen_settings
 from tunnel_client.cli.up.unit import unit_text
 from tunnel_client.errors import UsageError
-from tunnel_client.settings import CARRIERS, ENCRYPTION
+from tunnel_client.settings import ENCRYPTION
 
 UP_MD = Path(__file__).parents[4] / "docs" / "UP.md"
 RELAY = '[relay]\nurl = "https://relay.example"\nproxy = "none"\n'
