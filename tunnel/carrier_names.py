@@ -8,7 +8,7 @@ CarrierName = Literal["auto", "poll", "link", "stream", "websocket"]
 
 
 class CarrierKind(NamedTuple):
-    """What a carrier uses besides separate HTTP requests. `summary` is its part of the help of `--carrier`."""
+    """A carrier. `summary` is its part of the help of `--carrier`."""
 
     summary: str
     roads: tuple[str, ...] = ()  # the roads that it tries, the best first; each is a carrier, too

@@ -1,6 +1,47 @@
 """Messages over a stream: sets and producers, packets of any size, calls, logs and outboxes. See docs/MESSAGES.md.
 
-Each name is imported when it is first used, as in `tunnel`.
+The layer needs a stream with `read`, `write` and `drain`; a tunnel's is one, and TCP's another. It uses only the public
+face of `tunnel`. The modules form four stacks, which share the lowest rows:
+
+Where to start
+--------------
+
+`session.py` for packets, `calls.py` for questions and answers, `producers.py` for messages, `log.py` for what is kept.
+
+    messages
+      message.py          one message on the wire and on disk; codec.py compresses
+      sets.py, file_sets.py   sets of messages, in memory and in files
+      requests.py         the produce request: a topic, a partition, a set
+      producers.py, async_producer.py   send at once, or through a queue
+      consumer.py, unpacking.py   read by offset; turn what was fetched into messages
+    packets of any size
+      session.py          a `MessageSession` reads and writes the stream, and sends parts by priority
+      assembler.py, parts.py   splits packets and joins them; the header of a part
+      dispatcher.py       gives packets to handlers, in order or side by side
+      pacing.py           bounds the data in flight
+      bodies.py           bodies in memory or in files
+    calls
+      calls.py            many questions at once on one connection; `serve_calls` is the other side
+      frames.py, frame_writer.py   the frames of calls, and how they leave
+      channels.py         one live channel for each address
+    what survives a crash
+      log.py, segments.py   an append-only log, and its files
+      outbox.py, inbox.py   keeps messages until a peer has them; keeps each once
+      backlog.py, numbered.py   a bounded queue in memory for callers that tolerate loss; its structures
+    shared
+      errors, life (objects for `with`), payers (who pays for work and memory), resets (an end that must not look good)
+    broker/               brokers: see its docstring
+
+Who calls whom
+--------------
+
+A producer encodes messages into a set and writes a produce request; `read_requests` reads them at the other side. A
+session's `send` gives a packet to the assembler, and its pump takes parts out by priority; received parts go through
+the assembler to the dispatcher. An `OutboxSender` reads an outbox's log and sends with calls; the inbox at the other
+side appends to a log of its own and answers. A `Consumer` calls a broker's FETCH and gives the bytes to `unpacking`.
+
+Input of a peer raises only within the connection that it came on, which then ends with an error of `errors`. Each name
+below is imported when it is first used, as in `tunnel`.
 """
 
 import importlib

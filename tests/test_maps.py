@@ -1,0 +1,43 @@
+"""The docstrings of the large packages are maps: they name each module of their folder, and no other."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MAPPED = (
+    "tunnel/core",
+    "tunnel/exchange",
+    "tunnel/carriers",
+    "tunnel/messages",
+    "tunnel/messages/broker",
+    "tunnel/analysis",
+    "servlet/tunnel_servlet/switch",
+    "servlet/tunnel_servlet/web",
+)
+FILE = re.compile(r"(?<![\w/])(\w+)\.py\b")  # with a path before it, it is a file elsewhere
+
+
+def map_of(folder: str) -> str:
+    return ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text())) or ""
+
+
+@pytest.mark.parametrize("folder", MAPPED)
+def test_each_module_is_on_the_map(folder: str) -> None:
+    words = set(re.findall(r"[a-z_0-9]+", map_of(folder)))
+    modules = {path.stem for path in (ROOT / folder).glob("*.py") if not path.stem.startswith("__")}
+    assert modules - words == set()
+
+
+@pytest.mark.parametrize("folder", MAPPED)
+def test_the_map_names_no_module_that_does_not_exist(folder: str) -> None:
+    names = FILE.findall(map_of(folder))
+    assert len(names) > 10
+    assert [name for name in names if not list((ROOT / folder).rglob(f"{name}.py"))] == []
+
+
+@pytest.mark.parametrize("folder", MAPPED)
+def test_the_map_says_where_to_start(folder: str) -> None:
+    assert re.search(r"^(Where things are|Where to start)\n-+$", map_of(folder), re.MULTILINE)
