@@ -1,4 +1,5 @@
-"""The docstrings of the large packages are maps: they name each module of their folder, and no other."""
+"""The docstrings of the large packages are maps: they name each module of their folder, and no other. The pictures of
+docs/ARCHITECTURE.md name classes that exist."""
 
 import ast
 import re
@@ -41,3 +42,35 @@ def test_the_map_names_no_module_that_does_not_exist(folder: str) -> None:
 @pytest.mark.parametrize("folder", MAPPED)
 def test_the_map_says_where_to_start(folder: str) -> None:
     assert re.search(r"^(Where things are|Where to start)\n-+$", map_of(folder), re.MULTILINE)
+
+
+# --- pictures
+
+SCREEN = 25  # lines
+
+
+def pictures() -> list[str]:
+    return re.findall(r"```mermaid\n(.*?)```", (ROOT / "docs/ARCHITECTURE.md").read_text(), re.DOTALL)
+
+
+def test_each_picture_fits_on_a_screen() -> None:
+    assert [len(picture.splitlines()) <= SCREEN for picture in pictures()] == [True, True, True]
+
+
+def test_arrows_of_pictures_join_boxes() -> None:
+    for picture in pictures():
+        boxes = set(re.findall(r"(\w+)(?:\[|\(\[)", picture))
+        bare = re.sub(r'"[^"]*"|\|[^|]*\|', "", picture)
+        ends = set(re.findall(r"(\w+)\W*-->", bare)) | set(re.findall(r"--> *(\w+)", bare))
+        assert ends <= boxes, ends - boxes
+
+
+def test_classes_and_files_in_pictures_exist() -> None:
+    sources = {path: path.read_text() for top in ("tunnel", "servlet") for path in (ROOT / top).rglob("*.py")}
+    classes = {name for text in sources.values() for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+    for picture in pictures():
+        labels = " ".join(re.findall(r'"([^"]*)"', picture))
+        named = set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", labels))
+        assert named <= classes, named - classes
+        for file in re.findall(r"[\w/]+\.py", labels):
+            assert any(str(path).endswith(f"/{file}") for path in sources), file

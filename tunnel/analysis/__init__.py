@@ -1,7 +1,7 @@
 """The analysis of traces with Spark. Nothing else in tunnel imports this package; it needs the extra "analysis".
 
-Spark turns trace files into tables, and the tables into a result of a few plain rows. Plain Python turns the result into
-a page. docs/ANALYSIS.md explains the page to its readers.
+Spark turns trace files into tables, and the tables into a result of a few plain rows. Plain Python turns the result
+into a page. docs/ANALYSIS.md explains the page to its readers.
 
 Where to start
 --------------
