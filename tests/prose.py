@@ -1,7 +1,8 @@
 """`python -m tests.prose`: the check of our English, in documents, docstrings and comments. Part of `make lint`.
 
 The table below lists words and beginnings of sentences that made readers stop, each with what to write instead.
-CONTRIBUTING.md has the rules behind it. Documents must also stay within 100 columns outside tables and code, and lists
+CONTRIBUTING.md has the rules behind it. A finding in a document is refused; one in a docstring or comment is advice, as
+readers of code know its context. Documents must also stay within 100 columns outside tables and code, and lists
 and blocks of code must not have been wrapped into paragraphs.
 """
 
@@ -10,7 +11,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,6 +131,7 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
 def checked_files() -> Iterator[Path]:
     """Yield the documents and modules of this repository that the check reads."""
     yield from sorted(ROOT.glob("*.md"))
+    yield from sorted(ROOT.glob(".github/**/*.md"))
     yield from sorted(ROOT.glob("docs/**/*.md"))
     yield from sorted(ROOT.glob("changes/*.md"))
     yield from sorted(ROOT.glob("examples/*/*.md"))
@@ -138,21 +140,22 @@ def checked_files() -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
-def main() -> int:
-    """Print every finding; return 1 if there are any."""
+def main(paths: Sequence[str] = ()) -> int:
+    """Print every finding in these files, or in all; return 1 if there are any in documents."""
     findings: list[Finding] = []
     count = 0
-    for file in checked_files():
+    for file in (Path(path).resolve() for path in paths) if paths else checked_files():
         if "node_modules" in file.parts or file == Path(__file__):
             continue
         path, text = str(file.relative_to(ROOT)), file.read_text()
         findings += check_document(path, text) if file.suffix == ".md" else check_python(path, text)
         count += 1
     for finding in findings:
-        print(finding)
-    print(f"prose: {count} files, {len(findings)} findings")
-    return 1 if findings else 0
+        print(finding if finding.path.endswith(".md") else f"{finding} (advice)")
+    refused = sum(finding.path.endswith(".md") for finding in findings)
+    print(f"prose: {count} files, {refused} findings in documents, {len(findings) - refused} in code")
+    return 1 if refused else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,14 @@ import pytest
 from tests.support.text_files import text_files
 
 ROOT = Path(__file__).parent.parent
-PATTERNS = ("*.md", "docs/**/*.md", "changes/README.md", "examples/*/README.md", "tests/**/README.md")
+PATTERNS = (
+    "*.md",
+    ".github/**/*.md",
+    "docs/**/*.md",
+    "changes/README.md",
+    "examples/*/README.md",
+    "tests/**/README.md",
+)
 DOCUMENTS = sorted(file for pattern in PATTERNS for file in ROOT.glob(pattern) if "node_modules" not in file.parts)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.(?:py|trace))(?:::(\w+))?`")

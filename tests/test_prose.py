@@ -72,7 +72,23 @@ def test_findings_are_printed_and_fail(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "README" not in capsys.readouterr().out.splitlines()[-1]
     monkeypatch.setattr(prose, "check_document", lambda path, text: [])
     assert prose.main() == 0
-    assert capsys.readouterr().out == "prose: 1 files, 0 findings\n"
+    assert capsys.readouterr().out == "prose: 1 files, 0 findings in documents, 0 in code\n"
+
+
+def test_a_finding_in_code_is_advice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(prose, "checked_files", lambda: iter([prose.ROOT / "tunnel/clock.py"]))
+    monkeypatch.setattr(prose, "check_python", lambda path, text: check_python(path, "# Nobody reads it."))
+    assert prose.main() == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("tunnel/clock.py:1: ")
+    assert first.endswith("(advice)")
+    assert last == "prose: 1 files, 0 findings in documents, 1 in code"
+
+
+def test_single_files_can_be_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(prose, "check_document", lambda path, text: check_document(path, "Nobody reads it."))
+    assert prose.main([str(prose.ROOT / "README.md"), str(prose.ROOT / "tunnel/clock.py")]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("prose: 2 files, 1 findings")
 
 
 def test_lists_and_code_that_were_wrapped_into_a_paragraph_are_found() -> None:
