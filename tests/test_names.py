@@ -1,5 +1,5 @@
-"""Names of methods say what they are, as CONTRIBUTING.md demands. A bare participle, such as `answered`, may be a command,
-a predicate or a notification."""
+"""Names of methods say what they are, as CONTRIBUTING.md demands. A bare participle, such as `answered`, can be a
+command, a predicate or a notification."""
 
 import ast
 import re
