@@ -37,7 +37,7 @@ class Counters(msgspec.Struct):
     packets_dropped_full: int = 0  # named in DROPPED(full), or control packets for which there was no room
     packets_without_route: int = 0
     packets_replaced: int = 0  # a copy, or another control packet of the type, waits instead (9.2)
-    packets_ended: int = 0  # they waited when their route or attachment ended
+    packets_ended: int = 0  # they waited, or were not confirmed, when their route or attachment ended
     connects_ignored: int = 0  # the initiator repeats them
 
     connects: int = 0  # including repeats

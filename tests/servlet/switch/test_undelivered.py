@@ -7,6 +7,7 @@ import pytest
 
 from tests.servlet.queues import KIB, Box, put, put_control
 from tests.servlet.support import (
+    REPORTS,
     SECOND,
     Peer,
     Relay,
@@ -17,6 +18,7 @@ from tests.servlet.support import (
     connect,
     control,
     data,
+    listen_state,
 )
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import DropReason, Frame, PacketType, frame_of
@@ -124,6 +126,38 @@ def test_9_5_a_connect_whose_route_ends_while_it_waits_is_counted() -> None:
     relay.advance(relay.config.pending_timeout_us)
     assert relay.switch.stats().routes == 0
     assert undelivered(relay.counters) == {"ended": 1}
+
+
+def test_a_connect_that_comes_back_after_its_route_has_ended_is_counted() -> None:
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11))
+    assert len(exit_.push()) == 1
+    relay.advance(relay.config.pending_timeout_us)
+    assert undelivered(relay.counters) == {}
+    exit_.generation += 1
+    exit_.attached()  # nothing that it got before counts as confirmed
+    assert undelivered(relay.counters) == {"ended": 1}
+
+
+def test_3_3_a_repeated_connect_that_finds_no_room_is_counted() -> None:
+    relay = Relay(general_packets_max=1)
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11))
+    assert len(exit_.push()) == 1
+    client.push(connect(12))
+    client.push(connect(11))
+    assert undelivered(relay.counters) == {"full": 1}
+
+
+def test_2_8_a_connect_that_waited_for_a_listener_is_counted_when_all_listeners_are_gone() -> None:
+    relay = Relay(settle_us=600 * SECOND)
+    service = Peer(relay, "eve", 3).attached()
+    service.listen(backlog=1)
+    client = Peer(relay).attached()
+    client.push(connect(11, target=REPORTS), connect(12, target=REPORTS))
+    service.push(listen_state(version=2, up=False))
+    assert undelivered(relay.counters) == {"ignored": 1}
 
 
 def test_3_3_a_repeated_connect_that_waits_when_its_answer_comes_is_counted() -> None:
