@@ -19,24 +19,50 @@ _AGAIN_S = 5.0
 @asynccontextmanager
 async def told_of_progress(report: Report) -> AsyncIterator[None]:
     """While the block fills the report, say what is tried first, what takes 2 s or longer, and what finds nothing for
-    2 s longer than it takes."""
-    async with beside(_tell(report)):
-        yield
+    2 s longer than it takes. What is tried is said before anything that it finds."""
+    progress = _Progress(report)
+    report.begun = progress.begun
+    try:
+        async with beside(progress.watch()):
+            yield
+    finally:
+        report.begun = None
 
 
-async def _tell(report: Report) -> None:
-    now = asyncio.get_running_loop().time
-    said, count, since_s, next_s = "", 0, now(), _QUIET_S
-    while True:
-        if len(report.findings) != count:
-            count, since_s, next_s = len(report.findings), now(), _QUIET_S
-        if report.doing != said:
-            if not said or report.is_news or report.takes_s >= _QUIET_S:
-                takes = f" for {report.takes_s:g} s" if report.takes_s else ""
-                say_to_people("asking", f"{report.doing}{takes} ...")
-            said, since_s, next_s = report.doing, now(), report.takes_s + _QUIET_S
-        elif now() - since_s >= next_s:
-            how = f"{now() - since_s:.0f} s since the last finding" if count else "no answer yet, still trying"
-            say_to_people("waiting", f"{report.doing}: {how}")
-            next_s += _AGAIN_S
-        await asyncio.sleep(_LOOK_S)
+class _Progress:
+    """Says what a report's examination does."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._is_first = True
+        self._count = 0  # findings that were seen
+        self._since_s = self._next_s = 0.0
+        self._quiet(0.0)
+
+    def begun(self, is_news: bool) -> None:
+        """Say what begins, if it is the first thing, news, or takes long."""
+        report = self._report
+        if self._is_first or is_news or report.takes_s >= _QUIET_S:
+            takes = f" for {report.takes_s:g} s" if report.takes_s else ""
+            say_to_people("asking", f"{report.doing}{takes} ...")
+        self._is_first = False
+        self._quiet(report.takes_s)
+
+    async def watch(self) -> None:
+        """Say now and then what is being tried, while nothing is found."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            count, now_s = len(self._report.findings), asyncio.get_running_loop().time()
+            if count != self._count:
+                self._count = count
+                self._quiet(0.0)
+            elif now_s >= self._next_s:
+                how = (
+                    f"{now_s - self._since_s:.0f} s since the last finding" if count else "no answer yet, still trying"
+                )
+                say_to_people("waiting", f"{self._report.doing}: {how}")
+                self._next_s += _AGAIN_S
+
+    def _quiet(self, takes_s: float) -> None:
+        self._since_s = asyncio.get_running_loop().time()
+        self._next_s = self._since_s + takes_s + _QUIET_S

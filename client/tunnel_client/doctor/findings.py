@@ -14,7 +14,7 @@ __all__ = ["Finding", "Report", "Verdict", "counted", "render_finding", "render_
 _NAME_WIDTH = 12
 _VERDICT_WIDTH = 9
 _LINE_WIDTH = 110
-_NOT_SHOWN = ("told", "doing", "takes_s", "is_news")
+_NOT_SHOWN = ("told", "begun", "doing", "takes_s")
 
 
 class Verdict(enum.Enum):
@@ -44,7 +44,8 @@ class Report(msgspec.Struct):
     """All findings and the conclusion. `exit_code` is that of the first problem, or OK if there is no problem.
 
     `told`, if set, is called with each finding when it is added. `doing` says in words what is being tried at present,
-    and `takes_s` how long it takes on any path.
+    and `takes_s` how long it takes on any path; `begun`, if set, is called when that changes, with True if people want
+    to know it at once.
     """
 
     relay: str
@@ -54,13 +55,16 @@ class Report(msgspec.Struct):
     next: str = ""
     exit_code: int = OK
     told: Callable[[Finding], None] | None = None
+    begun: Callable[[bool], None] | None = None
     doing: str = ""
     takes_s: float = 0.0
-    is_news: bool = False
 
     def begin(self, doing: str, takes_s: float = 0.0, *, is_news: bool = False) -> None:
         """Note what is tried from now on. `is_news`: people want to know it at once."""
-        self.doing, self.takes_s, self.is_news = doing, takes_s, is_news
+        is_other = doing != self.doing
+        self.doing, self.takes_s = doing, takes_s
+        if is_other and self.begun is not None:
+            self.begun(is_news)
 
     def add(
         self, step: str, verdict: Verdict, text: str, advice: str = "", *, exit_code: int = OK, **data: Any
