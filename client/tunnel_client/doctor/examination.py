@@ -101,11 +101,11 @@ async def _examine_all(
 
     steps: list[Callable[[], Awaitable[object]]] = [
         lambda: examine_at_once(report, trials),
+        lambda: examine_timeouts(report, trials, watch_seconds),  # here: the budget refills during the wait
         lambda: _examine_roads(report, trials, settings),
         find_sizes,
         lambda: examine_path(report, trials, size),
         lambda: examine_throughput(report, trials, size),
-        lambda: examine_timeouts(report, trials, watch_seconds),
         lambda: examine_long(report, trials, size, long_seconds),
     ]
     for step in steps:

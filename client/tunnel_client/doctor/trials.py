@@ -36,6 +36,8 @@ _CONTROL_BYTES = 512  # of its answer, whatever waits at the relay
 _FRESH_S = 1.0  # so long its answer holds
 WAIT_S, WAIT_S_MAX = 1.0, 32.0  # before a closed path is asked again; doubles, because a question may renew a ban
 GIVE_UP_S = 60.0
+_QUIET_S = 2.0  # a longer pause is announced
+_PAUSING = "pausing, to send no more requests than common limits allow,"
 _BAN_S = 2.5  # a path that is closed for longer is not one that merely passes a number of requests per second
 
 Ask = Callable[[], Coroutine[object, object, Reply]]
@@ -99,7 +101,7 @@ class Trials:
 
     async def ask(self, make: Ask, seconds: float = ANSWER_S) -> Reply:
         """Ask once, as soon as the budget allows it. Return the reply, of kind `lost` if none came."""
-        await _until(self._requests.take(now_s()))
+        await self._until(self._requests.take(now_s()))
         began_s = now_s()
         if not self.asked:
             self._began_s = began_s
@@ -177,7 +179,7 @@ class Trials:
             at_s = max(at_s, self._requests.free_s(at_s, requests))
         if connections:
             at_s = max(at_s, self._connections.free_s(at_s, connections))
-        await _until(at_s)
+        await self._until(at_s)
         for _ in range(connections):
             self._connections.take(now_s())
 
@@ -185,14 +187,27 @@ class Trials:
         """Wait as `room` does, for requests that are not asked through this object."""
         await self.room(requests, connections)
         for _ in range(1 if self.pause_s else requests):
-            await _until(self._requests.take(now_s()))
+            await self._until(self._requests.take(now_s()))
 
     async def rest(self) -> None:
         """If there is a limiter, wait until the next command may open as many connections as it likes to."""
         if self.pause_s and not self.is_shut:
             self._tell("waiting, so that the next command finds the limiter at rest", is_news=True)
-            await _until(self._connections.free_s(now_s(), SLOW_CONNECTIONS))
+            await asyncio.sleep(self._connections.free_s(now_s(), SLOW_CONNECTIONS) - now_s())
             await asyncio.sleep(REST_S)
+
+    async def _until(self, at_s: float) -> None:
+        """Wait until then, and say so if it takes long. What was being tried goes on afterwards."""
+        wait_s = at_s - now_s()
+        if wait_s <= 0:
+            return
+        doing = _PAUSING if self.report is None else self.report.doing
+        if wait_s < _QUIET_S or self.report is None or self.pause_s or doing == _PAUSING:
+            await asyncio.sleep(wait_s)
+            return
+        self.report.begin(_PAUSING, round(wait_s, 1))
+        await asyncio.sleep(wait_s)
+        self.report.begin(doing)
 
     def _found(self, reply: Reply) -> Limiter:
         return Limiter(reply, self.asked, now_s() - self._began_s, self.prober.moved_bytes)
@@ -245,11 +260,6 @@ class Trials:
 def now_s() -> float:
     """Return the time of the running loop."""
     return asyncio.get_running_loop().time()
-
-
-async def _until(at_s: float) -> None:
-    if (wait_s := at_s - now_s()) > 0:
-        await asyncio.sleep(wait_s)
 
 
 def _lost(text: str, began_s: float) -> Reply:

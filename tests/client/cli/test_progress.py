@@ -33,9 +33,8 @@ def test_the_doctor_says_what_takes_longer_than_2_s_before_it_begins(rig: Rig, h
     def place(text: str) -> int:
         return next(number for number, line in enumerate(lines) if text in line)
 
-    assert place("measuring the throughput for 2 s ...") < place("  throughput")
-    assert "nothing found" not in done.stdout.partition("  throughput")[2]
-    assert place("  throughput") < place("letting a request and a connection wait for 2.5 s ...") < place("hold limit")
+    assert place("letting a request and a connection wait for 2.5 s ...") < place("  hold limit")
+    assert place("  hold limit") < place("measuring the throughput for 2 s ...") < place("  throughput")
 
 
 @in_loop
@@ -54,6 +53,23 @@ async def test_progress_says_what_finds_nothing_and_each_announcement_once(
         assert "measuring for" not in await _until("measuring: ", capsys)
         report.begin("examining the path")  # this usually takes less time: it is said only if nothing is found
         assert "examining the path ..." not in await _until("examining the path: ", capsys)
+
+
+@in_loop
+async def test_progress_announces_a_step_before_anything_that_the_step_finds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report("", told=lambda finding: print(finding.step, file=sys.stderr))
+    async with told_of_progress(report):
+        report.begin("asking")
+        report.begin("measuring", 2.0)
+        report.add("throughput", Verdict.OK, "fast")
+        report.begin("waiting", 1.0, is_news=True)
+        report.begin("examining")  # short, and no news
+        report.begin("asking again")
+    report.begin("after the end", 2.0)
+    said = ["tunnel: asking ...", "tunnel: measuring for 2 s ...", "throughput", "tunnel: waiting for 1 s ..."]
+    assert capsys.readouterr().err.splitlines() == said
 
 
 async def _until(text: str, capsys: pytest.CaptureFixture[str]) -> str:

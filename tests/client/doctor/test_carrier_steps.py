@@ -10,7 +10,7 @@ from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding
 from tests.support.hurried_loop import hurried
 from tunnel.carriers.probe import Reply
 from tunnel.exit_codes import OK, UNREACHABLE
-from tunnel_client.doctor.carrier_steps import ROUNDS, examine_link, examine_poll
+from tunnel_client.doctor.carrier_steps import ROUNDS, ROUNDS_GOOD, examine_link, examine_poll
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.path_steps import examine_reliability
 from tunnel_client.doctor.trials import Trials
@@ -38,7 +38,7 @@ def test_exchanges_that_all_work_are_all_ok() -> None:
     assert {one.step: one.verdict for one in report.findings} == dict.fromkeys(
         ("poll", "latency", "repeats", "reliability"), Verdict.OK
     )
-    assert (found.made, found.pause_s) == (ROUNDS, 0.0)
+    assert (found.made, found.pause_s) == (ROUNDS_GOOD, 0.0)
 
 
 def test_a_hop_that_refuses_slow_requests_as_well_limits_no_rate() -> None:
@@ -51,12 +51,12 @@ def test_a_hop_that_refuses_slow_requests_as_well_limits_no_rate() -> None:
 
 def test_one_refusal_in_ten_is_no_rate_limit_unless_it_is_a_429() -> None:
     def passes(number: int) -> bool:
-        return number % 10 != 0
+        return number % 10 != 5
 
     assert polled(refusing(503, passes))[2].limiter is None
-    found = polled(refusing(429, lambda number: number != 10))[2].limiter
+    found = polled(refusing(429, lambda number: number != 5))[2].limiter
     assert found is not None
-    assert (found.reply.status, found.requests) == (429, 10)
+    assert (found.reply.status, found.requests) == (429, 5)
 
 
 def test_exchanges_that_never_work_are_a_problem() -> None:
@@ -85,7 +85,14 @@ def test_a_slow_path_takes_few_exchanges_and_is_noted(monkeypatch: pytest.Monkey
 
 def test_requests_that_a_hop_repeats_are_counted() -> None:
     _, report, _ = polled(lambda asked: answered(serial=2 * asked.number))
-    assert finding(report, "repeats").data == {"repeated": ROUNDS - 1}
+    assert finding(report, "repeats").data == {"repeated": ROUNDS_GOOD - 1}
+
+
+@pytest.mark.parametrize("bad", [1, ROUNDS_GOOD])
+def test_one_exchange_that_fails_is_reason_enough_for_all_of_them(bad: int) -> None:
+    _, report, found = polled(refusing(503, lambda number: number != bad))
+    assert (found.made, len(found.failed)) == (ROUNDS, 1)
+    assert finding(report, "poll").verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tunnel_client.proposals import given_options
 
 __all__ = ["add"]
 
-_OTHERS_S = 15  # what all steps but those that watch take on a healthy path
+_OTHERS_S = 6  # what all steps but those that watch take on a healthy path
 
 
 def add(commands: CommandAdder) -> None:
