@@ -19,7 +19,7 @@ _AGAIN_S = 5.0
 @asynccontextmanager
 async def told_of_progress(report: Report) -> AsyncIterator[None]:
     """While the block fills the report, say what is tried first, what takes 2 s or longer, and what finds nothing for
-    2 s longer than it takes. What is tried is said before anything that it finds."""
+    2 s longer than it takes. A step is said before anything that it finds."""
     progress = _Progress(report)
     report.begun = progress.begun
     try:

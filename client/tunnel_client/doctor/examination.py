@@ -83,11 +83,12 @@ async def _examine_all(
 ) -> None:
     """Run the steps after the attach. If several relays answer by turns, or no exchange works, leave out the rest."""
     report.begin(_EXAMINING)
+    is_told = trials.limiter is not None  # at the attach
     is_one = await examine_relays(report, trials)
     if is_one:
         await examine_reuse(report, trials)
     works = is_one and await examine_poll(report, trials)
-    is_told = examine_limiter(report, trials)
+    is_told = is_told or examine_limiter(report, trials)
     if works and trials.is_shut:
         examine_shut(report, trials)
     if not works or trials.is_shut:

@@ -42,7 +42,8 @@ def examine_shut(report: Report, trials: Trials) -> None:
     found = trials.limiter
     assert found is not None
     waited = f", for {found.lasted_s:.0f} s so far" if found.lasted_s > _LONG_S else ""
-    text = f"{NOTHING_PASSES}{waited}: {_described(found)}, after {_counted(found)}"
+    what = "a limiter refuses every request" if trials.prober.attached is None else NOTHING_PASSES
+    text = f"{what}{waited}: {_described(found)}, after {_counted(found)}"
     advice = (
         "a hop may have banned this address, or the relay may have stopped: run this again in some minutes, and ask "
         "the network's operator if this line stays"

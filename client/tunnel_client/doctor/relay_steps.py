@@ -9,20 +9,20 @@ from typing import Any
 from tunnel.carriers.failures import Failure
 from tunnel.carriers.probe import ProbeError, Prober, Reply
 from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
-from tunnel_client.doctor.answers import advice_for, described
+from tunnel_client.doctor.answers import advice_for, described, is_from_limiter
 from tunnel_client.doctor.certificate_steps import examine_certificate
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.hop_steps import examine_hops, recognise
+from tunnel_client.doctor.limiter_steps import examine_limiter, examine_shut
 from tunnel_client.doctor.products import is_relay_itself
-from tunnel_client.doctor.trials import ANSWER_S, TRIES, Trials
+from tunnel_client.doctor.trials import ANSWER_S, TRIES, WAIT_S, Trials
 
 __all__ = ["examine_relay"]
 
 # If the clocks differ by more than this, certificates may count as invalid. So may tokens that a gateway in front of
 # the relay asks for, if they carry a time; the relay's own tokens carry none.
 SKEW_S = 60.0
-PAUSE_S = 1.0  # before another attempt, after a 429 or 503 that does not say how long to wait
-PAUSE_S_MAX = 5.0
+_BUSY = 503
 _FORWARD_PROXIES = ("Squid", "mitmproxy", "Privoxy", "tinyproxy", "Blue Coat", "Zscaler", "Netskope", "McAfee", "Cisco")
 _OCTETS = "application/octet-stream"
 _OTHER_TYPES = ("multipart/form-data", "application/json", "text/plain", "application/x-www-form-urlencoded")
@@ -53,13 +53,18 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
     `ca` and `proxy` are as in the settings.
     """
     prober = trials.prober
-    failures, strangers, reply = await _attach(trials)
-    replies = await recognise(trials, reply, proxy)
+    attaching = _Attaching(trials)
+    await attaching.attach()
+    failures, reply = attaching.failures, attaching.reply
+    replies = [] if trials.is_shut else await recognise(trials, reply, proxy)  # each request may renew a ban
     if prober.dialing.tls is not None:
         devices = [name for name in trials.writers if name.startswith(_FORWARD_PROXIES)]
         await examine_certificate(report, prober, failures, devices if prober.dialing.proxy else [], ca)
     if reply is not None and prober.attached is not None:
-        _found(report, reply, failures, strangers)
+        _found(report, reply, failures, attaching.strangers)
+        examine_limiter(report, trials)
+    elif trials.is_shut:
+        examine_shut(report, trials)
     elif reply is not None and reply.kind == "foreign":
         await _foreign(report, trials, reply)
     elif reply is not None:
@@ -72,31 +77,58 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
     return prober.attached is not None
 
 
-async def _attach(trials: Trials) -> tuple[list[Failure], list[Reply], Reply | None]:
-    """Try to attach; return the failures, the answers that were neither a success nor a final refusal, and the last
-    answer."""
-    failures: list[Failure] = []
-    strangers: list[Reply] = []
-    reply: Reply | None = None
-    prober = trials.prober
-    for tries_left in reversed(range(TRIES)):
-        await trials.spend(1, 1)
+class _Attaching:
+    """Tries to attach. `failures` has the attempts without an answer, `strangers` the answers that were neither a
+    success nor a final refusal, and `reply` is the last answer."""
+
+    def __init__(self, trials: Trials) -> None:
+        self.failures: list[Failure] = []
+        self.strangers: list[Reply] = []
+        self.reply: Reply | None = None
+        self._trials = trials
+
+    async def attach(self) -> None:
+        """Try up to three times, and for longer if a limiter refuses."""
+        for number in range(1, TRIES + 1):
+            last = await self._once()
+            if _is_limited(last):
+                last = await self._trials.wait_out(last, self._once, self._is_answered)
+            if self._is_final(last) or self._trials.is_shut:
+                return
+            if last.status == _BUSY and number < TRIES:
+                await asyncio.sleep(WAIT_S)
+
+    async def _once(self) -> Reply:
+        await self._trials.room(0, 1)
+        last = await self._trials.ask(self._asked, ANSWER_S)
+        if last.kind != "lost":
+            self.reply = last
+            if not self._is_final(last):
+                self.strangers.append(last)
+        elif last.text.startswith("no answer within"):
+            self.failures.append(Failure("timeout", last.text))
+        return last
+
+    async def _asked(self) -> Reply:
         try:
-            async with asyncio.timeout(ANSWER_S):
-                reply = await prober.attach()
-        except TimeoutError:
-            failures.append(Failure("timeout", f"no answer within {ANSWER_S:.0f} s"))
+            return await self._trials.prober.attach()
         except ProbeError as error:
-            failures.append(error.failure)
-            if error.failure.kind == "proxy-password" or error.failure.is_about_certificate:
-                break
-        else:
-            if prober.attached is not None or (reply.kind == "status" and reply.status in (401, 403)):
-                break
-            strangers.append(reply)
-            if tries_left and reply.status in (429, 503):
-                await asyncio.sleep(min(PAUSE_S_MAX, reply.wait_ms / 1e3 or PAUSE_S))
-    return failures, strangers, reply
+            self.failures.append(error.failure)
+            raise
+
+    def _is_answered(self, last: Reply) -> bool:
+        return self._is_final(last) or not (last.kind == "lost" or _is_limited(last))
+
+    def _is_final(self, last: Reply) -> bool:
+        if last.kind == "lost":
+            failure = self.failures[-1]
+            return failure.kind == "proxy-password" or failure.is_about_certificate
+        return self._trials.prober.attached is not None or (last.kind == "status" and last.status in (401, 403))
+
+
+def _is_limited(reply: Reply) -> bool:
+    """Return whether a limiter gave this reply. A relay that is shutting down also asks to wait."""
+    return is_from_limiter(reply) and not (reply.kind == "status" and reply.status == _BUSY)
 
 
 def _found(report: Report, reply: Reply, failures: list[Failure], strangers: list[Reply]) -> None:

@@ -6,7 +6,7 @@ as well, the path is closed for a while. The doctor then waits, and asks more sl
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from tunnel.carriers.probe import ProbeError, Prober, Reply
@@ -155,8 +155,30 @@ class Trials:
                 return False
             if not is_certain and await self._passes():
                 return False
-            await self._wait_out(reply)
+            await self.wait_out(reply, self._control, lambda last: last.kind == "answer")
         return not self.is_shut
+
+    async def wait_out(
+        self, reply: Reply, again: Callable[[], Awaitable[Reply]], passes: Callable[[Reply], bool]
+    ) -> Reply:
+        """Wait until what `again` asks `passes`: as long as the answers say, and longer from time to time. Return the
+        last reply. If nothing passes for long, the path `is_shut`."""
+        if self.limiter is None:
+            self.limiter = self._found(reply)
+        began_s, wait_s, last = now_s(), WAIT_S, reply
+        while (waited_s := now_s() - began_s) < GIVE_UP_S and last.wait_ms / 1e3 <= GIVE_UP_S:
+            self._tell(f"waiting until a limiter lets requests pass again ({waited_s:.0f} s so far)", is_news=True)
+            await asyncio.sleep(max(wait_s, last.wait_ms / 1e3))
+            last = await again()
+            if passes(last):
+                break
+            wait_s = min(2 * wait_s, WAIT_S_MAX)
+        else:
+            self.is_shut = True
+        self._tell("examining the path to the relay")
+        self.limit(reply, now_s() - began_s)
+        self._passes_since_s = now_s()
+        return last
 
     def limit(self, reply: Reply, lasted_s: float = 0.0) -> None:
         """Note that a limiter gave this reply, and ask more slowly from now on."""
@@ -197,7 +219,7 @@ class Trials:
             await asyncio.sleep(REST_S)
 
     async def _until(self, at_s: float) -> None:
-        """Wait until then, and say so if it takes long. What was being tried goes on afterwards."""
+        """Wait until then, and say so if it takes long."""
         wait_s = at_s - now_s()
         if wait_s <= 0:
             return
@@ -233,24 +255,6 @@ class Trials:
         return await self.ask(
             lambda: self.prober.fetch(_CONTROL_BYTES, lane=self.lanes - 1), max(CONTROL_ANSWER_S, 3 * self.worst_s)
         )
-
-    async def _wait_out(self, reply: Reply) -> None:
-        """Wait until requests pass again: as long as the answers say, and longer from time to time."""
-        if self.limiter is None:
-            self.limiter = self._found(reply)
-        began_s, wait_s, last = now_s(), WAIT_S, reply
-        while (waited_s := now_s() - began_s) < GIVE_UP_S and last.wait_ms / 1e3 <= GIVE_UP_S:
-            self._tell(f"waiting until a limiter lets requests pass again ({waited_s:.0f} s so far)", is_news=True)
-            await asyncio.sleep(max(wait_s, last.wait_ms / 1e3))
-            last = await self._control()
-            if last.kind == "answer":
-                break
-            wait_s = min(2 * wait_s, WAIT_S_MAX)
-        else:
-            self.is_shut = True
-        self._tell("examining the path to the relay")
-        self.limit(reply, now_s() - began_s)
-        self._passes_since_s = now_s()
 
     def _tell(self, doing: str, *, is_news: bool = False) -> None:
         if self.report is not None:

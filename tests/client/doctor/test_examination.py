@@ -26,7 +26,7 @@ def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.1)
     monkeypatch.setattr("tunnel_client.doctor.path_steps.WITHHELD_S", 0.3)
     monkeypatch.setattr("tunnel_client.doctor.connection_steps.HELD_S", 0.2)
-    monkeypatch.setattr("tunnel_client.doctor.relay_steps.PAUSE_S_MAX", 0.0)
+    monkeypatch.setattr("tunnel_client.doctor.relay_steps.WAIT_S", 0.0)
     monkeypatch.setattr("tunnel_client.doctor.hop_steps.PAGE_S", 0.5)
     for name in (
         "CONTROL_S",

@@ -16,9 +16,10 @@ from tests.client.doctor.limiters import RESET, SILENCE, Chance, Filter, Queue, 
 from tests.client.doctor.ruled import OCTETS, RuledProber
 from tests.support.hurried_loop import hurried
 from tunnel.carriers.probe import ProbeError, Reply
+from tunnel.exit_codes import UNREACHABLE
 from tunnel_client.doctor.examination import examine
 from tunnel_client.doctor.findings import Finding, Report, Verdict
-from tunnel_client.doctor.trials import CONNECTIONS, CONNECTIONS_S, REQUESTS, REQUESTS_S
+from tunnel_client.doctor.trials import CONNECTIONS, CONNECTIONS_S, GIVE_UP_S, REQUESTS, REQUESTS_S
 from tunnel_client.settings import RelaySettings, find_settings
 
 BAD = (Verdict.NOTE, Verdict.PROBLEM)
@@ -146,6 +147,51 @@ def test_a_limiter_has_one_verdict_is_waited_out_and_leaves_no_ban(examined: Any
     assert seen.found["reliability"].verdict is Verdict.OK, seen.found["reliability"]
     assert set(seen.forwarded) == {"answer"}
     assert seen.report.summary.startswith("the tunnel works here")
+
+
+FIRST: dict[str, tuple[Any, str]] = {
+    "429 for 12 s": (lambda: Window(50, 5.0, 429, banned_until_s=12.0), "refused everything for"),
+    "429 for 20 s, which each request renews": (
+        lambda: Window(50, 5.0, 429, ban_s=20, renews=True, banned_until_s=5.0),
+        "refused everything for",
+    ),
+    "503 and Retry-After": (lambda: Window(50, 5.0, 503, retry_after_s=20, banned_until_s=18.0), "asks to wait 20 s"),
+    "429 for 2 s": (lambda: Window(50, 5.0, 429, banned_until_s=2.0), "HTTP 429"),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_limiter_that_refuses_the_first_request_is_waited_out_and_leaves_no_ban(examined: Any, name: str) -> None:
+    make, words = FIRST[name]
+    seen = examined(make())
+    assert seen.report.exit_code == 0, seen.report.findings
+    assert seen.found["relay"].verdict is Verdict.OK
+    assert words in seen.found["rate limit"].text
+    assert seen.found["rate limit"].data["requests"] == 1
+    assert seen.bad == set()
+    assert set(seen.forwarded) == {"answer"}
+
+
+@pytest.mark.parametrize("retry_after_s", [0, 3600])
+def test_a_limiter_that_refuses_every_request_is_the_problem_and_no_other_server(
+    examined: Any, retry_after_s: int
+) -> None:
+    seen = examined(Window(0, 1e9, 429, retry_after_s=retry_after_s))
+    assert seen.report.exit_code == UNREACHABLE
+    assert seen.found["rate limit"].verdict is Verdict.PROBLEM
+    assert "relay" not in seen.found
+    assert "any more" not in seen.found["rate limit"].text
+    assert seen.took_s <= GIVE_UP_S * 2
+    if retry_after_s:
+        assert "asks to wait 3600 s" in seen.found["rate limit"].text
+        assert seen.count == 1
+
+
+def test_an_error_of_a_server_before_the_first_answer_is_no_limiter(examined: Any) -> None:
+    seen = examined(Window(50, 5.0, 503, banned_until_s=1.5))
+    assert "rate limit" not in seen.found
+    assert seen.found["first answer"].data == {"failed": 2}
+    assert seen.report.exit_code == 0
 
 
 def test_silence_that_ends_before_the_next_question_is_called_an_accident_and_no_limit(examined: Any) -> None:

@@ -25,7 +25,7 @@ NO_TOKEN = "no token came: the request has no Authorization header"
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunnel_client.doctor.relay_steps.PAUSE_S_MAX", 0.0)
+    monkeypatch.setattr("tunnel_client.doctor.relay_steps.WAIT_S", 0.0)
 
 
 def examined(fake: FakeProber) -> tuple[bool, Report]:
