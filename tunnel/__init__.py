@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from tunnel.listener import ExitRequest, Server
     from tunnel.rate_limit import RateLimit
-    from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector
+    from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector, WaitListener
     from tunnel.streams import StreamReader, StreamWriter
     from tunnel.tracing import TraceWriter, open_trace
     from tunnel.transport import Transport
@@ -63,6 +63,7 @@ __all__ = [
     "Transport",
     "TunnelError",
     "UnreachableError",
+    "WaitListener",
     "__version__",
     "attach",
     "memory_attach",
@@ -77,7 +78,7 @@ _HOMES = {
     "UnreachableError",
     "listener": "ExitRequest Server",
     "rate_limit": "RateLimit",
-    "status": "AttachmentStats ConnectionListener ErrorListener StatisticsCollector",
+    "status": "AttachmentStats ConnectionListener ErrorListener StatisticsCollector WaitListener",
     "streams": "StreamReader StreamWriter",
     "tracing": "TraceWriter open_trace",
     "transport": "Transport",

@@ -30,7 +30,7 @@ from tunnel.streams import StreamReader, StreamWriter, open_streams
 from tunnel.tasks import KeptTasks
 from tunnel.traces.record import TraceSink
 from tunnel.transport import MadeTransport, Transport
-from tunnel.waiting import WaitingLog
+from tunnel.waiting import UnansweredConnects, WaitingLog
 from tunnel.wire import SECRET_SIZE, PublicPlace, RejectReason, Target, TargetKind, question_about
 
 __all__ = ["AttachedEndpoint", "CarrierMaker"]
@@ -71,6 +71,7 @@ class AttachedEndpoint:
         self._attach_timeout = attach_timeout
         self._linger = linger
         self._trace = trace
+        self._unanswered = UnansweredConnects(self.check, self.listeners.unanswered)
         self._servers: dict[str, OfferedService] = {}
         self._transports: dict[Transport, MadeTransport] = {}
         self._tasks = KeptTasks()
@@ -171,14 +172,29 @@ class AttachedEndpoint:
         """Connect, and return streams."""
         return open_streams(await self.connect(host, port, seconds), limit=limit)
 
-    async def check(self, host: str, port: int | None, seconds: float) -> None:
-        """Raise DeniedError if the relay's rules deny this connection (3.14). Without an answer, return."""
-        with suppress(RefusedError, LostError, TimeoutError):
-            (await self.connect(host, port, seconds, asks=True)).transport.abort()
+    async def check(self, host: str, port: int | None, seconds: float) -> str:
+        """Raise DeniedError if the relay's rules deny this connection (3.14). Return why an unanswered connection to
+        this target waits, if there is one and the relay answers."""
+        try:
+            (await self._connect(host, port, seconds, asks=True)).transport.abort()
+        except RefusedError as error:
+            return error.said if error.reason is RejectReason.ALLOWED else ""
+        except (LostError, TimeoutError):
+            pass
+        return ""
 
-    async def connect(self, host: str, port: int | None, seconds: float | None, *, asks: bool = False) -> MadeTransport:
-        """Connect to a TCP target, or without a port to a service. The transport has not begun. With `asks`, only ask
-        whether the rules allow it."""
+    async def connect(self, host: str, port: int | None, seconds: float | None) -> MadeTransport:
+        """Connect to a TCP target, or without a port to a service. The transport has not begun."""
+        with self._unanswered.watched(host, port) as watch:
+            try:
+                return await self._connect(host, port, seconds)
+            except TimeoutError as error:
+                raise TimeoutError(f"{error}: {watch.why}" if watch.why else str(error)) from None
+
+    async def _connect(
+        self, host: str, port: int | None, seconds: float | None, *, asks: bool = False
+    ) -> MadeTransport:
+        """Do as `connect`; with `asks`, only ask whether the rules allow it."""
         driver = self._ready()
         if self._refusal is not None:
             raise self._refusal
@@ -193,7 +209,7 @@ class AttachedEndpoint:
             async with asyncio.timeout(seconds):
                 await made.opened()
         except TimeoutError:
-            raise TimeoutError(f"{label}: no answer within {seconds} s") from None
+            raise TimeoutError(f"{label}: no answer within {seconds:g} s") from None
         return made
 
     def _transport(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tunnel.errors import TunnelError
     from tunnel.listener import Handler, Server
     from tunnel.rate_limit import RateLimit
-    from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector
+    from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector, WaitListener
     from tunnel.streams import StreamReader, StreamWriter
     from tunnel.transport import Transport
     from tunnel.wire import PublicPlace
@@ -119,9 +119,12 @@ class Attachment(WarnsIfUnused):
         made.begin(protocol)
         return made.transport, protocol
 
-    async def check(self, host: str, port: int | None = None, *, timeout: float = 2.0) -> None:  # noqa: ASYNC109
-        """Raise DeniedError if the relay's rules deny this connection. Nothing is opened; without an answer, return."""
-        await self._endpoint.check(host, port, timeout)
+    async def check(self, host: str, port: int | None = None, *, timeout: float = 2.0) -> str:  # noqa: ASYNC109
+        """Raise DeniedError if the relay's rules deny this connection. Nothing is opened; without an answer, return.
+
+        If a connection of this attachment to the same target has no answer yet, return why, as the relay says it.
+        """
+        return await self._endpoint.check(host, port, timeout)
 
     # services
 
@@ -189,6 +192,10 @@ class Attachment(WarnsIfUnused):
     def add_error_listener(self, listener: ErrorListener) -> None:
         """Notify `listener` of each HTTP connection to the relay that fails."""
         self._endpoint.listeners.error.append(listener)
+
+    def add_wait_listener(self, listener: WaitListener) -> None:
+        """Notify `listener` of connections that have no answer, and why."""
+        self._endpoint.listeners.wait.append(listener)
 
     def set_statistics_collector(self, collector: StatisticsCollector | None) -> None:
         """Report to `collector` the bytes that are buffered and those that are written; None stops the reports."""

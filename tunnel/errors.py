@@ -107,14 +107,15 @@ class DeniedError(SocketError, PermissionError):
 
 
 class RefusedError(SocketError, ConnectionRefusedError):
-    """The connection was refused; `reason` says why."""
+    """The connection was refused; `reason` says why, and `said` is the text that came with the refusal."""
 
     exit_code = LOST
     number = errno.ECONNREFUSED
 
-    def __init__(self, text: str, reason: RejectReason = RejectReason.REFUSED) -> None:
+    def __init__(self, text: str, reason: RejectReason = RejectReason.REFUSED, said: str = "") -> None:
         super().__init__(text, _ERRNO.get(reason))
         self.reason = reason
+        self.said = said
 
 
 class LostError(SocketError, ConnectionError):
@@ -196,7 +197,7 @@ def refused_error(event: Refused, target: str) -> RefusedError | DeniedError:
         text = f"{text}; without a port, {target} is the name of a service: did you mean {target}:PORT?"
     if event.reason is RejectReason.DENIED:
         return DeniedError(text)
-    return RefusedError(text, event.reason)
+    return RefusedError(text, event.reason, event.text)
 
 
 def lost_error(event: Lost, target: str) -> LostError | IntegrityError:

@@ -8,7 +8,7 @@ import msgspec
 from tunnel.core import ConnectionStats
 from tunnel.exchange import RoadReport
 
-__all__ = ["AttachmentStats", "ConnectionListener", "ErrorListener", "Listeners", "StatisticsCollector"]
+__all__ = ["AttachmentStats", "ConnectionListener", "ErrorListener", "Listeners", "StatisticsCollector", "WaitListener"]
 
 
 class ConnectionListener(Protocol):
@@ -27,6 +27,15 @@ class ErrorListener(Protocol):
     """Is notified when an HTTP connection to the relay has failed, and with it an exchange or a link."""
 
     def read_closed(self, text: str) -> None: ...  # reports one such failure; `text` says how the connection failed
+
+
+class WaitListener(Protocol):
+    """Is notified within 2 s of a connection that has no answer, and again at longer and longer intervals.
+
+    `why` is the relay's word for it, such as an exit that has fallen silent; empty if the relay does not say it.
+    """
+
+    def unanswered(self, target: str, seconds: float, why: str) -> None: ...
 
 
 class StatisticsCollector(Protocol):
@@ -65,6 +74,7 @@ class Listeners:
     def __init__(self, report: Callable[[str, Exception], None]) -> None:
         self.connection: list[ConnectionListener] = []
         self.error: list[ErrorListener] = []
+        self.wait: list[WaitListener] = []
         self.statistics: StatisticsCollector | None = None
         self.is_connected = False
         self._was_connected = False
@@ -92,7 +102,12 @@ class Listeners:
         for listener in list(self.error):
             self._call(listener.read_closed, text)
 
-    def _call(self, function: Callable[..., None], *arguments: str) -> None:
+    def unanswered(self, target: str, seconds: float, why: str) -> None:
+        """Notify the wait listeners that a connection has had no answer for this time."""
+        for listener in list(self.wait):
+            self._call(listener.unanswered, target, seconds, why)
+
+    def _call(self, function: Callable[..., None], *arguments: str | float) -> None:
         try:
             function(*arguments)
         except Exception as error:

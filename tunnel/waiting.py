@@ -1,14 +1,21 @@
-"""Logs what an attachment waits for while it is being started: a library prints nothing, and is not silent, either."""
+"""Says what an attachment waits for, while it is being started, and while a connection has no answer: a library prints
+nothing, and is not silent, either."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from tunnel.defaults import ATTACHING_LOG
+from tunnel.errors import TunnelError
+from tunnel.special_targets import target_text
 
-__all__ = ["WaitingLog"]
+__all__ = ["UnansweredConnects", "WaitingLog"]
 
 _QUIET_S = 2.0
+_ASK_S, _FIRST_ANSWER_S = 1.5, 0.5  # so the first news comes within 2 s, whether or not the relay answers
+_AGAIN_S, _AGAIN_S_MAX = 4.0, 60.0  # the second question finds an exit that the relay calls silent, after 5 s
 _log = logging.getLogger(ATTACHING_LOG)
 
 
@@ -32,3 +39,65 @@ class WaitingLog:
         _log.warning("no relay has answered at %s for %.0f s (%s): still trying", self._where, self._waited_s, text)
         self._timer = asyncio.get_running_loop().call_later(self._waited_s, self._look)
         self._waited_s *= 2
+
+
+class UnansweredConnects:
+    """Finds out why connections have no answer from their targets.
+
+    It asks the relay (`ask`: host, port, and how long to wait) 1.5 s after the first of the connections to a target
+    that are unanswered, and at longer and longer intervals from then on. It tells (`tell`: target, seconds, and why,
+    empty if that is not known) each answer.
+    """
+
+    def __init__(
+        self, ask: Callable[[str, int | None, float], Awaitable[str]], tell: Callable[[str, float, str], None]
+    ) -> None:
+        self._ask, self._tell = ask, tell
+        self._watches: dict[tuple[str, int | None], _Watch] = {}
+
+    @contextmanager
+    def watched(self, host: str, port: int | None) -> Iterator["_Watch"]:
+        """Ask, while the block waits for the answer to a connection. Its value has the newest reason, in `why`."""
+        watch = self._watches.get((host, port))
+        if watch is None:
+            watch = self._watches[host, port] = _Watch(
+                partial(self._ask, host, port), partial(self._tell, target_text(host, port))
+            )
+        watch.count += 1
+        try:
+            yield watch
+        finally:
+            watch.count -= 1
+            if not watch.count:
+                del self._watches[host, port]
+                watch.stop()
+
+
+class _Watch:
+    """The connections to one target that have no answer."""
+
+    def __init__(self, ask: Callable[[float], Awaitable[str]], tell: Callable[[float, str], None]) -> None:
+        self.count = 0
+        self.why = ""
+        self._ask, self._tell = ask, tell
+        loop = asyncio.get_running_loop()
+        self._began_s = loop.time()
+        self._task: asyncio.Task[None] | None = None
+        self._timer = loop.call_later(_ASK_S, self._start)  # most connections are answered sooner, without a task
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        answer_s, pause_s = _FIRST_ANSWER_S, _AGAIN_S
+        while True:
+            with suppress(TunnelError, RuntimeError):
+                self.why = await self._ask(answer_s)
+            self._tell(asyncio.get_running_loop().time() - self._began_s, self.why)
+            await asyncio.sleep(pause_s)
+            answer_s, pause_s = _AGAIN_S, min(2 * pause_s, _AGAIN_S_MAX)

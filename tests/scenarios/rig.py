@@ -57,9 +57,10 @@ def relay_process(
     return Process(command, ready=says_event("listening"))
 
 
-def an_exit(port: int) -> Process:
-    """Return `tunnel-relay exit`, which attaches to the relay at that port and dials only this machine."""
-    arguments = ("--relay", f"http://127.0.0.1:{port}", "--proxy", "", "--allow", "127.0.0.0/8:*")
+def an_exit(port: int, *more: str) -> Process:
+    """Return `tunnel-relay exit`, which attaches to the relay at that port and dials only this machine. `more` has
+    arguments."""
+    arguments = ("--relay", f"http://127.0.0.1:{port}", "--proxy", "", "--allow", "127.0.0.0/8:*", *more)
     return Process(relay_command("exit", *arguments), ready=is_attached, environment={"TUNNEL_TOKEN": TOKENS["exits"]})
 
 

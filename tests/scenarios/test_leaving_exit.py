@@ -5,6 +5,8 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, says_event
 from tests.scenarios.rig import an_exit, client, relay_process, target
@@ -74,3 +76,45 @@ async def test_24_an_exit_that_was_killed_holds_up_one_connection_and_no_other(t
             killed.start()
             await killed.ready()
             await greeted(attachment, there, by=killed)
+
+
+@in_loop
+async def test_24_the_client_of_an_exit_with_a_key_that_was_killed_learns_what_the_relay_waits_for(
+    tmp_path: Path,
+) -> None:
+    """No other exit may dial the target in clear. So the connection waits, and ends when a new exit has come."""
+    key, known = tmp_path / "exit.pem", tmp_path / "known_peers"
+    more = ("--key", str(key), "--name", "berlin")
+    with hold_port() as port:
+        async with (
+            relay_process(tmp_path, port, exits="inline") as relay,
+            an_exit(port, *more) as killed,
+            target(greet) as there,
+            client(port, known_peers=known) as attachment,
+        ):
+            heard: list[str] = []
+            attachment.add_wait_listener(_Heard(heard))
+            await greeted(attachment, there, by=killed)
+            killed.kill()
+            opening = asyncio.ensure_future(attachment.open_connection("127.0.0.1", there))
+            await until(lambda: any(kept(why) for why in heard))
+            assert heard[0].startswith('the exit "berlin" has been silent for ')
+            with pytest.raises(TimeoutError, match='no answer within 3 s: the exit "berlin" has been silent for'):
+                await attachment.open_connection("127.0.0.1", there, timeout=3)
+            killed.start()
+            await killed.ready()
+            _, writer = await opening
+            writer.transport.abort()
+            assert said(relay, "dialled") == 0
+
+
+def kept(why: str) -> bool:
+    return "encrypts, and the relay gives such a connection to no exit that would take it in clear" in why
+
+
+class _Heard:
+    def __init__(self, reasons: list[str]) -> None:
+        self._reasons = reasons
+
+    def unanswered(self, target: str, seconds: float, why: str) -> None:
+        self._reasons.append(why)

@@ -1,4 +1,4 @@
-"""Logs the outages of a command's relay."""
+"""Logs the outages of a command's relay, and connections that have no answer."""
 
 from typing import Protocol
 
@@ -11,7 +11,10 @@ class _Logger(Protocol):
 
 class OutageLog:
     """A connection listener that logs when the relay stops answering (`disconnected`) and when it answers again
-    (`reconnected`). In between, the attachment keeps trying, and connections live on until the user timeout."""
+    (`reconnected`). In between, the attachment keeps trying, and connections live on until the user timeout.
+
+    It is also a wait listener, which logs connections that have no answer (`connecting`).
+    """
 
     def __init__(self, log: _Logger) -> None:
         self._log = log
@@ -21,3 +24,9 @@ class OutageLog:
 
     def reconnected(self) -> None:
         self._log.warning("reconnected")
+
+    def unanswered(self, target: str, seconds: float, why: str) -> None:
+        text = (
+            f"no answer for {seconds:.0f} s{f' ({why})' if why else ' from the target, or from an exit'}: still trying"
+        )
+        self._log.warning("connecting", target=target, text=text)

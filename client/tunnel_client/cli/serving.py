@@ -153,7 +153,9 @@ async def _serve(
 ) -> int:
     async with telling:
         await attachment.start()
-    attachment.add_connection_listener(OutageLog(_log))
+    log = OutageLog(_log)
+    attachment.add_connection_listener(log)
+    attachment.add_wait_listener(log)
     async with serving(attachment) as served:
         signals.is_serving = True
         failing = asyncio.get_running_loop().create_task(_fails(attachment, served, arguments.give_up_after))

@@ -29,6 +29,7 @@ async def examine_target(report: Report, settings: RelaySettings, target: Addres
     try:
         peer, known_peers = _known_peers(settings, target)
         async with replace(settings, known_peers=known_peers).attach(attach_timeout=TARGET_S) as attachment:
+            attachment.add_wait_listener(_Waits(report))
             began = time.monotonic()
             _, writer = await attachment.open_connection(target.host, target.port, timeout=TARGET_S)
             milliseconds = round((time.monotonic() - began) * 1e3, 1)
@@ -51,6 +52,18 @@ async def examine_target(report: Report, settings: RelaySettings, target: Addres
         text = f"{report.target} is allowed, and answers within {milliseconds:g} ms"
         report.add("target", Verdict.OK, text, connect_ms=milliseconds)
         _tell_encryption(report, settings, peer, writer)
+
+
+class _Waits:
+    """Says why the target does not answer, as long as it does not."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def unanswered(self, target: str, seconds: float, why: str) -> None:
+        self._report.begin(
+            f"asking for {target}: no answer for {seconds:.0f} s{f' ({why})' if why else ''}", is_news=True
+        )
 
 
 def _known_peers(settings: RelaySettings, target: Address) -> tuple[str, Path | None]:

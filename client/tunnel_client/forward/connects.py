@@ -5,16 +5,11 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
-import structlog
-
 __all__ = ["CONNECTS_MAX", "Connects"]
-
-_log = structlog.get_logger("tunnel")
 
 CONNECTS_MAX = 1024
 """Half of the routes that a relay allows an attachment: what one command connects leaves room for another."""
 _GIVEN_UP_S = 10.0  # how long an exit dials by default
-_QUIET_S = 2.0  # the local program says nothing while it waits for a connect, so this process does
 
 
 class Connects:
@@ -32,16 +27,12 @@ class Connects:
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()  # the next source first
 
     @asynccontextmanager
-    async def turn(self, source: Hashable, target: object) -> AsyncIterator[None]:
-        """Wait until the source may connect; the block connects to the target. Log a connect that takes long."""
+    async def turn(self, source: Hashable) -> AsyncIterator[None]:
+        """Wait until the source may connect; the block connects."""
         if not self._may_begin(source):
             await self._wait(source)
         else:
             self._begin(source)
-        text = f"no answer for {_QUIET_S:g} s from the target, or from an exit: still trying"
-        slow = asyncio.get_running_loop().call_later(
-            _QUIET_S, lambda: _log.warning("connecting", target=str(target), text=text)
-        )
         try:
             yield
         except (asyncio.CancelledError, TimeoutError):
@@ -50,8 +41,6 @@ class Connects:
         except BaseException:
             self._end(source)
             raise
-        finally:
-            slow.cancel()
         self._end(source)
 
     async def _wait(self, source: Hashable) -> None:

@@ -112,7 +112,7 @@ class Flows:
         host = target.host if target.port is None else UDP_PREFIX + target.host
         label = str(target) if target.port is None else f"udp/{target}"
         try:
-            async with self._connects.turn(flow.source, label):
+            async with self._connects.turn(flow.source):
                 flow.is_connecting = True
                 _, far = await self._attachment.create_connection(
                     lambda: TunnelSide(ended=self._far_ended), host, target.port, timeout=_CONNECT_S

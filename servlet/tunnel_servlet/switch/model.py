@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits
-from tunnel.wire import AbortReason, Attached, Connect, Frame, PublicPlace
+from tunnel.wire import AbortReason, Attached, Connect, Frame, PublicPlace, Target
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
@@ -206,6 +206,7 @@ class ServedAttachment:
         budget = Budget(size, config.pool_bytes(size), context.budget if is_exit else account.budget)
         self.mailbox = Mailbox(budget, config, context.counters, context.pacing, lambda: attention.wake(self))
         self.legs: dict[int, Leg] = {}  # by `own_id`
+        self.unanswered: dict[Target, Route] = {}  # the newest route to it that this initiated, while it has no answer
         self.handed: dict[bytes, Route] = {}  # by route key
         # Routes that it initiated and that wait for the second SHUTDOWN, the longest waiting first.
         self.lingering: OrderedDict[Route, None] = OrderedDict()
@@ -243,8 +244,13 @@ class ServedAttachment:
 
     def is_silent(self, now: int) -> bool:
         """Whether nothing has come from the endpoint for a while since a CONNECT was handed to it (6.10)."""
-        since_us = self._unheard_since_us
-        return since_us is not None and now - since_us >= self._config.silent_us + self.pull_interval_us
+        return self._unheard_since_us is not None and (
+            self.unheard_us(now) >= self._config.silent_us + self.pull_interval_us
+        )
+
+    def unheard_us(self, now: int) -> int:
+        """Return the time since a CONNECT was handed to the endpoint; 0 if something has come from it since then."""
+        return 0 if self._unheard_since_us is None else now - self._unheard_since_us
 
     def asked(self, now: int) -> None:
         """Note that a CONNECT was handed to the attachment, perhaps again."""

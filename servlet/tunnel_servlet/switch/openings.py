@@ -32,13 +32,13 @@ from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 from tunnel_servlet.switch.stats import Undelivered
+from tunnel_servlet.switch.waits import why_unanswered
 
 __all__ = ["Openings", "may_accept"]
 
 Refusal = tuple[int, str]  # reason and text of REJECTED
 Acceptor = tuple[ServedAttachment, Listener | None]
 _NO_SERVICE: Refusal = (RejectReason.NO_SUCH_SERVICE, "no endpoint listens under this name")
-_ALLOWED: Refusal = (RejectReason.ALLOWED, "")  # the answer to a question is no refusal, but leaves as one
 _NO_EXIT: Refusal = (RejectReason.UNREACHABLE, "no exit is attached")
 
 _CONNECT_BYTES_MAX = 4096  # PROTOCOL 2.1; limited because a route keeps its CONNECT until it is bound
@@ -201,8 +201,9 @@ class Openings:
         decision = self._authorise(asks_as, connect.target) if asked is None else self._answer(asks_as, asked)
         if isinstance(decision, Deny):
             return self._deny(connect, frame, decision, now)
-        if asked is not None:
-            return _ALLOWED
+        if asked is not None:  # the answer to a question is no refusal, but leaves as one
+            waits = attachment.unanswered.get(asked)
+            return RejectReason.ALLOWED, "" if waits is None else why_unanswered(waits, now)
         refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
         if refusal is not None:
             return refusal

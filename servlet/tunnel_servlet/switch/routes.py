@@ -10,6 +10,7 @@ from tunnel_servlet.switch.deadlines import Deadline
 from tunnel_servlet.switch.inline_id import is_public_endpoint
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment, Withdrawn
 from tunnel_servlet.switch.own_packets import abort_frame, rejected_frame
+from tunnel_servlet.switch.waits import why_unanswered
 
 __all__ = ["DENIED_TEXT", "MOVED_TEXT", "RouteTable"]
 
@@ -54,6 +55,8 @@ class RouteTable:
         route.initiator = route.acceptor = Leg(attachment, frame.source, queue, route)
         route.deadline = Deadline(partial(self._timed_out, route))
         attachment.legs[frame.source] = route.initiator
+        if not connect.resume:
+            attachment.unanswered[connect.target] = route
         attachment.mailbox.adopt(queue, frame.source)
         attachment.routes_opened += 1
         account.routes += 1
@@ -146,6 +149,7 @@ class RouteTable:
         counters = self._context.counters
         counters.packets_replaced += acceptor.mailbox.withdraw_connect(route.route_key)  # a repeat
         self._forget_pending(route)
+        self._is_answered(route)
         self._become(route, RouteState.BOUND)
         route.frame = None
         self._context.deadlines.clear(route.deadline)
@@ -188,6 +192,7 @@ class RouteTable:
         initiator, acceptor, state = route.initiator, route.acceptor, route.state
         self._context.deadlines.clear(route.deadline)
         self._forget_pending(route)
+        self._is_answered(route)
         if state is RouteState.PARKED:
             self._unpark(route)
         elif state is RouteState.WAITING:
@@ -280,15 +285,14 @@ class RouteTable:
     # --- inside
 
     def _timed_out(self, route: Route, now: int) -> None:
-        state = route.state
+        state, why = route.state, why_unanswered(route, now)
         self.release(route, now)
         if state is RouteState.WAITING:
             self.tell_rejected(route, RejectReason.BUSY, "no listener had room for the connection in time")
         self._context.counters.connects_ignored += state is RouteState.PARKED
         # An unanswered resume is not refused, because that would end a stream that can wait.
         if state is RouteState.HANDED and not route.resume:
-            text = "the exit, or the endpoint of the service, did not answer the request"
-            self.tell_rejected(route, RejectReason.TIMED_OUT, text)
+            self.tell_rejected(route, RejectReason.TIMED_OUT, why)
 
     def _linger(self, route: Route, now: int) -> None:
         """Handle the first SHUTDOWN or ABORT: give up the route's reservations and stop counting it as open."""
@@ -320,6 +324,11 @@ class RouteTable:
             route.listener = None
         if route.state is RouteState.HANDED:
             route.acceptor.attachment.unawait(route.initiator.own_id)
+
+    def _is_answered(self, route: Route) -> None:
+        unanswered = route.initiator.attachment.unanswered
+        if unanswered.get(route.target) is route:
+            del unanswered[route.target]
 
     def _has_share(self, user: str, acceptor: ServedAttachment) -> bool:
         """Whether the user may have another route to this acceptor.

@@ -30,7 +30,7 @@ class Scene:
         return asyncio.ensure_future(self._connect(source))
 
     async def _connect(self, source: str) -> None:
-        async with self.connects.turn(source, "db.internal:5432"):
+        async with self.connects.turn(source):
             self.log.append(source)
             answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._answers.append((source, answer))

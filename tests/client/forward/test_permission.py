@@ -17,10 +17,11 @@ class Rules(Attachment):
         self.allowed = allowed
         self.questions: list[tuple[str, int | None]] = []
 
-    async def check(self, host: str, port: int | None = None, *, timeout: float = 2.0) -> None:  # noqa: ASYNC109
+    async def check(self, host: str, port: int | None = None, *, timeout: float = 2.0) -> str:  # noqa: ASYNC109
         self.questions.append((host, port))
         if (host, port) not in self.allowed:
             raise DeniedError(f"{host}: no rule")
+        return ""
 
 
 async def told(rules: Rules, *texts: str) -> tuple[list[str], str]:

@@ -6,14 +6,21 @@ from tests.servlet.support import (
     DATABASE,
     FORBIDDEN,
     REPORTS,
+    SECOND,
     Peer,
     Relay,
+    accepted,
     client_and_exit,
     connect,
     kinds,
+    option,
     read_rejected,
     reason,
+    rejected,
 )
+from tests.servlet.switch.test_exit_choice import got, inline_of, separate
+from tests.servlet.switch.test_leaving import SILENT, scene
+from tests.servlet.switch.test_silence import encrypted
 from tunnel.wire import Packet, RejectReason, Target, question_about
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
@@ -104,3 +111,95 @@ def test_a_question_is_about_a_target_that_rules_can_name() -> None:
 
     Peer(Relay(authorise=authorise)).attached().push(question(11))
     assert asked == [DATABASE]
+
+
+# --- why a connection has no answer
+
+
+def why(client: Peer, target: Target = DATABASE, source: int = 99) -> str:
+    """Ask about the target, and return the text of the answer, which must be that the rules allow it."""
+    (packet,) = (one for one in client.push(question(source, target)) if one.source == source)
+    found = read_rejected(packet)
+    assert found.reason == RejectReason.ALLOWED
+    return found.text
+
+
+def test_a_question_tells_of_a_silent_exit_for_which_an_unanswered_connection_waits() -> None:
+    relay, _, inline, other, client = scene()
+    client.push(connect(1, encryption=b"hello"))
+    other.push()
+    other.push(encrypted(1, 22))
+    assert why(client) == ""  # it is answered
+    client.push(connect(2, encryption=b"hello"))
+    dials = 'the exit "exit" has the connection, and the target has not answered'
+    assert why(client) == dials
+    relay.advance(2 * SECOND)
+    assert why(client) == 'the exit "exit" has been silent for 2 s'
+    relay.advance(3 * SECOND)
+    client.push(connect(2, encryption=b"hello", attempt=1))
+    kept = "it encrypts, and the relay gives such a connection to no exit that would take it in clear"
+    assert why(client) == f'the exit "exit" has been silent for 5 s; {kept}'
+    other.push()
+    assert why(client) == dials
+    assert got(inline) == [[]]
+
+
+def test_a_question_tells_of_a_silent_exit_that_is_the_only_one() -> None:
+    relay = Relay()
+    only, client = separate(relay), Peer(relay).attached()
+    client.push(connect(1))
+    relay.advance(SILENT)
+    assert why(client) == 'the exit "exit" has been silent for 5 s; the relay knows no other for this connection'
+    only.push()
+    only.push(accepted(1, 22))
+    assert why(client) == ""
+
+
+def test_a_question_tells_of_the_exit_in_the_process_of_the_relay() -> None:
+    relay = Relay()
+    inline_of(relay)
+    client = Peer(relay).attached()
+    client.push(connect(1))
+    assert why(client) == "the exit in the relay's process has the connection, and the target has not answered"
+
+
+def test_a_question_tells_of_a_service_whose_endpoint_is_silent_or_has_no_room() -> None:
+    relay = Relay()
+    service, client = Peer(relay, "bob", 2).attached(), Peer(relay).attached()
+    service.listen(backlog=1)
+    client.push(connect(1, target=REPORTS))
+    relay.advance(3 * SECOND)
+    assert why(client, REPORTS) == "the endpoint that offers the service has been silent for 3 s"
+    client.push(connect(2, target=REPORTS))
+    assert why(client, REPORTS).startswith("every endpoint that offers the service has as many unanswered connections")
+    service.push()
+    service.push(accepted(1, 22))
+    assert why(client, REPORTS) == "the endpoint that offers the service has not accepted the connection"
+
+
+def test_a_pull_interval_of_the_exit_is_no_silence_that_a_question_tells_of() -> None:
+    relay, _, _, other, client = scene()
+    other.push(option(1, pull_interval_ms=20_000))
+    client.push(connect(1))
+    relay.advance(20 * SECOND)
+    assert why(client) == 'the exit "exit" has the connection, and the target has not answered'
+    relay.advance(2 * SECOND)
+    assert why(client) == 'the exit "exit" has been silent for 22 s'
+
+
+def test_a_connection_that_ended_or_was_refused_is_not_told_of() -> None:
+    relay, _, _, other, client = scene()
+    client.push(connect(1), connect(2))
+    other.push()
+    other.push(rejected(2, RejectReason.REFUSED))
+    relay.advance(3 * SECOND)
+    assert why(client) == ""
+
+
+def test_two_users_a_question_tells_of_the_own_connections_of_an_attachment_alone() -> None:
+    relay, _, _, _, client = scene()
+    bob = Peer(relay, "bob", 5).attached()
+    client.push(connect(1))
+    relay.advance(SILENT)
+    assert why(client) != ""
+    assert why(bob) == ""

@@ -10,7 +10,7 @@ from typing import Any
 import tunnel
 from tunnel.command_line import CommandAdder
 from tunnel.exit_codes import OK
-from tunnel_client.cli.attaching import QUIET_S, add_wait_option, attached, told_of_waiting
+from tunnel_client.cli.attaching import WAITING, add_wait_option, attached, say_to_people
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.stdio import Input, Output
 from tunnel_client.places import Address, parse_target
@@ -51,19 +51,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _connect(settings: RelaySettings, target: Address, arguments: argparse.Namespace) -> int:
     async with attached(settings, arguments) as attachment:
+        attachment.add_wait_listener(_Waits())
         try:
-            async with told_of_waiting(lambda: (str(target), ""), str(target), quiet_s=QUIET_S):
-                reader, writer = await attachment.open_connection(target.host, target.port, timeout=arguments.timeout)
-        except TimeoutError:
-            raise tunnel.LostError(
-                f"{target}: no answer within {arguments.timeout:g} s: try again, or see what "
-                f"`tunnel doctor {target}` says"
-            ) from None
+            reader, writer = await attachment.open_connection(target.host, target.port, timeout=arguments.timeout)
+        except TimeoutError as error:
+            raise tunnel.LostError(f"{error}: try again, or see what `tunnel doctor {target}` says") from None
         try:
             await join(reader, writer, Input(), Output())
         finally:
             writer.close()
     return OK
+
+
+class _Waits:
+    """Says why the target does not answer."""
+
+    def unanswered(self, target: str, seconds: float, why: str) -> None:
+        say_to_people(WAITING, f"{target}: no answer for {seconds:.0f} s{f' ({why})' if why else ''}: still trying")
 
 
 async def join(reader: tunnel.StreamReader, writer: tunnel.StreamWriter, source: Input, sink: Output) -> None:

@@ -205,7 +205,7 @@ class Forwarding:
         """Connect to the target. If that fails, reset the local connection."""
         assert isinstance(near, SocketSide)
         try:
-            async with self._connects.turn(near.source, self._target):
+            async with self._connects.turn(near.source):
                 _, far = await self._attachment.create_connection(
                     lambda: TunnelSide(ended=self._far_ended), self._target.host, self._target.port
                 )

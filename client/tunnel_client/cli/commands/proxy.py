@@ -162,7 +162,7 @@ class Proxying:
             ended(side, error)
 
         try:
-            async with self._connects.turn(source, Address(host, port)):
+            async with self._connects.turn(source):
                 _, far = await self._attachment.create_connection(
                     lambda: TunnelSide(ended=far_ended), host, port, timeout=self._dial_seconds
                 )

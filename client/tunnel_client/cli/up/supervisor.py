@@ -14,9 +14,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from tunnel import Attachment, DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError
 from tunnel.endpoint_names import OwnName
 from tunnel.file_watch import FileWatch
+from tunnel.logs.outages import OutageLog
 from tunnel_client.cli.serving import finish
 from tunnel_client.cli.up.file import ReadFile
 from tunnel_client.cli.up.keeper import Keeper, Say
@@ -110,6 +113,7 @@ class Supervisor:
         except UsageError as error:
             return error
         attachment.add_connection_listener(self)
+        attachment.add_wait_listener(OutageLog(structlog.get_logger("tunnel")))
         self._attachment = attachment
         starting = asyncio.get_running_loop().create_task(attachment.start())
         try:
