@@ -19,7 +19,8 @@ from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
 PUBLIC = """
 add_connection_listener add_error_listener add_wait_listener check close create_connection create_server is_attached
-leave open_connection rate_limit refusal renew_secrets set_pull_interval set_statistics_collector start start_server stats
+leave open_connection rate_limit refusal renew_secrets set_pull_interval set_statistics_collector start start_server
+stats
 """
 
 OF_A_SERVER = "close get_loop is_serving name refusal refused serve_forever sockets start_serving wait_closed"

@@ -59,6 +59,7 @@ class ConnectionReport(msgspec.Struct):
     bytes_unread: int  # received, but not yet read here
     peer_window_bytes: int
     encryption: str = ""  # "verified", "not verified", "accepted"; empty: in clear
+    round_trip_us: int = 0  # to the far end and back; srtt_us begins at the relay if the path confirms what it carries
 
 
 class EntryReport(msgspec.Struct):
@@ -192,6 +193,7 @@ def report_of(attachment: Attachment, command: str, started_s: float) -> ClientR
             bytes_up=found.bytes_acknowledged,
             bytes_down=found.bytes_delivered,
             srtt_us=found.srtt_us,
+            round_trip_us=found.round_trip_us,
             rto_us=found.rto_us,
             packets_sent=found.packets_sent,
             packets_resent=found.packets_resent,

@@ -119,4 +119,8 @@ class Play:
         report.ways = [act.way() for act in self.acts]
         report.exchanges, report.faults = stage.exchanges, stage.faults
         report.repeats, report.resent = traffic.exchanges_failed, traffic.resent
-        report.packets_sent, report.srtt_us, report.rto_us = traffic.packets_sent, traffic.srtt_us, traffic.rto_us
+        report.packets_sent, report.round_trip_us, report.rto_us = (
+            traffic.packets_sent,
+            traffic.round_trip_us,
+            traffic.rto_us,
+        )

@@ -52,7 +52,7 @@ class Report(msgspec.Struct):
     repeats: dict[str, int] = {}
     resent: dict[str, int] = {}
     packets_sent: int = 0
-    srtt_us: int = 0
+    round_trip_us: int = 0
     rto_us: int = 0
     failure: str = ""
 
@@ -102,7 +102,9 @@ class Report(msgspec.Struct):
         rows.append(("faults injected", f"{_counts(self.faults)}, in {self.exchanges} exchanges"))
         rows.append(("repeated", f"exchanges that failed: {_counts(self.repeats)}"))
         rows.append(("retransmitted", f"packets of the upload: {_counts(self.resent)}, of {self.packets_sent} sent"))
-        rows.append(("round trip", f"{self.srtt_us / 1000:.1f} ms, retransmission timeout {self.rto_us / 1000:.1f} ms"))
+        rows.append(
+            ("round trip", f"{self.round_trip_us / 1000:.1f} ms, retransmission timeout {self.rto_us / 1000:.1f} ms")
+        )
         return rows
 
 

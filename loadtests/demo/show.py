@@ -142,7 +142,7 @@ class LiveShow(Show):
         figures = Table.grid(padding=(0, 3))
         figures.add_row(
             *([_figure("carrier", traffic.carrier.partition(" ")[0])] if self._console.width >= _WIDE else []),
-            _figure("RTT", f"{traffic.srtt_us / 1000:.1f} ms"),
+            _figure("RTT", f"{traffic.round_trip_us / 1000:.1f} ms"),
             _figure("RTO", f"{traffic.rto_us / 1000:.0f} ms"),
             _figure("repeats", str(sum(traffic.exchanges_failed.values()))),
             _figure("resent", str(sum(traffic.resent.values()))),

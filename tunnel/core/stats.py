@@ -37,5 +37,8 @@ class ConnectionStats(msgspec.Struct):
     in_flight_packets: int = 0
     receive_buffer_bytes: int = 0
     srtt_us: int = 0
+    """Smoothed, and counted from receipts (4.5): on some carriers without the way to the relay."""
+    round_trip_us: int = 0
+    """An estimate of the time to the peer and back; 0: unknown."""
     rto_us: int = 0
     backoff: int = 0

@@ -108,7 +108,7 @@ def _row(report: ClientReport, connection: ConnectionReport, rates: Rates | None
         _bytes(connection.bytes_up),
         _bytes(connection.bytes_down),
         *speeds,
-        _time(connection.srtt_us),
+        _time(connection.round_trip_us),
         _time(connection.rto_us),
         str(connection.packets_sent),
         str(connection.packets_resent),
@@ -132,7 +132,9 @@ def _bytes(count: float | None) -> str:
 def _time(microseconds: int) -> str:
     if not microseconds:
         return "-"
-    return f"{microseconds / 1e6:.1f} s" if microseconds >= 1_000_000 else f"{microseconds / 1e3:.1f} ms"
+    if microseconds >= 1_000_000:
+        return f"{microseconds / 1e6:.1f} s"
+    return f"{microseconds / 1e3:.1f} ms" if microseconds >= 95 else f"{max(0.01, microseconds / 1e3):.2f} ms"
 
 
 def _age(seconds: float) -> str:

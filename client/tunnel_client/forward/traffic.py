@@ -22,7 +22,8 @@ _CAUSES_MAX = 20  # further causes are counted together, as "other"
 class TrafficReport(msgspec.Struct):
     """Totals since the start.
 
-    `srtt_us` and `rto_us` are the largest of the open connections or, if none is open, those of the last that ended.
+    `round_trip_us` and `rto_us` are the largest of the open connections or, if none is open, those of the last that
+    ended.
     """
 
     attached: bool = False
@@ -36,7 +37,7 @@ class TrafficReport(msgspec.Struct):
     resent: dict[str, int] = {}  # packets that this side sent again, by cause
     spurious: int = 0  # of the resent packets, those that were proven unnecessary
     exchanges_failed: dict[str, int] = {}  # failures of exchanges and links, by cause; counted only within `reported`
-    srtt_us: int = 0
+    round_trip_us: int = 0
     rto_us: int = 0
 
 
@@ -106,7 +107,7 @@ class Traffic:
             resent=dict(self._ended.resent),
         )
         if self._open:
-            report.srtt_us = report.rto_us = 0
+            report.round_trip_us = report.rto_us = 0
         for side in self._open:
             _add(report, side)
         return report
@@ -149,7 +150,7 @@ def _line(report: TrafficReport) -> str:
         f"connections {report.connections_open} open, {report.connections} in all, {report.connections_failed} failed",
         f"up {report.bytes_up / _MIB:.1f} MiB",
         f"down {report.bytes_down / _MIB:.1f} MiB",
-        f"RTT {report.srtt_us / 1000:.1f} ms",
+        f"RTT {report.round_trip_us / 1000:.1f} ms",
         f"failed exchanges {sum(report.exchanges_failed.values())}",
         f"resent packets {sum(report.resent.values())}",
     ]
@@ -166,6 +167,9 @@ def _add(report: TrafficReport, side: TunnelSide) -> None:
     for cause, count in stats.resent_by_cause.items():
         report.resent[cause] = report.resent.get(cause, 0) + count
     if side.is_over:
-        report.srtt_us, report.rto_us = stats.srtt_us, stats.rto_us
+        report.round_trip_us, report.rto_us = stats.round_trip_us, stats.rto_us
     else:
-        report.srtt_us, report.rto_us = max(report.srtt_us, stats.srtt_us), max(report.rto_us, stats.rto_us)
+        report.round_trip_us, report.rto_us = (
+            max(report.round_trip_us, stats.round_trip_us),
+            max(report.rto_us, stats.rto_us),
+        )

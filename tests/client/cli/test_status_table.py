@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from tunnel_client.cli.status_table import Rates, render
 from tunnel_client.status import ClientReport, ConnectionReport, EntryReport, RoadLine
@@ -13,7 +14,8 @@ def connection(number: int = 1, **changes: Any) -> ConnectionReport:
         "target": "db.internal:5432",
         "bytes_up": 2048,
         "bytes_down": 300 << 20,
-        "srtt_us": 12_300,
+        "srtt_us": 30,
+        "round_trip_us": 12_300,
         "rto_us": 1_200_000,
         "packets_sent": 40,
         "packets_resent": 2,
@@ -92,10 +94,18 @@ def test_the_busiest_connections_come_first_and_the_rest_is_counted() -> None:
 
 
 def test_long_names_are_cut_and_a_missing_name_is_a_number() -> None:
-    text = render([client(connection(target="x" * 50), connection(9, target="", srtt_us=0))], 1000.0)
+    text = render([client(connection(target="x" * 50), connection(9, target="", round_trip_us=0))], 1000.0)
     assert "x" * 39 + "~" in text
     assert "connection 9 " in text
     assert " - " in text
+
+
+@pytest.mark.parametrize(
+    ("round_trip_us", "shown"), [(0, "-"), (7, "0.01 ms"), (94, "0.09 ms"), (100, "0.1 ms"), (1_000_000, "1.0 s")]
+)
+def test_no_time_is_shown_as_nothing_unless_it_is_unknown(round_trip_us: int, shown: str) -> None:
+    row = render([client(connection(round_trip_us=round_trip_us))], 1000.0).splitlines()[-1]
+    assert f" MiB {shown} 1.2 s " in " ".join(row.split())
 
 
 def test_roads_are_shown_with_the_reason_why_they_do_not_carry() -> None:

@@ -115,7 +115,7 @@ def connection(factor: int) -> TunnelSide:
                 packets_sent=7 * factor,
                 packets_spurious=11 * factor,
                 resent_by_cause={"timeout": 13 * factor, f"only {factor}": 1},
-                srtt_us=17_001 * factor,
+                round_trip_us=17_001 * factor,
                 rto_us=19_000 * factor,
             )
         ),
@@ -148,14 +148,14 @@ def test_totals_add_every_count_and_show_the_longest_times() -> None:
         resent={"timeout": 91, "only 1": 1, "only 2": 1, "only 4": 1},
         spurious=77,
         exchanges_failed={"TimeoutError": 1},
-        srtt_us=34_002,
+        round_trip_us=34_002,
         rto_us=38_000,
     )
     assert traffic.report() == found  # asking changes nothing
     end(traffic, first)
     end(traffic, second)
     found = traffic.report()
-    assert (found.connections_open, found.connections, found.srtt_us, found.rto_us) == (0, 3, 17_001, 19_000)
+    assert (found.connections_open, found.connections, found.round_trip_us, found.rto_us) == (0, 3, 17_001, 19_000)
     assert found.resent["timeout"] == 91
 
 

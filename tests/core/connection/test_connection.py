@@ -189,6 +189,15 @@ def test_a_snapshot_counts_written_carried_received_and_acknowledged_bytes() -> 
     assert solo.connection.snapshot().window_bytes == (1 << 24) - 10
 
 
+def test_a_snapshot_has_the_round_trip_to_the_peer_with_the_way_to_the_relay() -> None:
+    solo = Solo().opened(TARGET)
+    assert solo.connection.snapshot().round_trip_us == 0
+    solo.endpoint.carrier.round_trip_us = 7000
+    solo.connection.sender.rtt.sample(40)
+    stats = solo.connection.snapshot()
+    assert (stats.srtt_us, stats.round_trip_us) == (40, 7040)
+
+
 # the peer's CLOSE
 
 

@@ -28,7 +28,7 @@ GOOD = Report(
     repeats={"ServerDisconnectedError": 7},
     resent={"batch_given_up": 2},
     packets_sent=50,
-    srtt_us=1500,
+    round_trip_us=1500,
     rto_us=1_000_000,
 )
 

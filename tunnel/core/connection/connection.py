@@ -104,6 +104,7 @@ class Connection(ConnectionBase):
         stats.in_flight_packets = len(window.outstanding)
         stats.receive_buffer_bytes = self.receiver.window.buffered_bytes
         stats.srtt_us, stats.rto_us, stats.backoff = sender.rtt.srtt_us, sender.rtt.rto_us(), sender.rtt.backoff
+        stats.round_trip_us = self.round_trip_us()
         return stats
 
     # commands
