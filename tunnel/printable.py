@@ -3,7 +3,7 @@
 import re
 from unicodedata import category
 
-__all__ = ["ascii_json", "printable", "printable_lines"]
+__all__ = ["ascii_json", "counted", "printable", "printable_lines"]
 
 _LAYOUT = re.compile(r"([\n\t])")
 _NOT_PLAIN = re.compile(r"[^\n -~]")
@@ -23,6 +23,11 @@ def printable_lines(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(part if part in ("\n", "\t") else printable(part) for part in _LAYOUT.split(text))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 note", "2 notes"."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def ascii_json(text: str) -> str:

@@ -86,6 +86,8 @@ def test_a_proxy_that_demands_a_password_is_explained(name: str, known: Rig, sai
                 text,
             )
             assert "wrong-one" not in text
+            assert len(re.findall(r"asks? for", text)) == 1, "it is said once"
+            assert "the proxy:" not in text
 
 
 TARGETS = {

@@ -126,6 +126,15 @@ def test_the_next_step_of_the_doctor_keeps_the_options(known: Rig, doctor: Any, 
         )
 
 
+def test_a_token_that_the_relay_does_not_know_is_not_proposed_again(known: Rig, doctor: Any, home: Path) -> None:
+    files = [home / "known", home / "unknown"]
+    for file, token in zip(files, (TOKEN, f"{TOKEN[:-2]}xx"), strict=True):
+        file.touch(0o600)
+        file.write_text(token)
+    found = [doctor("--relay", known.url, "--token-file", str(file)) for file in files]
+    assert found == [f"tunnel login {known.url} --token-file {file}" for file in (files[0], "FILE")]
+
+
 def test_a_login_is_proposed_untried_where_the_relay_asks_for_a_certificate(
     known: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

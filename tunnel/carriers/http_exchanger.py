@@ -16,7 +16,7 @@ from tunnel.carriers.dialing import Dialing, retry_after_us, server_of
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.failures import is_cut
 from tunnel.carriers.patience import Patience
-from tunnel.exchange import LaneConfig, Request
+from tunnel.exchange import THE_PROXY, LaneConfig, Request
 from tunnel.tasks import KeptTasks
 from tunnel.wire import MAGIC, Buffer, body_bytes_max, unwrap_answer, wrap_body
 
@@ -152,7 +152,8 @@ class HttpExchanger:
             status, body, wait_us, by = await self._post(sent)
         except aiohttp.ClientHttpProxyError as error:
             # A proxy's answer to CONNECT counts as an answer like any other (7.9).
-            status, body, wait_us = error.status, f"the proxy: {error.message}".encode(), 0
+            said = f"{THE_PROXY} {error.message}" if error.status == 407 else f"the proxy: {error.message}"
+            status, body, wait_us = error.status, said.encode(), 0
         except Exception as error:
             status, body, wait_us = 0, b"", 0
             failure, final = self._patience.failed(error, asyncio.get_running_loop().time())

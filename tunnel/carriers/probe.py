@@ -19,6 +19,7 @@ from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.failures import Failure, explain
 from tunnel.carriers.probe_link import LinkTrial, ask_link
 from tunnel.exchange import quoted, title_of
+from tunnel.printable import counted
 from tunnel.wire import (
     ENVELOPE_BYTES,
     EXCHANGE_BYTES,
@@ -461,13 +462,19 @@ def _explain(reply: Reply, found: Message | EnvelopeError, data: bytes) -> None:
             reply.kind, reply.text = "status", found.text
             reply.wait_ms = max(reply.wait_ms, found.retry_after_ms)
         case EnvelopeError.NOT_OURS if (offset := data.find(MAGIC)) > 0 and _is_whole(data[offset:]):
-            reply.kind, reply.text = "damaged", f"{offset} bytes were put in front of the relay's answer"
+            reply.kind, reply.text = (
+                "damaged",
+                f"a hop put {counted(offset, 'byte')} in front of the relay's answer",
+            )
         case EnvelopeError.NOT_OURS:
             reply.kind, reply.text = "foreign", _quote(data)
             reply.page = data[:_PAGE_BYTES].decode("utf-8", "replace")
         case EnvelopeError.CORRUPT if _is_whole(data):
             extra = len(data) - ENVELOPE_BYTES - int.from_bytes(data[8:12], "big")
-            reply.kind, reply.text = "damaged", f"{extra} bytes were added to the relay's answer"
+            reply.kind, reply.text = (
+                "damaged",
+                f"a hop added {counted(extra, 'byte')} to the relay's answer",
+            )
         case EnvelopeError():
             reply.kind, reply.text = "damaged", found.value
         case _:

@@ -77,7 +77,7 @@ from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.link_state import LinkInput, LinkState
 from tunnel.exchange.outbox import Outbox
-from tunnel.exchange.responses import quoted, refusal_of, title_of
+from tunnel.exchange.responses import THE_PROXY, quoted, refusal_of, title_of
 from tunnel.exchange.roads import Road, RoadReport
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits, ServedRequest
 from tunnel.exchange.spare_times import SpareTimes
@@ -86,6 +86,7 @@ from tunnel.exchange.streaming_lanes import StreamingLanes
 
 __all__ = [
     "POLL",
+    "THE_PROXY",
     "Abandoned",
     "AttachRefused",
     "AttachedEvent",

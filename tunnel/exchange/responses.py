@@ -11,7 +11,7 @@ from tunnel.exchange.events import AttachRefused
 from tunnel.printable import printable
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
-__all__ = ["Outcome", "Verdict", "judge", "quoted", "refusal_of", "title_of"]
+__all__ = ["THE_PROXY", "Outcome", "Verdict", "judge", "quoted", "refusal_of", "title_of"]
 
 _TOO_MANY_REQUESTS = 429
 _OTHER_TYPE = 415
@@ -75,6 +75,8 @@ _TITLE = re.compile(rb"<title[^<>]*>([^<]{1,200})<", re.IGNORECASE)
 _HTML = re.compile(rb"\s*(?:<!doctype html|<html|<head|<body)", re.IGNORECASE)
 _TAGS = re.compile(rb"<[^<>]*>")
 _HEAD_BYTES = 64 * 1024  # bytes of a page that are searched for its title, which is near its beginning
+THE_PROXY = "the proxy"
+"""How a text begins that a carrier puts in place of the body of a proxy's answer to its own request."""
 _LOGIN = "it may be a login or block page: open the relay's URL in a browser"
 _BEHIND = "a proxy cannot reach the relay"
 _REASONS = {
@@ -160,6 +162,8 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
         is_page = status in _REDIRECTS or (status in (200, 511) and _HTML.match(bytes(body[:_HEAD_BYTES])) is not None)
         said = quoted(body, size)
         text = f"HTTP {status}, but not from a relay{_explained(status, said)}: {said}{f', {by}' if by else ''}"
+        if status == 407 and said.startswith(THE_PROXY):
+            text = f"HTTP 407: {said}"  # this says all of it
     elif isinstance(message, EnvelopeError):
         is_definite = False
         text = f"HTTP {status}, but the answer arrived damaged ({message.value})"

@@ -14,7 +14,7 @@ from structlog.typing import EventDict, Processor
 from tunnel.clock import now_us
 from tunnel.logs.limits import INTERVAL_US, LineLimits, Source, SourceKind, Suppressed
 from tunnel.logs.writer import LineWriter, write_to
-from tunnel.printable import printable, printable_lines
+from tunnel.printable import counted, printable, printable_lines
 
 __all__ = ["Limiting", "LogCounts", "configure", "log_counts", "queued", "tell", "writes_events"]
 
@@ -178,7 +178,7 @@ class _Log:
         self.msg(line)
 
     def _lost(self, count: int) -> bytes:
-        text = f"{count} lines were lost, because the log was not read or could not be written"
+        text = f"the log lacks {counted(count, 'line')}, because it was not read or could not be written"
         return f"{self._line('warning', {'event': 'log_lines_lost', 'lines': count}, text)}\n".encode()
 
     def _line(self, method: str, fields: dict[str, Any], text: str) -> str:

@@ -17,6 +17,7 @@ from tunnel.messages.errors import DiscardedError, MessageError, ProducerClosedE
 from tunnel.messages.life import Startable
 from tunnel.messages.message import check_size
 from tunnel.messages.producers import Producer
+from tunnel.printable import counted
 
 __all__ = [
     "AsyncProducer",
@@ -241,7 +242,7 @@ class AsyncProducer(Startable):
     def _raise_error(self) -> None:
         error, self._error = self._error, None
         if error is not None:
-            raise MessageError(f"{self.failed} messages so far could not be sent: {error}") from error
+            raise MessageError(f"{counted(self.failed, 'message')} so far could not be sent: {error}") from error
 
     async def _run(self) -> None:
         passed = 0  # items sent since other tasks could last run

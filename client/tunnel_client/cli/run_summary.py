@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tunnel.printable import counted
 from tunnel_client.cli.bypasses import Bypass
 
 __all__ = ["RunSummary"]
@@ -35,7 +36,7 @@ class RunSummary:
         )
 
     def _used(self) -> str:
-        text = f"{_connections(self.opened)} went through the tunnel"
+        text = f"{counted(self.opened, 'connection')} went through the tunnel"
         return f"{text}, {self.failed} more could not be opened" if self.failed else text
 
     def _past(self, joint: str) -> str:
@@ -59,7 +60,3 @@ class RunSummary:
             f": {self.command} opened none to {pattern} from Python. If it connected there, another program or "
             f"a library in C did: for these {_OTHERWISE}"
         )
-
-
-def _connections(count: int) -> str:
-    return "1 connection" if count == 1 else f"{count} connections"

@@ -10,6 +10,7 @@ from tunnel import TunnelError, UnreachableError
 from tunnel.carrier_names import CARRIERS
 from tunnel.carriers.probe import Reply
 from tunnel.exit_codes import UNREACHABLE
+from tunnel.printable import counted
 from tunnel_client.doctor.answers import REFUSALS_OF_RATE, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import PAUSE_S, TRIES, Trials, now_s
@@ -52,7 +53,7 @@ async def examine_poll(report: Report, trials: Trials) -> bool:
     if not is_limited:
         trials.failed += bad
     if not good:
-        span = f"none of {len(replies)} exchanges was answered by the relay"
+        span = f"none of {counted(len(replies), 'exchange')} was answered by the relay"
         if trials.is_shut and trials.limiter is not None:
             span = f"the relay answered no exchange for {trials.limiter.lasted_s:.0f} s"
         text = f"{span} ({tallied(bad)})"

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 
 from tunnel.carriers.probe import CountedSession, Reply
+from tunnel.printable import counted
 from tunnel_client.doctor.answers import described, is_from_limiter, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, TRIES, Trials, now_s
@@ -89,7 +90,7 @@ async def examine_at_once(report: Report, trials: Trials) -> None:
         text = f"no request may wait for {found.held_s:g} s ({tallied(found.others)})"
         report.add("at once", Verdict.SKIPPED, text)
     elif found.prompt == min(_PULLS[0], trials.lanes):
-        text = f"{found.prompt} requests may wait at once (more were not tried)"
+        text = f"{counted(found.prompt, 'request')} may wait at once (more were not tried)"
         report.add("at once", Verdict.OK, text, requests=found.prompt)
         await _examine_turns(report, trials, found.prompt)
     elif found.others and trials.failed and found.answered + _ACCIDENTS >= _PULLS[0]:

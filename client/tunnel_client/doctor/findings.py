@@ -9,7 +9,7 @@ import msgspec
 from tunnel.exit_codes import OK, UNREACHABLE
 from tunnel.printable import printable
 
-__all__ = ["Finding", "Report", "Verdict", "counted", "render_finding", "render_summary"]
+__all__ = ["Finding", "Report", "Verdict", "render_finding", "render_summary"]
 
 _NAME_WIDTH = 12
 _VERDICT_WIDTH = 9
@@ -85,11 +85,6 @@ class Report(msgspec.Struct):
         """Return the report as JSON."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NOT_SHOWN}
         return msgspec.json.encode({"version": 1, **fields})
-
-
-def counted(count: int, noun: str) -> str:
-    """Return "1 note", "2 notes"."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def render_finding(finding: Finding) -> str:

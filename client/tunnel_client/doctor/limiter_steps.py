@@ -1,7 +1,8 @@
 """What the doctor says about a limiter: a hop, or the relay, that refuses requests because of their number."""
 
+from tunnel.printable import counted
 from tunnel_client.doctor.answers import described
-from tunnel_client.doctor.findings import Report, Verdict, counted
+from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import NOTHING_PASSES, Limiter, Trials
 
 __all__ = ["examine_limiter", "examine_shut"]

@@ -7,6 +7,7 @@ these are found as in all steps (`trials`).
 import asyncio
 import functools
 
+from tunnel.printable import counted
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import Trials, now_s
 
@@ -76,7 +77,7 @@ async def _watch_link(trials: Trials, seconds: float) -> tuple[str, float]:
 
 def _report_lives(report: Report, trials: Trials, watched: _Watched, seconds: float) -> None:
     mib = watched.passed_bytes / (1 << 20)
-    moved = f"{watched.passed} requests with {mib:.1f} MiB passed in {seconds:.0f} s"
+    moved = f"{counted(watched.passed, 'request')} with {mib:.1f} MiB passed in {seconds:.0f} s"
     if trials.prober.is_fresh:
         report.add("lifetime", Verdict.OK, f"{moved}, each on an HTTP connection of its own", ages_s=[])
     elif not watched.ages_s:

@@ -3,8 +3,9 @@
 import shlex
 
 from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, OK
+from tunnel.printable import counted
 from tunnel_client.doctor.denial import EXIT_DENIES, rule_check
-from tunnel_client.doctor.findings import Finding, Report, Verdict, counted
+from tunnel_client.doctor.findings import Finding, Report, Verdict
 from tunnel_client.places import Address
 from tunnel_client.proposals import LOGIN_OPTIONS, Given, line
 from tunnel_client.settings import RelaySettings
@@ -44,7 +45,9 @@ def conclude(report: Report, settings: RelaySettings, target: Address | None, gi
     notes = sum(finding.verdict is Verdict.NOTE for finding in report.findings)
     report.summary = "the tunnel works here" + (f"; see the {counted(notes, 'note')} above" if notes else "")
     if target is not None:
-        port = target.port if target.port is not None and target.port > 1023 else 8080
+        port = (
+            target.port if target.port is not None and target.port > 1023 else 8081
+        )  # a relay on this machine has 8080
         if target.is_loopback and port == target.port:
             port = (port + 10_000 - 1024) % 64_512 + 1024  # the target itself may be on this machine, at its own port
         report.next = line(f"tunnel forward {shlex.quote(f'{port}:{target}')}", given)
@@ -78,8 +81,10 @@ def _doctor(target: Address | None) -> str:
 def _login(report: Report, given: Given) -> str:
     """Return the command that stores the relay.
 
-    It has no option for a certificate of the user, so where the relay asks for one, it cannot try the token.
+    It has no option for a certificate of the user, so where the relay asks for one, it cannot try the token. A token
+    that the relay does not know is not proposed again.
     """
-    token_file = shlex.quote(next(iter(given.get("--token-file", ())), "FILE"))
+    given_file = "FILE" if report.exit_code else next(iter(given.get("--token-file", ())), "FILE")
+    token_file = shlex.quote(given_file)
     untried = " --no-check" if "--cert" in given else ""
     return line(f"tunnel login {report.relay} --token-file {token_file}{untried}", given, only=LOGIN_OPTIONS)

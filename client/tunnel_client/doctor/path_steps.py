@@ -4,6 +4,7 @@ import asyncio
 import functools
 
 from tunnel.carriers.probe import Reply
+from tunnel.printable import counted
 from tunnel_client.doctor.answers import described, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, Trials, now_s
@@ -162,7 +163,7 @@ async def _few_transfers(report: Report, trials: Trials, size: int) -> None:
 
 def _none_passed(report: Report, trials: Trials, size: int, replies: list[Reply]) -> None:
     """Report that bodies of a size that passed once do not pass any more."""
-    text = f"none of {len(replies)} requests of {size >> 10} KiB passed ({tallied(replies)})"
+    text = f"none of {counted(len(replies), 'request')} of {size >> 10} KiB passed ({tallied(replies)})"
     advice = "requests of that size passed before: run this again, and ask the network's operator if this line stays"
     report.add("throughput", trials.verdict_without_exchanges, text, advice, up_mib_s=0.0)
 

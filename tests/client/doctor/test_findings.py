@@ -3,7 +3,8 @@
 import json
 
 from tunnel.exit_codes import INTEGRITY, OK, UNREACHABLE
-from tunnel_client.doctor.findings import Finding, Report, Verdict, counted, render_finding, render_summary
+from tunnel.printable import counted
+from tunnel_client.doctor.findings import Finding, Report, Verdict, render_finding, render_summary
 
 
 def test_lines_are_broken_and_indented() -> None:

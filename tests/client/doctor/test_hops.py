@@ -222,8 +222,8 @@ def test_two_relays_behind_one_address_are_a_problem(rig: Rig, doctor: Any) -> N
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
-        (b"\xef\xbb\xbf", b"", "3 bytes were put in front of the relay's answer"),
-        (b"", b"<!-- scanned -->", "16 bytes were added to the relay's answer"),
+        (b"\xef\xbb\xbf", b"", "a hop put 3 bytes in front of the relay's answer"),
+        (b"", b"<!-- scanned -->", "a hop added 16 bytes to the relay's answer"),
     ],
 )
 def test_a_hop_that_adds_to_every_answer_is_found(

@@ -26,6 +26,8 @@ class Deleting:
     async def topic(self, name: str, user: str) -> int:
         """Delete a topic with its messages and its positions. Return the number of its partitions."""
         self._check_master()
+        if name not in self._topics.found:
+            raise RemoteCallError(UNKNOWN, f"there is no topic {name}: nothing was deleted")
         topic = self._topics.get(name)
         _check_owner(f"the topic {name}", topic.owner, user)
         # Positions first: without them, groups read messages again; with those of a topic that is gone, they would wait
@@ -42,7 +44,7 @@ class Deleting:
         self._check_master()
         keys = await self._positions.keys(lambda key: key[0] == group)
         if not keys:
-            raise RemoteCallError(UNKNOWN, f"the group {group} has no positions")
+            raise RemoteCallError(UNKNOWN, f"the group {group} has no positions: nothing was deleted")
         for key in keys:
             if self._positions.knows(key):
                 _check_owner(f"a position of the group {group}", self._positions.owner(key), user)

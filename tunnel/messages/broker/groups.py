@@ -12,6 +12,7 @@ from tunnel.messages.broker.events import note
 from tunnel.messages.broker.protocol import LIMIT, NOT_OWNER
 from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import RemoteCallError
+from tunnel.printable import counted
 
 __all__ = ["Group", "Groups"]
 
@@ -113,8 +114,8 @@ class Groups:
             if not found.places.may_add(user):
                 raise RemoteCallError(
                     LIMIT,
-                    f"the group {group} has {len(found.members)} members, and {user or 'the operator'} may have no "
-                    "more of them: use another group",
+                    f"the group {group} has {counted(len(found.members), 'member')}, and {user or 'the operator'} may "
+                    "have no more of them: use another group",
                 )
             found.places.add(user)
             self._groups[group, topic] = found

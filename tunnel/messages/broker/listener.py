@@ -24,6 +24,7 @@ from tunnel.messages.channels import ChannelTable
 from tunnel.messages.consumer import ConsumedMessage, Consumer
 from tunnel.messages.errors import CorruptMessageError, DecompressError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.life import Startable
+from tunnel.printable import counted
 
 __all__ = ["GroupConsumer", "MessageListener"]
 
@@ -407,7 +408,7 @@ class _Worker:
     def _note_skipped(self) -> None:
         skipped, self._consumer.skipped = self._consumer.skipped, 0
         if skipped:
-            text = f"the broker had discarded {skipped} messages before they were fetched"
+            text = f"the broker had discarded {counted(skipped, 'message')} before a fetch"
             _logger.warning("messages_missed", topic=self._topic, partition=self._number, text=text)
             self._listener.skipped += skipped
 

@@ -25,6 +25,7 @@ from tunnel.messages.log import Log, LogConfig
 from tunnel.messages.message import LENGTH_BYTES
 from tunnel.messages.payers import FREE, Payer
 from tunnel.messages.segments import segment_path
+from tunnel.printable import counted
 
 __all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
 
@@ -378,8 +379,8 @@ class MemoryPartition(Partition):
         if count > most or len(data) > spec.bytes_max:
             raise RemoteCallError(
                 LIMIT,
-                f"the set has {count} messages of {len(data)} bytes, and {self._name} takes sets of up to {most} "
-                f"messages and {spec.bytes_max} bytes: send smaller sets",
+                f"the set has {counted(count, 'message')} of {len(data)} bytes, and {self._name} takes sets of up to "
+                f"{counted(most, 'message')} and {spec.bytes_max} bytes: send smaller sets",
             )
 
     def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
@@ -429,9 +430,9 @@ class MemoryPartition(Partition):
         else:
             holder = "no group has read them"
         return (
-            f"{self._name} is full ({len(self._backlog)} messages, {self._backlog.size_bytes} bytes; {holder}), and by "
-            f"its policy, {self._spec.policy}, it discards the {count} messages of this set: nothing of the set was "
-            "stored; send it again when there is room, or choose another policy"
+            f"{self._name} is full ({counted(len(self._backlog), 'message')}, {self._backlog.size_bytes} bytes; "
+            f"{holder}), and by its policy, {self._spec.policy}, it discards the {counted(count, 'message')} of this "
+            "set: nothing of it was stored; send it again when there is room, or choose another policy"
         )
 
     async def _wait(self, seconds: float) -> None:

@@ -22,6 +22,7 @@ from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.message import HEADER_BYTES
+from tunnel.printable import counted
 
 __all__ = ["Topic", "Topics"]
 
@@ -55,7 +56,8 @@ class Topic:
         """Return a partition. Raise RemoteCallError UNKNOWN if there is none of this number."""
         if not 0 <= number < len(self.partitions):
             raise RemoteCallError(
-                UNKNOWN, f"the topic {self.name} has {len(self.partitions)} partitions, and no partition {number}"
+                UNKNOWN,
+                f"the topic {self.name} has {counted(len(self.partitions), 'partition')}, and no partition {number}",
             )
         return self.partitions[number]
 
@@ -117,8 +119,8 @@ class Topics:
         if (topic.spec.partitions, topic.spec.storage) != (spec.partitions, spec.storage):
             raise RemoteCallError(
                 LIMIT,
-                f"the topic {name} exists with {topic.spec.partitions} partitions in storage {topic.spec.storage}, "
-                "which cannot be changed: choose another name",
+                f"the topic {name} exists with {counted(topic.spec.partitions, 'partition')} in storage "
+                f"{topic.spec.storage}, which cannot be changed: choose another name",
             )
         return topic
 

@@ -24,7 +24,7 @@ from tunnel.messages import (
     split_address,
 )
 from tunnel.messages.broker.protocol import NOT_ALLOWED
-from tunnel.printable import printable
+from tunnel.printable import counted, printable
 from tunnel_client.cli.attaching import QUIET_S, attached, told_of_waiting
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import relay_settings
@@ -229,25 +229,25 @@ class _Printer:
 
 def delete_topic(arguments: argparse.Namespace) -> int:
     """Delete a topic."""
-    return _delete(arguments, "topic", "partitions", BrokerClient.delete_topic)
+    return _delete(arguments, "topic", "partition", BrokerClient.delete_topic)
 
 
 def delete_group(arguments: argparse.Namespace) -> int:
     """Delete the positions of a group."""
-    return _delete(arguments, "group", "positions", BrokerClient.delete_group)
+    return _delete(arguments, "group", "position", BrokerClient.delete_group)
 
 
 def _delete(
-    arguments: argparse.Namespace, kind: str, parts: str, delete: Callable[[BrokerClient, str], Awaitable[int]]
+    arguments: argparse.Namespace, kind: str, part: str, delete: Callable[[BrokerClient, str], Awaitable[int]]
 ) -> int:
     """Delete what the arguments name, and print how many parts it had."""
 
     async def ask(client: BrokerClient) -> int:
         count = await delete(client, arguments.name)
         if arguments.json:
-            show_json({kind: arguments.name, parts: count})
+            show_json({kind: arguments.name, f"{part}s": count})
         else:
-            show(f"deleted the {kind} {arguments.name} with {count} {parts}")
+            show(f"deleted the {kind} {arguments.name} with {counted(count, part)}")
         return OK
 
     return _run(arguments, ask)

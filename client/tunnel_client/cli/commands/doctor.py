@@ -7,6 +7,7 @@ import argparse
 import msgspec
 
 from tunnel.command_line import CommandAdder, show, show_json, tell
+from tunnel.printable import counted
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.places import parse_target
 from tunnel_client.proposals import given_options
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tunnel_client.cli.attaching import say_to_people
     from tunnel_client.cli.progress import told_of_progress
     from tunnel_client.doctor.examination import examine
-    from tunnel_client.doctor.findings import Finding, Report, counted, render_finding, render_summary
+    from tunnel_client.doctor.findings import Finding, Report, render_finding, render_summary
     from tunnel_client.doctor.long_steps import LONG_S
     from tunnel_client.doctor.road_steps import forget_roads
 

@@ -39,7 +39,7 @@ def add(commands: CommandAdder) -> None:
     parser = commands.add(
         "expose",
         "publish local services under names at the relay",
-        "tunnel expose reports 127.0.0.1:8080",
+        "tunnel expose reports 127.0.0.1:8000",
     )
     parser.add_argument(
         "words",
@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
         return show_key(arguments.key)
     words = arguments.words
     if not words:
-        raise UsageError("no service: write its name and its address, as in `tunnel expose reports 127.0.0.1:8080`")
+        raise UsageError("no service: write its name and its address, as in `tunnel expose reports 127.0.0.1:8000`")
     if len(words) % 2:
         raise UsageError(f"{words[-1]!r} has no address: write NAME HOST:PORT for each service")
     services: dict[str, Address] = {}

@@ -37,7 +37,7 @@ def add(commands: CommandAdder) -> None:
     parser = commands.add(
         "forward",
         "forward local ports to hosts and services beyond the relay",
-        "tunnel forward 5432:db.internal:5432 8080:reports",
+        "tunnel forward 5432:db.internal:5432 8081:reports",
     )
     parser.add_argument(
         "specs",

@@ -63,14 +63,14 @@ class ForwardPart(EntryPart, frozen=True, kw_only=True):
     """A local port, a range of ports or a Unix socket that leads to a target or a service beyond the relay."""
 
     spec: Annotated[
-        str, Meta(description="as for `tunnel forward`", examples=["5432:db.internal:5432", "8080:reports"])
+        str, Meta(description="as for `tunnel forward`", examples=["5432:db.internal:5432", "8081:reports"])
     ]
 
 
 class ExposePart(EntryPart, frozen=True, kw_only=True):
     """A local service that other users reach through the relay."""
 
-    address: Annotated[str, Meta(description="HOST:PORT or unix:PATH of the service", examples=["127.0.0.1:8080"])]
+    address: Annotated[str, Meta(description="HOST:PORT or unix:PATH of the service", examples=["127.0.0.1:8000"])]
     service: Annotated[str, Meta(description="its name at the relay; by default the name of the entry")] = ""
     public: Annotated[int, Meta(ge=0, le=65535, description="port of the relay for people without the tunnel")] = 0
     public_host: Annotated[str, Meta(description="host name for people without the tunnel, over HTTP")] = ""

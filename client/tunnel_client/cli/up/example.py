@@ -24,7 +24,7 @@ EXAMPLE = """\
 # Local ports that lead to targets and services beyond the relay, as for `tunnel forward`.
 [forward]
 postgres = "5432:db.internal:5432"
-reports = "8080:reports"
+reports = "8081:reports"
 #dns = "udp/5353:ns.internal:53"
 
 # An entry with further settings is a table.

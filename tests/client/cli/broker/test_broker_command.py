@@ -90,10 +90,23 @@ def test_two_users_reading_goes_on_after_a_set_that_cannot_be_unpacked(
 def test_topics_and_groups_are_deleted(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert say(capsys, running, "group", "delete", "billing", "--json") == (OK, '{"group":"billing","positions":1}\n')
     assert main(["group", "delete", "billing", "--broker", running.address]) == USAGE
-    assert "the group billing has no positions" in capsys.readouterr().err
+    assert "the group billing has no positions: nothing was deleted\n" in capsys.readouterr().err
     assert say(capsys, running, "topic", "delete", "orders") == (OK, "deleted the topic orders with 2 partitions\n")
     assert main(["topic", "delete", "orders", "--broker", running.address]) == USAGE
-    assert "there is no topic orders" in capsys.readouterr().err
+    assert "there is no topic orders: nothing was deleted\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, "1 partition\n"), (2, "2 partitions\n")])
+def test_one_is_no_plural(count: int, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(b"{}", fields={"partitions": count})
+
+    async def check() -> None:
+        async with served({METRICS: answer, DELETE_TOPIC: answer}) as address:
+            assert await asyncio.to_thread(main, ["topic", "delete", "orders", "--broker", address]) == OK
+            assert capsys.readouterr().out == f"deleted the topic orders with {shown}"
+
+    asyncio.run(check())
 
 
 def test_two_users_one_may_not_delete_the_topic_of_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,7 +167,7 @@ def test_the_example_is_written_once_and_can_be_used(home: Path, capsys: pytest.
     assert capsys.readouterr().out == (
         f"{path}: 4 entries for https://relay.example\n"
         "  forward postgres: 127.0.0.1:5432 -> db.internal:5432\n"
-        "  forward reports: 127.0.0.1:8080 -> reports\n"
+        "  forward reports: 127.0.0.1:8081 -> reports\n"
         "  forward backup: 127.0.0.1:9000 -> backup.internal:9000 at 2 MiB/s\n"
         "  proxy browser: proxy on 127.0.0.1:1080\n"
     )
