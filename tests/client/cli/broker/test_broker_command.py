@@ -99,7 +99,7 @@ def test_topics_and_groups_are_deleted(running: Running, capsys: pytest.CaptureF
 @pytest.mark.parametrize(("count", "shown"), [(1, "1 partition\n"), (2, "2 partitions\n")])
 def test_one_is_no_plural(count: int, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def answer(request: Request) -> Response:
-        return Response(b"{}", fields={"partitions": count})
+        return Response(b"{}", fields={"partitions": str(count)})
 
     async def check() -> None:
         async with served({METRICS: answer, DELETE_TOPIC: answer}) as address:
