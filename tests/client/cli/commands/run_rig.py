@@ -1,15 +1,30 @@
-"""Runs `tunnel run` in a process of its own."""
+"""Runs `tunnel run` in a process of its own, and a web server that its programs may ask."""
 
 from __future__ import annotations
 
+import http.server
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from tests.client.sockets.test_patching import Hello
 from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread
 from tunnel.exit_codes import OK
 
-__all__ = ["run"]
+__all__ = ["hello", "run"]
+
+
+@contextmanager
+def hello() -> Iterator[int]:
+    """Run a web server; yield its port."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join(DEADLINE_S)
 
 
 def run(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import http.server
 import json
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +14,8 @@ import pytest
 import structlog
 
 from loadtests.harness.tree import python_path
-from tests.client.cli.commands.run_rig import run
-from tests.client.sockets.test_patching import Hello
-from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, beside, relay_thread
+from tests.client.cli.commands.run_rig import hello, run
+from tests.client.sockets_rig import ROOT, RelayThread, beside, relay_thread
 from tests.encryption.rig import another_key, key
 from tests.support.certificates import TLS
 from tests.support.imports import imported_names
@@ -42,12 +39,8 @@ def relay() -> Iterator[RelayThread]:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join(DEADLINE_S)
+    with hello() as port:
+        yield port
 
 
 def test_a_program_that_knows_nothing_of_the_tunnel_is_led_through_it(relay: RelayThread, port: int) -> None:

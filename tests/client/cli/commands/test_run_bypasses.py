@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import http.server
 import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.client.cli.commands.run_rig import run
-from tests.client.sockets.test_patching import Hello
-from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread, beside, relay_thread
+from tests.client.cli.commands.run_rig import hello, run
+from tests.client.sockets_rig import ROOT, RelayThread, beside, relay_thread
 from tunnel.exit_codes import OK
 
 
@@ -27,12 +24,8 @@ def relay() -> Iterator[RelayThread]:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join(DEADLINE_S)
+    with hello() as port:
+        yield port
 
 
 PLAIN = "from socket import create_connection as connect"
