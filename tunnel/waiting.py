@@ -15,7 +15,7 @@ __all__ = ["UnansweredConnects", "WaitingLog"]
 
 _QUIET_S = 2.0
 _ASK_S, _FIRST_ANSWER_S = 1.5, 0.5  # so the first news comes within 2 s, whether or not the relay answers
-_AGAIN_S, _AGAIN_S_MAX = 4.0, 60.0  # the second question finds an exit that the relay calls silent, after 5 s
+_AGAIN_S, _AGAIN_S_MAX = 3.7, 60.0  # the second question finds an exit that the relay calls silent, after 5 s
 _log = logging.getLogger(ATTACHING_LOG)
 
 

@@ -46,7 +46,7 @@ class _Progress:
             takes = f" for {report.takes_s:g} s" if report.takes_s else ""
             say_to_people("asking", f"{report.doing}{takes} ...")
         self._is_first = False
-        self._quiet(report.takes_s)
+        self._quiet(report.takes_s, _AGAIN_S if is_news else _QUIET_S)
 
     async def watch(self) -> None:
         """Say now and then what is being tried, while nothing is found."""
@@ -63,6 +63,6 @@ class _Progress:
                 say_to_people("waiting", f"{self._report.doing}: {how}")
                 self._next_s += _AGAIN_S
 
-    def _quiet(self, takes_s: float) -> None:
+    def _quiet(self, takes_s: float, silence_s: float = 0.0) -> None:
         self._since_s = asyncio.get_running_loop().time()
-        self._next_s = self._since_s + takes_s + _QUIET_S
+        self._next_s = self._since_s + takes_s + (silence_s or _QUIET_S)

@@ -72,6 +72,18 @@ async def test_progress_announces_a_step_before_anything_that_the_step_finds(
     assert capsys.readouterr().err.splitlines() == said
 
 
+@in_loop
+async def test_news_are_not_followed_at_once_by_a_line_that_there_are_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunnel_client.cli.progress._QUIET_S", 0.01)
+    report = Report("")
+    async with told_of_progress(report):
+        report.begin("asking for db (the exit is silent)", is_news=True)
+        await asyncio.sleep(0.3)
+        assert capsys.readouterr().err == "tunnel: asking for db (the exit is silent) ...\n"
+
+
 async def _until(text: str, capsys: pytest.CaptureFixture[str]) -> str:
     said = ""
     async with asyncio.timeout(_WAIT_S):
