@@ -54,7 +54,6 @@ class _Progress:
             await asyncio.sleep(_LOOK_S)
             count, now_s = len(self._report.findings), asyncio.get_running_loop().time()
             if count != self._count:
-                self._count = count
                 self._quiet(0.0)
             elif now_s >= self._next_s:
                 how = (
@@ -64,5 +63,6 @@ class _Progress:
                 self._next_s += _AGAIN_S
 
     def _quiet(self, takes_s: float, silence_s: float = 0.0) -> None:
+        self._count = len(self._report.findings)
         self._since_s = asyncio.get_running_loop().time()
         self._next_s = self._since_s + takes_s + (silence_s or _QUIET_S)

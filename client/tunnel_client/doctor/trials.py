@@ -37,7 +37,7 @@ _FRESH_S = 1.0  # so long its answer holds
 WAIT_S, WAIT_S_MAX = 1.0, 32.0  # before a closed path is asked again; doubles, because a question may renew a ban
 GIVE_UP_S = 60.0
 _QUIET_S = 2.0  # a longer pause is announced
-_PAUSING = "pausing, to send no more requests than common limits allow,"
+_PAUSING = "pausing to stay below common limits of requests"
 _BAN_S = 2.5  # a path that is closed for longer is not one that merely passes a number of requests per second
 
 Ask = Callable[[], Coroutine[object, object, Reply]]

@@ -73,6 +73,19 @@ async def test_progress_announces_a_step_before_anything_that_the_step_finds(
 
 
 @in_loop
+async def test_a_finding_before_a_long_step_does_not_shorten_its_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunnel_client.cli.progress._QUIET_S", 0.01)
+    report = Report("")
+    async with told_of_progress(report):
+        report.add("relay", Verdict.OK, "answers")
+        report.begin("pausing", 60.0)
+        await asyncio.sleep(0.3)
+        assert capsys.readouterr().err == "tunnel: pausing for 60 s ...\n"
+
+
+@in_loop
 async def test_news_are_not_followed_at_once_by_a_line_that_there_are_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
