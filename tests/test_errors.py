@@ -1,11 +1,13 @@
 """Every refusal and every loss becomes an OSError that states its cause; every refusal also says what to do next."""
 
+import ast
 import copy
 import errno
 import pickle
 import re
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,3 +206,16 @@ def test_a_copy_keeps_what_the_caller_has_added() -> None:
 def test_an_error_with_further_arguments_reaches_another_process(error: TunnelError) -> None:
     same = pickle.loads(pickle.dumps(error))
     assert attributes(same) == attributes(error)
+
+
+def test_an_error_that_an_object_keeps_is_raised_without_the_frames_of_earlier_raises() -> None:
+    """Each raise adds the frames that the error passes, and frames keep what their functions hold: a user who meets a
+    kept error again and again would fill the memory."""
+    found = [
+        f"{path}:{node.lineno}"
+        for root in ("tunnel", "servlet", "client")
+        for path in sorted(Path(root).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Attribute) and node.exc.attr.islower()
+    ]
+    assert found == [], "write: raise self.error.with_traceback(None)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,6 +98,18 @@ async def test_a_failure_is_the_answer_for_a_second(server: NameServer) -> None:
     server.is_away = False
     clock.now_s += 1
     assert await address(lookups) == HERE
+
+
+@in_loop
+async def test_a_failure_that_is_kept_keeps_nothing_of_those_who_ask(server: NameServer) -> None:
+    lookups, server.is_away = Lookups(Clock()), True
+    found: list[BaseException] = []
+    for _ in range(20):
+        with pytest.raises(socket.gaierror) as raised:
+            await address(lookups)
+        found.append(raised.value)
+    assert found[1:] == found[:1] * 19
+    assert len(traceback.extract_tb(found[0].__traceback__)) < 10
 
 
 @in_loop

@@ -197,7 +197,7 @@ class AttachedEndpoint:
         """Do as `connect`; with `asks`, only ask whether the rules allow it."""
         driver = self._ready()
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.with_traceback(None)
         if port is not None and not 0 < port < 65536:
             raise ValueError(f"port must be between 1 and 65535, not {port}: leave it out to reach a service")
         target = Target(TargetKind.SERVICE, host) if port is None else Target(TargetKind.TCP, host, port)
@@ -277,7 +277,7 @@ class AttachedEndpoint:
             async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
                 await driver.until(lambda: server.refusal is not None or driver.endpoint.services.is_answered(name))
         if server.refusal is not None:
-            raise server.refusal
+            raise server.refusal.with_traceback(None)
         return server.server
 
     def _unlisten(self, name: str) -> None:
@@ -322,7 +322,7 @@ class AttachedEndpoint:
         driver.wake()
         await driver.until(lambda: self._refusal is not None or rate.is_answered)
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.with_traceback(None)
         return self.stats().pull_interval
 
     # Application: called by the driver

@@ -67,7 +67,7 @@ class Server(asyncio.AbstractServer):
             ends: list[asyncio.Future[Any]] = [self._service.closed, self._service.refused]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self.refusal is not None:
-                raise self.refusal
+                raise self.refusal.with_traceback(None)
         finally:
             self.close()
 

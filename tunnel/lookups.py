@@ -65,7 +65,7 @@ class Lookups:
         if known is None:
             until_s, error = self._failed.get(key, (0.0, None))
             if error is not None and self._now() < until_s:
-                raise error
+                raise error.with_traceback(None)
             return await self._ask(key)
         if self._now() < known.until_s:
             return known.addresses

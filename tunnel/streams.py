@@ -56,7 +56,7 @@ class StreamWriter(asyncio.StreamWriter):
     async def drain(self) -> None:
         """Wait until there is buffer space. Raise ResetError when the peer will not read bytes that were written."""
         if self._tunnel.write_error is not None:
-            raise self._tunnel.write_error
+            raise self._tunnel.write_error.with_traceback(None)
         await super().drain()
 
     async def flush(self) -> None:

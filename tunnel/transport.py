@@ -279,9 +279,9 @@ class Transport(FlowControlled):
     async def flush(self) -> None:
         """Return when the peer's endpoint has acknowledged every byte written; raise if it never will."""
         if self.write_error is not None:
-            raise self.write_error
+            raise self.write_error.with_traceback(None)
         if self._over is not None and isinstance(self._over, BaseException):
-            raise self._over
+            raise self._over.with_traceback(None)
         if self._over is None and (self._backlog or self._connection.unacknowledged_bytes):
             waiter = self._loop.create_future()
             self._flushes.append(waiter)

@@ -105,7 +105,7 @@ def test_frames_for_a_connection_that_has_ended_are_dropped() -> None:
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             channel = CallChannel(reader, writer)
-            frames = FrameWriter(writer)
+            frames = FrameWriter(writer, lambda error: None)
             writer.transport.abort()
             with suppress(ConnectionError):
                 await writer.wait_closed()

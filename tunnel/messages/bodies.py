@@ -76,7 +76,7 @@ class FileSource:
     def take(self, size_max: int) -> memoryview | None:
         if not self._chunks:
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)
             return None
         chunk = self._chunks[0]
         piece = chunk[:size_max]

@@ -104,7 +104,7 @@ class CallChannel(Startable):
         self._calls: dict[int, asyncio.Future[Response]] = {}
         self._handling: dict[int, asyncio.Task[None]] = {}
         self._one_way: set[asyncio.Task[None]] = set()
-        self._frames = FrameWriter(writer)
+        self._frames = FrameWriter(writer, self._end)
         self._decoder = FrameDecoder()
         self._task: asyncio.Task[None] | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -197,15 +197,11 @@ class CallChannel(Startable):
         self._calls[opaque] = future
         timer = None if timeout is None else self._loop.call_later(timeout, _expire, future, code, timeout)
         try:
-            await self._writer.drain()
+            await self._frames.drain()
             return await future
         except (asyncio.CancelledError, TimeoutError):
             self._frames.put(encode_frame(CallHeader(code, opaque, FrameFlag.CANCEL | FrameFlag.ONE_WAY)))
             raise
-        except OSError as error:
-            if isinstance(error, ChannelClosedError):
-                raise
-            raise ChannelClosedError(f"the connection has ended: {error}") from error
         finally:
             if timer is not None:
                 timer.cancel()
@@ -218,7 +214,7 @@ class CallChannel(Startable):
         self._check()
         self._opaque += 1
         self._frames.put(encode_frame(CallHeader(code, self._opaque, FrameFlag.ONE_WAY, "", fields), body))
-        await self._writer.drain()
+        await self._frames.drain()
 
     def _check(self) -> None:
         if asyncio.get_running_loop() is not self._loop:
@@ -237,6 +233,8 @@ class CallChannel(Startable):
             while data := await self._reader.read(_READ_BYTES):
                 self.reads += 1
                 for number, (header, body) in enumerate(decoder.feed(data), 1):
+                    if self._closed.done():
+                        return
                     self._handle(header, body)
                     if number % _HANDLED_TURN == 0:
                         await asyncio.sleep(0)
@@ -318,7 +316,7 @@ class CallChannel(Startable):
     async def _run(self, header: CallHeader, handling: Awaitable[Response | None]) -> None:
         try:
             response = await handling
-            await self._writer.drain()
+            await self._frames.drain()
         except OSError as error:
             if self._closed.done() or isinstance(error, ChannelClosedError):
                 return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import TypeAlias
 
 from tunnel.messages.errors import ChannelClosedError
@@ -22,11 +23,13 @@ _FILE_BYTES = 1024  # about what a queued file costs in memory
 
 
 class FrameWriter:
-    """Writes frames to a stream. Nothing else may write to the stream."""
+    """Writes frames to a stream, to which nothing else may write. Calls `lost` when the stream turns out to be lost."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, lost: Callable[[Exception], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._writer = writer
+        self._lost = lost
+        self._loss = ""  # why the stream was lost
         self._out: list[Buffer] = []
         self._queued_bytes = 0  # bytes in memory that are not yet written to the stream
         self._files: deque[tuple[FileMessageSet, list[Buffer]]] = deque()  # each with the buffers that follow it
@@ -38,13 +41,26 @@ class FrameWriter:
         """The bytes in memory that wait for the peer. Those of files do not count, but each file counts as 1 KiB."""
         return self._writer.transport.get_write_buffer_size() + self._queued_bytes + _FILE_BYTES * len(self._files)
 
+    async def drain(self) -> None:
+        """Wait until the stream takes data. Raises ChannelClosedError if the connection is lost."""
+        if not self._loss:
+            try:
+                await self._writer.drain()
+                return
+            except OSError as error:
+                # asyncio raises one exception for all who wait, and it would keep the frames of each of them.
+                error.__traceback__ = None
+                self._loss = f"the connection has ended: {error}"
+                self._lost(error)
+        raise ChannelClosedError(self._loss)
+
     async def room(self, size_max: int) -> None:
         """Wait until the stream takes data, and at most about `size_max` bytes wait for the peer.
 
-        Returns also after `close`. Raises OSError if the connection is lost.
+        Returns also after `close`. Raises ChannelClosedError if the connection is lost.
         """
         while not self._closed:
-            await self._writer.drain()
+            await self.drain()
             waiting = self.waiting_bytes
             if waiting <= size_max:
                 return

@@ -185,7 +185,7 @@ class Log(Closeable):
         """
         with self._condition:
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)
             if self._closing:
                 raise LogError(f"{self.directory} is closed: open the log again to append")
             offset = self._next
@@ -213,7 +213,7 @@ class Log(Closeable):
             waiter = loop.create_future()
             with self._condition:
                 if self._error is not None:
-                    raise self._error
+                    raise self._error.with_traceback(None)
                 if self.has_room:  # the writer has just made room, and may never wake a waiter that joins now
                     return
                 self._room_waiters.append((loop, waiter))
@@ -230,7 +230,7 @@ class Log(Closeable):
         waiter = loop.create_future()
         with self._condition:
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)
             if self._end >= end:
                 return
             self._waiters.append((end, loop, waiter))
@@ -255,7 +255,7 @@ class Log(Closeable):
             while self._end < end and self._error is None:
                 self._condition.wait()
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)
 
     # reading
 

@@ -183,7 +183,7 @@ class OutboxSender(Startable):
         assert self._task is not None
         await asyncio.wait([self._task])
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         if not self._task.cancelled():
             self._task.result()
 

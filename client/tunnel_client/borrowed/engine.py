@@ -341,7 +341,7 @@ class Engine:
             except OSError:
                 known = self._connects.get(sock)
                 if known is not None and known.error is not None:
-                    raise known.error from None  # asyncio's own error has only the number
+                    raise known.error.with_traceback(None) from None  # asyncio's own error has only the number
                 raise
 
         return sock_connect
@@ -366,7 +366,7 @@ class Engine:
                 sock.close()
                 known = self._connects.get(sock)
                 if known is not None and known.error is not None:
-                    raise known.error from None
+                    raise known.error.with_traceback(None) from None
                 raise
             except BaseException:
                 sock.close()

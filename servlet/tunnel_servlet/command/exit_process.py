@@ -156,7 +156,7 @@ async def _serve(
                 patience.look(attachment)
                 keys.look()
             if attachment.refusal is not None:
-                raise attachment.refusal
+                raise attachment.refusal.with_traceback(None)
             await _finish(attachment, dialer)
         return OK
     finally:

@@ -252,7 +252,7 @@ class Replica:
         assert self._task is not None
         await asyncio.wait([self._task])
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
 
     async def _run(self) -> None:
         while True:
@@ -273,7 +273,7 @@ class Replica:
         own log has failed.
         """
         if self.log.error is not None:  # perhaps it failed after the last append, which did not report that
-            raise self.log.error
+            raise self.log.error.with_traceback(None)
         fields = {
             **self._place,
             "offset": str(self.log.next_offset),

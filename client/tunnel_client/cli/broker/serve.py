@@ -156,7 +156,7 @@ async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) ->
                 is_first = False
                 while attachment.refusal is None:  # noqa: ASYNC110 - only this loop waits for it
                     await asyncio.sleep(_LOOK_S)
-                raise attachment.refusal
+                raise attachment.refusal.with_traceback(None)
         except TunnelError as error:
             if is_first or isinstance(error, (DeniedError, NotAuthenticatedError)):
                 raise
