@@ -37,7 +37,7 @@ class Rig:
         self.user = User("user eve")
 
     async def store(self, *requests: ProduceRequest, options: ProduceOptions = PLAIN) -> list[Stored]:
-        return await self.storing.store(requests, options, self.user)
+        return await self.storing.store(list(requests), options, self.user)
 
     def ends(self, topic: str = "t") -> list[int]:
         return [partition.end_offset for partition in self.topics.get(topic).partitions]

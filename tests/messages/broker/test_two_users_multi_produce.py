@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,5 +68,42 @@ def test_two_users_few_sets_of_one_are_stored_between_two_turns_of_the_loop(
             assert highest["checked"] <= most
             assert highest["appended"] <= most
             assert highest["decoded"] <= 3_000
+
+    check()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("is_call", [False, True])
+def test_two_users_the_objects_of_many_sets_are_freed_bit_by_bit(
+    is_call: bool, is_damaged: bool, tmp_path: Path
+) -> None:
+    """Each set has several objects, and to free those of 60,000 at once takes as long as two turns of a user."""
+    sets, most = 60_000, 20_000
+    data = produce(*[encode_payloads([b""])] * sets)
+    data = data[:-1] + b"\xff" if is_damaged else data
+
+    @in_loop
+    async def check() -> None:
+        async with brokered(tmp_path, topics={"t": TopicSpec(storage="memory")}) as (broker, client):
+            metrics = broker.metrics
+            reader, writer = await open_as(client, EVE)
+            gc.disable()  # a collection would free what others have left
+            try:
+                writer.write(frame(PRODUCE, 1, data) if is_call else data)
+                before, freed = sys.getallocatedblocks(), 0
+                while metrics()["messages_stored_total"] + metrics()["refused_requests"] * sets < sets:
+                    await asyncio.sleep(0)
+                    now = sys.getallocatedblocks()
+                    freed, before = max(freed, before - now), now
+                ended = asyncio.ensure_future(reader.read(1))
+                for _ in range(2_000):
+                    await asyncio.sleep(0)
+                    now = sys.getallocatedblocks()
+                    freed, before = max(freed, before - now), now
+                ended.cancel()
+            finally:
+                gc.enable()
+                writer.transport.abort()
+            assert freed < most
 
     check()

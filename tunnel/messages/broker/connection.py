@@ -20,7 +20,6 @@ from tunnel.messages.broker.protocol import (
     CREATE,
     DELETE_GROUP,
     DELETE_TOPIC,
-    DISCARDED,
     FETCH,
     JOIN,
     LEAVE,
@@ -41,7 +40,7 @@ from tunnel.messages.broker.protocol import (
     text_field,
 )
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
-from tunnel.messages.broker.storing import Pace, Stored, Storing
+from tunnel.messages.broker.storing import Outcome, Pace, Storing
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.broker.users import Holdings, User
 from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
@@ -107,13 +106,13 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
         while data := await reader.read(_READ_BYTES):
             for requests in decoder.feed(data):
                 shared.counters.produce_requests += 1
-                places = await shared.storing.store(requests, _PLAIN, user)
-                stored = _ends(places)
-                for partition in stored:
+                alone = len(requests[0].messages.data) if len(requests) == 1 else 0  # many sets are paced one by one
+                outcome = await Outcome.of(await shared.storing.store(requests, _PLAIN, user), user)
+                for partition in outcome.ends:
                     await partition.room()
-                ends |= stored
-                _check_discarded(places)
-                await pace.worked(_REQUEST_BYTES + sum(len(each.messages.data) for each in requests))
+                ends |= outcome.ends
+                outcome.check_discarded()
+                await pace.worked(_REQUEST_BYTES + alone)
             await pace.worked(len(data))
         if not decoder.is_between_requests:
             raise MalformedFrameError("it has ended within a request")
@@ -129,26 +128,6 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
         reset_stream(writer)
     else:
         writer.close()
-
-
-def _ends(places: list[Stored]) -> dict[Partition, int]:
-    """Return the offsets after what was stored: a request may have many sets for one partition."""
-    return {place.partition: place.end for place in places if not place.discarded}
-
-
-def _check_discarded(places: list[Stored]) -> None:
-    """Raise RemoteCallError DISCARDED if a set was discarded."""
-    lost = [each.discarded for each in places if each.discarded]
-    if lost:
-        text = lost[0] if len(places) == 1 else f"{len(lost)} of {len(places)} sets were discarded: {lost[0]}"
-        raise RemoteCallError(DISCARDED, text, _place_fields(places))
-
-
-def _place_fields(places: list[Stored]) -> dict[str, str]:
-    return {
-        "partitions": join_numbers([each.number for each in places]),
-        "offsets": join_numbers([each.offset for each in places]),
-    }
 
 
 def _end(partition: Partition) -> int | None:
@@ -235,9 +214,10 @@ class CallConnection:
         async with self._storing:
             await self._user.turn()  # others of the user may have used it up while this request waited
             places = await shared.storing.store(await self._decoded(request), options, self._user)
-        await self._acknowledge(places, durable=(request.fields or {}).get("durable", "1") == "1")
-        _check_discarded(places)
-        return Response(b"", _place_fields(places))
+        outcome = await Outcome.of(places, self._user)
+        await self._acknowledge(outcome.ends, durable=(request.fields or {}).get("durable", "1") == "1")
+        outcome.check_discarded()
+        return Response(b"", outcome.fields)
 
     async def _decoded(self, request: Request) -> list[ProduceRequest]:
         """Return the sets in the body, which is freed."""
@@ -255,8 +235,8 @@ class CallConnection:
             raise RemoteCallError(MALFORMED, f"the body must be one produce request, not {len(found)} and a rest")
         return found[0]
 
-    async def _acknowledge(self, places: list[Stored], *, durable: bool) -> None:
-        for partition, end in _ends(places).items():
+    async def _acknowledge(self, ends: dict[Partition, int], *, durable: bool) -> None:
+        for partition, end in ends.items():
             if durable:
                 await partition.flushed(end)
             else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from typing import Any
+
+import msgspec
 
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.partition import Partition, ProduceOptions
@@ -17,11 +19,11 @@ from tunnel.messages.message import count_whole
 from tunnel.messages.payers import FREE, Payer
 from tunnel.messages.requests import ProduceRequest
 
-__all__ = ["Pace", "Stored", "Storing", "check_set"]
+__all__ = ["Outcome", "Pace", "Stored", "Storing", "check_set"]
 
 _MEMORY_MESSAGES_MAX = 100_000  # that a client may ask for in a partition: a backlog stops the loop when it grows
 _SLICE_BYTES = 32 * 1024  # bytes checked at once, while other clients wait: about 2 ms if the messages are the smallest
-
+_FREED = 1_000  # sets freed at once, while other clients wait
 
 _SET_BYTES = 256  # a set takes as long as this number of bytes of the smallest messages, whatever it contains
 
@@ -42,8 +44,7 @@ class Pace:
             await self._payer.turn()
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """Where a set was stored: the offset of its first message, and the offset after its last.
 
     If the set was discarded, `discarded` says why.
@@ -54,6 +55,48 @@ class Stored:
     offset: int
     end: int
     discarded: str = ""
+
+
+class Outcome:
+    """What became of all sets of a request: the offsets after what was stored, and why sets were discarded."""
+
+    def __init__(self) -> None:
+        self.ends: dict[Partition, int] = {}
+        self._lost: list[str] = []
+        self._count = 0
+        self._numbers = bytearray()  # text, each with a comma: 65,535 strings would take as long to free as to make
+        self._offsets = bytearray()
+
+    @classmethod
+    async def of(cls, places: list[Stored], payer: Payer) -> Outcome:
+        """Return the outcome. `places` is emptied bit by bit: a request may have 65,535 sets."""
+        found, pace = cls(), Pace(payer)
+        places.reverse()
+        while places:
+            found._add(places.pop())
+            await pace.worked(0)
+        return found
+
+    def _add(self, place: Stored) -> None:
+        self._numbers += b"%d," % place.number
+        self._offsets += b"%d," % place.offset
+        self._count += 1
+        if place.discarded:
+            self._lost.append(place.discarded)
+        else:
+            self.ends[place.partition] = place.end
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of the answer."""
+        return {"partitions": self._numbers[:-1].decode(), "offsets": self._offsets[:-1].decode()}
+
+    def check_discarded(self) -> None:
+        """Raise RemoteCallError DISCARDED if a set was discarded."""
+        lost = self._lost
+        if lost:
+            text = lost[0] if self._count == 1 else f"{len(lost)} of {self._count} sets were discarded: {lost[0]}"
+            raise RemoteCallError(DISCARDED, text, self.fields)
 
 
 async def check_set(data: bytes, payer: Payer = FREE) -> int:
@@ -83,12 +126,14 @@ class Storing:
         self._topics = topics
         self._settings = settings
 
-    async def store(self, requests: Sequence[ProduceRequest], options: ProduceOptions, user: User) -> list[Stored]:
+    async def store(self, requests: list[ProduceRequest], options: ProduceOptions, user: User) -> list[Stored]:
         """Append the sets of one request of a user. RemoteCallError if any of them is refused; then none is stored.
 
         There are two exceptions. If a later set of a multi-produce request cannot be appended because the disk is full
         or fails, the sets before it are stored. A set that its topic in memory discards is no error here: the others
         are stored.
+
+        `requests` is emptied: to free 60,000 sets at once would take as long as two turns.
         """
         if self._settings.master:
             raise RemoteCallError(
@@ -96,27 +141,50 @@ class Storing:
             )
         if options.at is not None and len(requests) != 1:
             raise RemoteCallError(LIMIT, "a request that names its offset must have one set: send one for each")
-        pace = Pace(user)
-        checked: list[tuple[ProduceRequest, Topic, int]] = []
-        for request in requests:
-            topic = await self._topic(request.topic, user.name)
-            checked.append((request, topic, await check_set(request.messages.data, user)))
-            if len(requests) > 1:
-                await pace.worked(len(request.messages.data))
-        places: list[tuple[bytes, int, Partition, int]] = []
-        for request, topic, count in checked:
+        pace, has_many = Pace(user), len(requests) > 1
+        checked: deque[tuple[ProduceRequest, Topic, int]] = deque()
+        places: deque[tuple[bytes, int, Partition, int]] = deque()
+        try:
+            requests.reverse()
+            while requests:
+                request = requests.pop()
+                topic = await self._topic(request.topic, user.name)
+                checked.append((request, topic, await check_set(request.messages.data, user)))
+                if has_many:
+                    await pace.worked(len(request.messages.data))
+            await self._choose(checked, places, pace)
+            if has_many:  # a single set is checked when it is appended
+                for data, count, partition, _ in places:
+                    partition.check(data, count)
+                    await pace.worked(0)
+            return await self._append(places, options, pace)
+        finally:
+            for left in (requests, checked, places):
+                await _free(left)
+
+    async def _choose(
+        self,
+        checked: deque[tuple[ProduceRequest, Topic, int]],
+        places: deque[tuple[bytes, int, Partition, int]],
+        pace: Pace,
+    ) -> None:
+        """Move sets to `places`, with the partitions that take them."""
+        while checked:
+            request, topic, count = checked.popleft()
             number = topic.choose() if request.partition == -1 else request.partition
             partition = topic.partition(number)
             if not partition.is_ready:
                 await partition.ready()
             places.append((request.messages.data, count, partition, number))
             await pace.worked(0)
-        if len(places) > 1:  # a single set is checked when it is appended
-            for data, count, partition, _ in places:
-                partition.check(data, count)
-                await pace.worked(0)
+
+    async def _append(
+        self, places: deque[tuple[bytes, int, Partition, int]], options: ProduceOptions, pace: Pace
+    ) -> list[Stored]:
         found: list[Stored] = []
-        for data, count, partition, number in places:
+        has_many = len(places) > 1
+        while places:
+            data, count, partition, number = places.popleft()
             try:
                 offset = partition.append(data, count, options)
             except RemoteCallError as error:
@@ -125,7 +193,7 @@ class Storing:
                 found.append(Stored(partition, number, -1, 0, str(error)))
             else:
                 found.append(Stored(partition, number, offset, offset + count))
-            if len(places) > 1:
+            if has_many:
                 await pace.worked(len(data))
         return found
 
@@ -150,3 +218,11 @@ class Storing:
         topic = await self._topics.create(name, spec, user)
         note("topic_created", topic=name, partitions=topic.spec.partitions, storage=topic.spec.storage, user=user)
         return topic
+
+
+async def _free(items: list[Any] | deque[Any]) -> None:
+    """Empty a list of which a refusal has left the rest. It does not wait for a turn: the connection may have ended."""
+    while items:
+        for _ in range(min(_FREED, len(items))):
+            items.pop()
+        await asyncio.sleep(0)
