@@ -36,6 +36,10 @@ _SETTLE_S_MAX = 10.0
 # the packets that wait.
 _KEPT_BYTES = 16 << 20
 _MIB = 1 << 20
+# What an attack may always add to the figures beside the neighbour, in ms: less is noise on a machine with two cores.
+_FLOOR_MS = 50.0
+_P99_FLOOR_MS = 150.0
+_TRIES = 3  # an attack that harms the victim more than the neighbour does so in each of these measurements
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -51,6 +55,7 @@ class Figures(msgspec.Struct, frozen=True):
     worst_ms: float
     after_p99_ms: float
     pings: int
+    pings_per_second: float
     turn_ms: float  # the most processor time of one user in one turn of the relay's event loop, during and afterwards
     collector_ms: float  # of the longest run of Python's collector, at the relay
     used_before_bytes: int  # as `used_after_bytes`, before the attack
@@ -68,6 +73,21 @@ class Figures(msgspec.Struct, frozen=True):
         is_clean = not self.waiting_after_bytes and self.connections_after <= 0
         is_measured = self.pings > 0 and self.used_before_bytes > 0 and self.used_after_bytes > 0
         return not self.failure and is_measured and is_quick and is_clean and self.keeps_little
+
+    def harm(self, neighbour: "Figures", ratio: float) -> str:
+        """Return how the victim fares worse beside this attack than beside an honest neighbour: its round trips are
+        longer, or fewer, by more than `ratio` and the floor. An empty text if it does not."""
+        wanted = (
+            ("p50", self.p50_ms, neighbour.p50_ms, _FLOOR_MS),
+            ("p99", self.p99_ms, neighbour.p99_ms, _P99_FLOOR_MS),
+        )
+        for name, found_ms, beside_ms, floor_ms in wanted:
+            if found_ms > max(ratio * beside_ms, beside_ms + floor_ms):
+                return f"{name} {found_ms:.1f} ms, beside an honest neighbour {beside_ms:.1f} ms"
+        found, beside = self.pings_per_second, neighbour.pings_per_second
+        if found < min(beside / ratio, 1000 / (1000 / beside + _FLOOR_MS)):
+            return f"{found:.1f} round trips a second, beside an honest neighbour {beside:.1f}"
+        return ""
 
     @property
     def keeps_little(self) -> bool:
@@ -156,6 +176,7 @@ async def _measured(
         _share(times, 1),
         _share(after, 0.99),
         len(times),
+        len(times) / seconds,
         max(during.turn_ms, turn_ms, left.turn_ms),
         during.collector_ms,
         cost_before.used_bytes,
@@ -221,23 +242,71 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--turn-ms", type=float, default=20.0, metavar="MS", help="longest turn of one user at the relay (default: 20)"
     )
+    parser.add_argument(
+        "--ratio",
+        type=float,
+        default=5.0,
+        metavar="N",
+        help="how many times more an attack may harm the victim than an honest neighbour (default: 5)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if options.seconds <= 0:
         parser.error("--seconds: nothing is measured in no time: use 0.3 or more")
-    found: list[Figures] = []
+    table = _Table(options)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             for attack in _in_order(options.only or [*ATTACKS, *BROKER_ATTACKS]):
-                found.append(runner.run(measure(attack, options.seconds)))
-                if not options.json:
-                    print(_line(found[-1]), flush=True)
+                runner.run(table.add(attack))
     except NotReadyError as error:
         print(f"hostile: {error}", file=sys.stderr)
         return 3
     if options.json:
-        print(json.dumps([msgspec.to_builtins(each) for each in found]))
-    return 0 if all(each.is_good(options.limit_ms, options.turn_ms) for each in found) else 1
+        print(json.dumps([msgspec.to_builtins(each) for each in table.found]))
+    return 0 if table.is_good else 1
+
+
+class _Table:
+    """The figures of all attacks, and whether they are good."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.found: list[Figures] = []
+        self.is_good = True
+        self._options = options
+        self._neighbour: Figures | None = None
+
+    async def add(self, attack: str) -> None:
+        """Measure an attack, or the neighbour of those that follow."""
+        if attack in (NEIGHBOUR, BROKER_NEIGHBOUR):
+            self._neighbour = await self._measure(attack)
+            self.found.append(self._neighbour)
+            self.is_good &= self._is_good(self._neighbour)
+            return
+        for left in reversed(range(_TRIES)):
+            figures = await self._measure(attack)
+            assert self._neighbour is not None
+            is_good = self._is_good(figures)
+            harm = figures.harm(self._neighbour, self._options.ratio) if is_good else ""
+            if not harm:
+                break
+            is_good = False
+            self._show(f"{attack:23} {harm}{': measured again' if left else ''}")
+            if left:
+                self._neighbour = await self._measure(self._neighbour.attack)
+        self.found.append(figures)
+        self.is_good &= is_good
+
+    def _is_good(self, figures: Figures) -> bool:
+        return figures.is_good(self._options.limit_ms, self._options.turn_ms)
+
+    async def _measure(self, attack: str) -> Figures:
+        figures = await measure(attack, self._options.seconds)
+        self._show(_line(figures))
+        return figures
+
+    def _show(self, line: str) -> None:
+        if not self._options.json:
+            print(line, flush=True)
 
 
 def _in_order(attacks: Sequence[str]) -> list[str]:

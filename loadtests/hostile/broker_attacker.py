@@ -87,6 +87,17 @@ async def tiny_messages(address: str) -> None:
     await _flood(address, lambda _: request)
 
 
+async def sets(address: str) -> None:
+    """Send calls of 60,000 sets, each with one empty message, one after the other."""
+    one = ProduceRequest(SHARED, 0, ByteBufferMessageSet(encode_payloads([b""])))
+    request = _frame(PRODUCE, 1, {"durable": "0"}, encode_requests([one] * 60_000))
+    while True:
+        reader, writer = await _connect(address)
+        writer.write(request)
+        await reader.read(1)  # the answer begins
+        writer.transport.abort()
+
+
 async def memory(address: str) -> None:
     """Fill a topic in memory with empty messages."""
     _, writer = await _connect(address)
@@ -191,7 +202,7 @@ async def neighbour(address: str) -> None:
 BROKER_ATTACKS: dict[str, Callable[[str], Awaitable[None]]] = {
     f"broker-{each.__name__.replace('_', '-')}": each
     for each in (
-        *(calls, messages, tiny_messages, memory, headers, slow_requests, storm, creations),
+        *(calls, messages, tiny_messages, sets, memory, headers, slow_requests, storm, creations),
         *(lists, cancellations, rewinds, connections),
     )
 }
