@@ -153,7 +153,7 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
         raise _Refusal(415, StatusCode.MALFORMED, text)
     async with _WhileLive(relay, identity):
         role = next((headers[name] for name in _ROLE_HEADERS if name in headers), "")
-        is_exit = _attaches_as_exit(relay, identity, role)
+        _attaches_as_exit(relay, identity, role)  # refuse before the body
         path = request.protocol if isinstance(request.protocol, RelayHandler) else None
         limit = body_bytes_max(body_format, relay.config.switch.body_bytes_max)
         held_bytes = _hold(request, limit)
@@ -164,6 +164,7 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
         finally:
             if path is not None:
                 path.counted.free(held_bytes)
+        is_exit = _attaches_as_exit(relay, identity, role)  # the rules may have changed since the body began
         response = await relay.host.exchange(identity.user, body, is_exit=is_exit, path=path)
         if response.goes_on and not relay.is_live(identity):
             relay.host.stream_gone(response.handle)  # the refusal leaves in its place

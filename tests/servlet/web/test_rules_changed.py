@@ -362,3 +362,25 @@ async def test_two_users_a_link_of_a_token_that_was_revoked_ends_and_the_other_s
         await until(lambda: running.relay.host.switch.stats().links == 1)
         assert running.relay.host.switch.stats().attachments == 1
         await opening.close()
+
+
+@in_loop
+async def test_two_users_a_body_on_its_way_when_its_user_may_no_longer_be_an_exit_attaches_no_exit() -> None:
+    """The exit would get the connections of other users."""
+    body = attach_body()
+    sent = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:10]
+        await sent.wait()
+        yield body[10:]
+
+    async with relay() as running, Client(running, "exits") as was_exit:
+        coming = asyncio.ensure_future(was_exit.post(slowly()))
+        await until(lambda: running.relay._watched)
+        changed(running, exits=Grant())
+        sent.set()
+        reply = await coming
+        assert reply.status == 403
+        assert "may not be an exit" in reply.message.text
+        assert running.relay.host.switch.stats().attachments == 0
