@@ -1,10 +1,10 @@
-"""The clock of the process, and a one-shot timer of an event loop that is cheap to postpone."""
+"""The clocks of the process, and a one-shot timer of an event loop that is cheap to postpone."""
 
 import asyncio
 import time
 from collections.abc import Callable
 
-__all__ = ["LoopTimer", "now_us"]
+__all__ = ["LoopTimer", "age_now_s", "now_us", "stored_now_s"]
 
 _STEP_US = 1_000  # uvloop timers count whole milliseconds, so delays are rounded up to them
 
@@ -12,6 +12,29 @@ _STEP_US = 1_000  # uvloop timers count whole milliseconds, so delays are rounde
 def now_us() -> int:
     """Return the monotonic time in microseconds: the clock of the driver, of its carrier and of traces."""
     return time.monotonic_ns() // 1000
+
+
+def _passed_s() -> float:
+    """Return a time that no step of the clock changes. On Linux, it also passes while the machine sleeps."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
+_STARTED_S = time.time() - _passed_s()
+
+
+def age_now_s() -> float:
+    """Return the seconds since the epoch, to compare with the time at which something was stored (`stored_now_s`).
+
+    The clock of the machine may step. That makes nothing older than it is: after a step forward, only the time that has
+    passed counts. Things may seem younger until the process starts again.
+    """
+    return min(time.time(), _STARTED_S + _passed_s())
+
+
+def stored_now_s() -> float:
+    """Return the seconds since the epoch, to store beside something whose age will count."""
+    return max(time.time(), _STARTED_S + _passed_s())
 
 
 class LoopTimer:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import os
 import struct
-import time
 import weakref
 from array import array
 from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
 
+from tunnel.clock import age_now_s
 from tunnel.durable_files import write_atomically
 from tunnel.messages.errors import CorruptMessageError, LogError
 from tunnel.messages.file_sets import FileMessageSet
@@ -95,7 +95,7 @@ class Segment:
     def age_s(self) -> float:
         """Return the seconds since the segment was last written, or infinity if its file no longer exists."""
         try:
-            return time.time() - self.path.stat().st_mtime
+            return age_now_s() - self.path.stat().st_mtime
         except FileNotFoundError:
             return math.inf
 

@@ -181,7 +181,7 @@ async def test_two_users_positions_without_use_expire_and_those_of_a_member_do_n
     topics = {"t": TopicSpec(), "m": TopicSpec(storage="memory")}
     settings = BrokerSettings(positions_max=4, position_s=100.0)
     async with brokered(tmp_path, settings=settings, topics=topics) as (broker, client):
-        broker.positions._clock = lambda: now[0]
+        broker.positions._clock = broker.positions._age_clock = lambda: now[0]
         await client.producer().send("m", b"a")
         await client.commit("left", "t", 0, 0)
         await client.commit("left", "m", 0, 0)
@@ -201,7 +201,7 @@ async def test_two_users_positions_without_use_expire_and_those_of_a_member_do_n
             assert [each.group for each in await client.positions()] == ["more"]
             now[0] = 1202.0
     async with Broker(tmp_path, settings) as broker:
-        broker.positions._clock = lambda: now[0]
+        broker.positions._clock = broker.positions._age_clock = lambda: now[0]
         await broker.expire_positions()
         assert len(broker.positions) == 0
     async with Broker(tmp_path, settings) as broker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
+from tunnel.clock import age_now_s, stored_now_s
 from tunnel.durable_files import write_atomically
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.in_parts import in_parts
@@ -64,12 +64,14 @@ class Positions:
         room: DiskRoom,
         *,
         checkpoint_records: int = _CHECKPOINT_RECORDS,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = stored_now_s,
+        age_clock: Callable[[], float] = age_now_s,
     ) -> None:
         self._store = StoredPartition(directory, _LOG_CONFIG, room)
         self._file = directory / "positions.json"
         self._checkpoint_records = checkpoint_records
         self._clock = clock
+        self._age_clock = age_clock
         self._positions: dict[PositionKey, int] = {}
         self._uses: dict[PositionKey, tuple[str, int]] = {}  # for each, who has added it, and when it was used last
         self._holdings = Holdings(positions_max)
@@ -180,7 +182,7 @@ class Positions:
 
     async def unused(self, seconds: float, is_used: Callable[[str, str], bool]) -> list[PositionKey]:
         """Return the positions that were not used for longer. `is_used(group, topic)`: they are used now."""
-        now = int(self._clock())
+        now, age_now = int(self._clock()), self._age_clock()
 
         def is_old(key: PositionKey) -> bool:
             if key not in self._uses:
@@ -189,7 +191,7 @@ class Positions:
             if is_used(key[0], key[1]):
                 self._uses[key] = user, now
                 return False
-            return now - at > seconds
+            return age_now - at > seconds
 
         return await self.keys(is_old)
 
