@@ -119,7 +119,7 @@ class RelayRunner(web.AppRunner):
             tls_seconds=self._limits.tls_seconds,
             turns=self._turns,
             spares=_SPARE_DESCRIPTORS if self._is_admin else 0,
-            evicts=not self._is_admin,
+            evicts=True,
         )
         self._acceptors.append(acceptor)
 

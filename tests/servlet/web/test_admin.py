@@ -247,3 +247,18 @@ def test_two_users_a_secret_that_others_can_read_is_refused(
 
 def test_the_secret_is_not_in_a_configuration_that_is_printed() -> None:
     assert SECRET not in repr(guarded())
+
+
+@in_loop
+async def test_two_users_half_requests_of_one_keep_no_probe_out() -> None:
+    """A supervisor would restart a relay whose /livez does not answer."""
+    async with relay(guarded()) as running:
+        assert running.admin is not None
+        half: list[asyncio.StreamWriter] = []
+        for _ in range(200):
+            _, writer = await asyncio.open_connection("127.0.0.1", running.admin.port)
+            writer.write(b"GET /livez HTTP/1.1\r\n")
+            half.append(writer)
+        assert await ask(running, "/livez") == (200, "live\n")
+        for writer in half:
+            writer.transport.abort()
