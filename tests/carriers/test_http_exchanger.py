@@ -126,3 +126,23 @@ async def test_where_connections_die_when_they_are_used_again_each_is_used_only_
         await exchanger.close()
     assert [outcome == b"ok" for outcome in outcomes] == [True, False] * 3 + [True] * 14
     assert len(set(proxy.ports)) == len(proxy.ports)
+
+
+class Paused(Recorded):
+    """Keeps the status of each answer and the pause that it asks for, in place of its body."""
+
+    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
+        self.outcomes.put_nowait(f"{status}, {retry_after_us}")
+
+
+@in_loop
+async def test_a_proxy_that_refuses_a_connection_may_ask_for_a_pause() -> None:
+    request = Lanes(LaneConfig(), bytes(32), Random(1)).poll_request(0)
+    assert request is not None
+    told = Paused()
+    async with Origin(answer("503 Service Unavailable", b"", **{"Retry-After": "7"})) as proxy:
+        exchanger = HttpExchanger(Dialing("https://relay.invalid", proxy=proxy.url), LaneConfig())
+        exchanger.start(told)
+        exchanger.send(request)
+        assert await told.outcomes.get() == "503, 7000000"
+        await exchanger.close()

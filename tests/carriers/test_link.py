@@ -222,6 +222,47 @@ async def test_a_spare_link_takes_over_from_a_silent_one() -> None:
         await end(writer)
 
 
+class Banning(LinkTestRelay):
+    """Accepts one link. After `may_answer`, it asks for a pause of 25 s in answer to each request for another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = asyncio.Event()
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        if not self.links:
+            return await super()._link(request)
+        self.links += 1
+        await self.may_answer.wait()
+        return web.Response(status=429, headers={"Retry-After": "25"})
+
+
+@in_loop
+async def test_no_spare_link_is_opened_and_none_again_in_a_pause_that_a_refused_upgrade_asks_for() -> None:
+    relay = Banning()
+    async with relay, relay.attach("bob", links=2) as client:
+        relay.may_answer.set()
+        await until(lambda: relay.links == 2)
+        await asyncio.sleep(1)  # without a pause, a spare is tried again after 0.1 s, 0.2 s, 0.4 s
+        assert relay.links == 2
+        next(iter(relay.host.links.values())).end("cut by the test")
+        await asyncio.sleep(1)  # and a link that was lost after 0.1 s
+        assert relay.links == 2
+        assert client.stats().roads[0].state == "resting"
+
+
+@in_loop
+async def test_a_renewal_that_waited_for_the_end_of_another_try_waits_for_the_pause_after_it() -> None:
+    relay = Banning()
+    async with relay, relay.attach("bob", links=2) as client:
+        await until(lambda: relay.links == 2)
+        client.renew_secrets(token=token_of("bob"), proxy=None)
+        await asyncio.sleep(0.2)  # the renewal is due
+        relay.may_answer.set()
+        await asyncio.sleep(1)
+        assert relay.links == 2
+
+
 @in_loop
 async def test_links_open_at_the_urls_of_a_relay_by_turns() -> None:
     hosts: list[str] = []

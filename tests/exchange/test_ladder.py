@@ -391,6 +391,19 @@ def test_a_road_that_was_in_use_waits_for_the_back_off_too() -> None:
     assert ladder.next_timeout() == 62 * SECOND
 
 
+def test_a_renewal_waits_for_the_back_off_and_is_its_question() -> None:
+    backoff = Backoff(Low())
+    ladder = used(backoff=backoff)
+    for second in range(1, 3):
+        backoff.refused(Refusal.BUSY, second * SECOND, second * SECOND)
+    ladder.receipted(1, 0, 2 * SECOND)
+    ladder.renew_soon(2 * SECOND)
+    assert ladder.next_timeout() == 3 * SECOND
+    assert steps(ladder, 3 * SECOND - 1) == []
+    assert steps(ladder, 3 * SECOND) == [(Step.RENEW, "link")]
+    assert backoff.next_us == 4 * SECOND
+
+
 def test_an_eager_ladder_rests_for_more_than_a_second_only_where_fewer_requests_are_asked_for() -> None:
     rests = []
     for is_ban in (False, True):

@@ -80,6 +80,7 @@ def test_of_the_answers_of_intermediaries_only_a_429_asks_for_a_long_wait(status
     """Varnish asks for 5 s when the relay is away for one, and a page of a proxy may ask for minutes."""
     assert judge(status, b"away", 20_000_000).retry_after_us == longest_s * 1_000_000
     assert judge(status, encoded(Status(StatusCode.BUSY)), 20_000_000).retry_after_us == 20_000_000
+    assert judge(429, b"away", 86_400_000_000).retry_after_us == 30_000_000
 
 
 @pytest.mark.parametrize(("status", "too_many"), [(200, None), (403, None), (429, True), (502, None), (503, False)])

@@ -2,7 +2,8 @@
 
 from random import Random
 
-from tunnel.exchange import SpareTimes
+from tunnel.exchange import Refusal, SpareTimes
+from tunnel.exchange.backoff import Backoff
 
 MS = 1_000
 SECOND = 1_000 * MS
@@ -23,7 +24,7 @@ class High(Random):
 
 
 def test_waits_double_up_to_a_minute_and_are_short_again_after_a_success() -> None:
-    times = SpareTimes(Low())
+    times = SpareTimes(Low(), Backoff(Low()))
     assert times.due_us == 0
     waits = []
     for second in range(12):
@@ -37,6 +38,20 @@ def test_waits_double_up_to_a_minute_and_are_short_again_after_a_success() -> No
 
 
 def test_up_to_a_quarter_of_a_wait_is_left_out() -> None:
-    times = SpareTimes(High())
+    times = SpareTimes(High(), Backoff(High()))
     times.failed(0)
     assert 75 * MS <= times.due_us < 76 * MS
+
+
+def test_a_try_waits_for_the_back_off_and_is_its_question() -> None:
+    backoff = Backoff(Low())
+    times = SpareTimes(Low(), backoff)
+    for second in range(2):
+        backoff.refused(Refusal.BUSY, second * SECOND, second * SECOND)
+    assert times.due_us == 2 * SECOND
+    times.attached()
+    assert times.due_us == 2 * SECOND
+    times.tried(2 * SECOND)
+    assert times.due_us == backoff.next_us == 3 * SECOND
+    backoff.answered(2 * SECOND)
+    assert times.due_us == 0

@@ -126,7 +126,7 @@ class RoadPath:
         try:
             head = await connection.answered
             if head != ACCEPTED:
-                raise UpgradeRefusedError(f"{head!r} instead of an upgrade", 404)
+                raise UpgradeRefusedError(f"{head!r} instead of an upgrade", 404, {})
         except BaseException:
             connection.transport.abort()
             raise

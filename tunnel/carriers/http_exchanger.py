@@ -153,7 +153,8 @@ class HttpExchanger:
         except aiohttp.ClientHttpProxyError as error:
             # A proxy's answer to CONNECT counts as an answer like any other (7.9).
             said = f"{THE_PROXY} {error.message}" if error.status == 407 else f"the proxy: {error.message}"
-            status, body, wait_us = error.status, said.encode(), 0
+            status, body = error.status, said.encode()
+            wait_us = retry_after_us(error.headers or {})
         except Exception as error:
             status, body, wait_us = 0, b"", 0
             failure, final = self._patience.failed(error, asyncio.get_running_loop().time())

@@ -111,7 +111,7 @@ class LinkCarrier(ExchangingCarrier):
         self._learned = learned
         self._noted = ""
         self._next_road = ""  # to be opened for the ladder after the present opening
-        self._spare_times = SpareTimes(random)
+        self._spare_times = SpareTimes(random, lanes.backoff)
         self._narrow_until_us = 0  # until then, the path seems to carry few requests at once: an exchange had to wait
         self._waiting_road = ""  # a road to be tried when no pull is held
         self._opening_road = ""
@@ -175,10 +175,17 @@ class LinkCarrier(ExchangingCarrier):
             self._act(now)
             moved = True
         if self._may_open_spare() and self._spare_times.due_us <= now and self._line is not None:
+            self._spare_times.tried(now)
             self._begin(self._line.road, is_spare=True)
             moved = True
-        if self._waiting_road and not self._lanes.holds and self._lanes.late_us(0) > now:
+        may_ask = self._lanes.backoff.next_us <= now
+        road = ""
+        if self._next_road and may_ask and self._opening is None:
+            road, self._next_road = self._next_road, ""
+        elif self._waiting_road and may_ask and not self._lanes.holds and self._lanes.late_us(0) > now:
             road, self._waiting_road = self._waiting_road, ""
+        if road:
+            self._lanes.backoff.sent(now)
             self._begin(road, is_spare=False)
             moved = True
         self._make_way(now)
@@ -199,6 +206,8 @@ class LinkCarrier(ExchangingCarrier):
             due_us = min(due_us, self._lanes.late_us(self._tried_us))
         if self._may_open_spare() and self._spare_times.due_us < due_us:
             due_us = self._spare_times.due_us
+        if self._next_road and self._opening is None:
+            due_us = min(due_us, self._lanes.backoff.next_us)
         return due_us if due_us < NEVER_US else None
 
     def handle_timeout(self, now: int) -> None:
@@ -219,7 +228,7 @@ class LinkCarrier(ExchangingCarrier):
         match event:
             case AttachedEvent():
                 self._attached = True
-                self._spare_times.due_us = 0
+                self._spare_times.attached()
                 self._ladder.round_trip_us = self.round_trip_us
                 self._ladder.attached(self._host.now())
             case Detached() | AttachRefused():
@@ -296,7 +305,7 @@ class LinkCarrier(ExchangingCarrier):
     def _may_open_spare(self) -> bool:
         if self._line is None or len(self._spares) + 1 >= self._links_max:
             return False
-        return self._attached and self._opening is None and not self._closed
+        return self._attached and self._opening is None and not self._next_road and not self._closed
 
     def _begin(self, road: str, *, is_spare: bool) -> None:
         if self._opening is not None:
@@ -317,9 +326,9 @@ class LinkCarrier(ExchangingCarrier):
         except Exception as error:
             if isinstance(error, UpgradeRefusedError | aiohttp.ClientHttpProxyError):
                 dialing.answered(secrets, error.status)
-            text, refusal = why_not(error, dialing)
+            text, refusal, wait_us = why_not(error, dialing)
             if refusal is not None:
-                self._lanes.backoff.refused(refusal, sent_us, self._host.now())
+                self._lanes.backoff.refused(refusal, sent_us, self._host.now(), retry_after_us=wait_us)
             self.not_opened(road, text, is_ban=refusal is not None and refusal.is_ban)
         else:
             self._greet(Greeting(self, road, dialing, secrets, sent_us), opened)
@@ -327,16 +336,8 @@ class LinkCarrier(ExchangingCarrier):
     def _greet(self, owner: Greeting, opened: Opened) -> None:
         lanes = self._lanes
         self._greeting = owner
-        seconds = self._ladder.proof_us / SECOND
-        timer = owner.timer = self._loop.call_later(seconds, owner.give_up, seconds)
-
-        def closed(error: Exception | None) -> None:
-            timer.cancel()
-            opened.lost(error)
-            self._closing.keep(self._loop.create_task(opened.close()))
-
-        link = owner.link = DialedLink(owner, self._host.now, closed)
-        link.begin(opened.transport, hello(lanes.attachment_id, lanes.epoch, lanes.generation), opened.early)
+        greeting = hello(lanes.attachment_id, lanes.epoch, lanes.generation)
+        owner.begin(opened, greeting, self._ladder.proof_us / SECOND, self._host.now, self._closing)
 
     def link_opened(self, link: DialedLink, road: str, sent_us: int) -> None:
         """Offer the link, which the relay has accepted, to the ladder; or keep it as a spare."""
@@ -380,12 +381,9 @@ class LinkCarrier(ExchangingCarrier):
             self._host.pump()
 
     def _tried_once(self) -> None:
-        """Note that a try has ended; begin the one that waits for its end."""
+        """Note that a try has ended."""
         self._opening = self._greeting = self._tried_us = None
         self._lanes.set_holding(not self._waiting_road)
-        road, self._next_road = self._next_road, ""
-        if road and not self._closed:
-            self._begin(road, is_spare=False)
         if not self._tried.done():
             self._tried.set_result(None)
 

@@ -1,13 +1,16 @@
 """A link after the 101, until the relay has answered its first message. Then the carrier decides how to use it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from tunnel.carriers.connections import reset_on_close
 from tunnel.carriers.dial_secrets import DialSecrets
 from tunnel.carriers.dialed_link import DialedLink
 from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.openers import Opened
 from tunnel.exchange import LinkInput
+from tunnel.tasks import KeptTasks
 
 __all__ = ["MADE_WAY", "NARROW_US", "Greeting"]
 
@@ -35,6 +38,24 @@ class Greeting:
         self._secrets = secrets
         self._sent_us = sent_us  # when the request for the link left
         self._late = ""
+
+    def begin(
+        self, opened: Opened, greeting: bytes, seconds: float, now: Callable[[], int], closing: KeptTasks
+    ) -> None:
+        """Send the first message over the connection, and give it up if nothing has come back after `seconds`.
+
+        `closing` keeps the tasks that close connections.
+        """
+        loop = asyncio.get_running_loop()
+        timer = self.timer = loop.call_later(seconds, self.give_up, seconds)
+
+        def closed(error: Exception | None) -> None:
+            timer.cancel()
+            opened.lost(error)
+            closing.keep(loop.create_task(opened.close()))
+
+        link = self.link = DialedLink(self, now, closed)
+        link.begin(opened.transport, greeting, opened.early)
 
     def give_up(self, seconds: float) -> None:
         """Close the connection, on which nothing has come back in time."""

@@ -6,11 +6,11 @@ from typing import Protocol, TypeAlias
 
 import aiohttp
 
-from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.failures import describe_failure
 from tunnel.carriers.upgrade import UpgradeRefusedError, upgrade
 from tunnel.carriers.websocket_dial import open_websocket
-from tunnel.exchange import Refusal, refusal_of
+from tunnel.exchange import Refusal, refusal_of, wait_us_of
 
 __all__ = ["OPENERS", "Opened", "Opener", "why_not"]
 
@@ -39,12 +39,17 @@ OPENERS: dict[str, Opener] = {"link": upgrade, "websocket": open_websocket}
 _COUNTED = (407, 429, 503)
 
 
-def why_not(error: Exception, dialing: Dialing) -> tuple[str, Refusal | None]:
-    """Return why no connection was opened, for people, and how that makes other requests to the relay wait."""
+def why_not(error: Exception, dialing: Dialing) -> tuple[str, Refusal | None, int]:
+    """Return why no connection was opened, for people; how that makes other requests to the relay wait; and the pause
+    in microseconds that the answer asks for."""
+    refusal: Refusal | None = None
+    wait_us = 0
     if isinstance(error, UpgradeRefusedError | aiohttp.ClientHttpProxyError):
-        refusal = refusal_of(error.status, 0) if error.status in _COUNTED else None
+        if error.status in _COUNTED:
+            wait_us = wait_us_of(error.status, retry_after_us(error.headers or {}))
+            refusal = refusal_of(error.status, wait_us)
     else:
         is_closed = isinstance(error, aiohttp.ClientConnectionError | ConnectionError)
         refusal = Refusal.CLOSED if is_closed and not isinstance(error, aiohttp.ClientSSLError) else None
     text = str(error) if isinstance(error, UpgradeRefusedError) else describe_failure(error, dialing.base)
-    return text, refusal
+    return text, refusal, wait_us

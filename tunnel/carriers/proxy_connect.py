@@ -10,6 +10,7 @@ from typing import Any, cast
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
+from multidict import CIMultiDict
 
 from tunnel.carriers.challenges import Challenge, Conversation, Introduction, parse_challenges
 from tunnel.carriers.names import connect_socket
@@ -53,8 +54,10 @@ def introduce(present: Callable[[], Introduction]) -> aiohttp.ClientMiddlewareTy
     return middleware
 
 
-def _refusal(info: aiohttp.RequestInfo, status: int, message: str) -> aiohttp.ClientHttpProxyError:
-    return aiohttp.ClientHttpProxyError(info, (), status=status, message=message)
+def _refusal(
+    info: aiohttp.RequestInfo, status: int, message: str, headers: "CIMultiDict[str] | None" = None
+) -> aiohttp.ClientHttpProxyError:
+    return aiohttp.ClientHttpProxyError(info, (), status=status, message=message, headers=headers)
 
 
 class ConnectConnector(aiohttp.BaseConnector):
@@ -116,7 +119,7 @@ class ConnectConnector(aiohttp.BaseConnector):
                 return dialogue
             dialogue.transport.abort()
             if status != 407:
-                raise _refusal(req.request_info, status, reason)
+                raise _refusal(req.request_info, status, reason, dialogue.headers)
             if not tries_left or not introduction.challenged(challenges, sent):
                 raise _refusal(req.request_info, 407, introduction.refusal or introduction.advice(challenges))
         raise AssertionError("the last try returns or raises")
@@ -198,6 +201,7 @@ class ProxyConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._reader = asyncio.StreamReader(limit=_HEAD_BYTES_MAX)
         self.goes_on = True  # another CONNECT may follow on this connection
+        self.headers: CIMultiDict[str] = CIMultiDict()  # of the newest answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses
@@ -233,6 +237,7 @@ class ProxyConnection(asyncio.Protocol):
         if not version.startswith("HTTP/1.") or not _STATUS.fullmatch(code):
             raise ConnectionError("the proxy answered CONNECT with something that is not HTTP")
         headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(":") for line in rest)]
+        self.headers = CIMultiDict(headers)
         if code != "200":
             self.goes_on = version == "HTTP/1.1" and await self._skip_body(dict(headers))
         return (

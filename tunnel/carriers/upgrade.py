@@ -1,5 +1,7 @@
 """Turns an HTTP connection into a raw one: sends `GET .../link` with Upgrade, and takes the connection from aiohttp."""
 
+from collections.abc import Mapping
+
 import aiohttp
 
 from tunnel.carriers.dialing import Dialing
@@ -12,11 +14,12 @@ _READ_BYTES = 4096  # of a foreign answer: the title of a page is near its begin
 
 
 class UpgradeRefusedError(Exception):
-    """The answer was not 101: no link is possible on this path for now."""
+    """The answer, with this status and these headers, was not 101: no link is possible on this path for now."""
 
-    def __init__(self, refusal: str, status: int) -> None:
+    def __init__(self, refusal: str, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(refusal)
         self.status = status
+        self.headers = headers
 
 
 class Upgraded:
@@ -78,7 +81,7 @@ async def upgrade(dialing: Dialing) -> Upgraded:
         if response.status != 101:
             refusal = await refusal_of(response)
             response.close()
-            raise UpgradeRefusedError(refusal, response.status)
+            raise UpgradeRefusedError(refusal, response.status, response.headers)
         return Upgraded(session, response)
     except BaseException:
         await session.close()

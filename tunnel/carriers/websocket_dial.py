@@ -56,6 +56,6 @@ async def _only_101(request: ClientRequest, handler: ClientHandlerType) -> Clien
     if response.status == 101:
         return response
     try:
-        raise UpgradeRefusedError(await refusal_of(response), response.status)
+        raise UpgradeRefusedError(await refusal_of(response), response.status, response.headers)
     finally:
         response.close()

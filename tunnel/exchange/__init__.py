@@ -77,7 +77,7 @@ from tunnel.exchange.link_buffers import BufferPool
 from tunnel.exchange.link_pace import LinkPace
 from tunnel.exchange.link_state import LinkInput, LinkState
 from tunnel.exchange.outbox import Outbox
-from tunnel.exchange.responses import THE_PROXY, quoted, refusal_of, title_of
+from tunnel.exchange.responses import THE_PROXY, quoted, refusal_of, title_of, wait_us_of
 from tunnel.exchange.roads import Road, RoadReport
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits, ServedRequest
 from tunnel.exchange.spare_times import SpareTimes
@@ -121,4 +121,5 @@ __all__ = [
     "quoted",
     "refusal_of",
     "title_of",
+    "wait_us_of",
 ]

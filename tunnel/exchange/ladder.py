@@ -81,9 +81,9 @@ class _Rung:
 class Ladder:
     """The roads of one attachment.
 
-    `backoff` is that of all requests to the relay: no road is tried during its pauses. `remembered`: the road that
-    carried batches on this path earlier, POLL if none did; empty: unknown. `eager`: try the best road at once whatever
-    is remembered, and let no road rest for more than a second, unless the path refuses it.
+    `backoff` is that of all requests to the relay: no road is tried, and no connection renewed, during its pauses.
+    `remembered`: the road that carried batches on this path earlier, POLL if none did; empty: unknown. `eager`: try the
+    best road at once whatever is remembered, and let no road rest for more than a second, unless the path refuses it.
     """
 
     def __init__(
@@ -271,8 +271,9 @@ class Ladder:
                 due_us = self._progress_us + self._doubt_us(rung)
             else:
                 due_us = self._probe_us
-            if self._renew_us is not None and (due_us is None or self._renew_us < due_us) and self._may_renew:
-                due_us = self._renew_us
+            if self._renew_us is not None and self._may_renew:
+                renew_us = max(self._renew_us, self._backoff.next_us)
+                due_us = renew_us if due_us is None else min(due_us, renew_us)
             if rung is self._rungs[0]:
                 return due_us  # no road is better
         candidate = self._candidate()
@@ -310,8 +311,9 @@ class Ladder:
             self._move(rung, RungEvent.SILENT)
             self._unreceipted_bytes = 0
             self._decide(Step.YIELD, rung, "the relay sent no receipt in time")
-        elif self._may_renew and self._renew_us is not None and now >= self._renew_us:
+        elif self._may_renew and self._renew_us is not None and now >= max(self._renew_us, self._backoff.next_us):
             self._renewing = rung
+            self._backoff.sent(now)
             self._decide(Step.RENEW, rung)
         elif not self._unreceipted_bytes and self._probe_us is not None and now >= self._probe_us:
             # If we send nothing, only a probe shows that the path passes nothing, and that the relay's data is lost.

@@ -11,13 +11,14 @@ from tunnel.exchange.events import AttachRefused
 from tunnel.printable import printable
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
-__all__ = ["THE_PROXY", "Outcome", "Verdict", "judge", "quoted", "refusal_of", "title_of"]
+__all__ = ["THE_PROXY", "Outcome", "Verdict", "judge", "quoted", "refusal_of", "title_of", "wait_us_of"]
 
 _TOO_MANY_REQUESTS = 429
 _OTHER_TYPE = 415
 _UNAVAILABLE = 503  # nginx also answers this, by default, to too many requests
 _TOO_MANY_US = SECOND_US  # wait after a 429 of the relay without Retry-After
 _AWAY_US_MAX = 2 * SECOND_US  # 7.9: an intermediary's answer makes us wait no longer than this, unless it is a 429
+_TOLD_US_MAX = 30 * SECOND_US  # 7.9: then this is the longest wait
 _QUOTE_BYTES = 120  # longest quotation, in an error text, of a body that is not the relay's
 _ADVICE_BYTES = 500  # the same for a 407: in place of its body, the carrier gives its advice about proxies
 
@@ -169,8 +170,7 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
         text = f"HTTP {status}, but the answer arrived damaged ({message.value})"
     else:
         text = f"HTTP {status}, but the answer is our own request, which a proxy or another server sent back"
-    if status != _TOO_MANY_REQUESTS:
-        retry_after_us = min(retry_after_us, _AWAY_US_MAX)  # the relay may be back sooner than a proxy believes
+    retry_after_us = wait_us_of(status, retry_after_us)
     too_many = {_TOO_MANY_REQUESTS: True, _UNAVAILABLE: False}.get(status)
     may_be_format = message is EnvelopeError.NOT_OURS and status not in _NOT_FORMAT
     return Outcome(
@@ -185,6 +185,12 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
         is_page=is_page,
         is_definite=is_definite,
     )
+
+
+def wait_us_of(status: int, retry_after_us: int) -> int:
+    """Return the wait that an intermediary's answer, with this status and Retry-After, may ask for."""
+    # The relay may be back sooner than a proxy believes.
+    return min(retry_after_us, _TOLD_US_MAX if status == _TOO_MANY_REQUESTS else _AWAY_US_MAX)
 
 
 def refusal_of(status: int, retry_after_us: int) -> Refusal | None:

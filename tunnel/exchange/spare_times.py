@@ -1,7 +1,8 @@
-"""When the next spare link is tried. The wait doubles with each failure, up to a minute."""
+"""When the next spare link is tried: after a wait that doubles with each failure, and not while requests pause."""
 
 from random import Random
 
+from tunnel.exchange.backoff import Backoff
 from tunnel.exchange.config import MILLISECOND_US, SECOND_US
 
 __all__ = ["SpareTimes"]
@@ -11,12 +12,29 @@ _WAIT_US_MAX = 60 * SECOND_US
 
 
 class SpareTimes:
-    """The time of the next try, and the wait after it if it fails. Up to a quarter of a wait is left out at random."""
+    """The time of the next try, and the wait after it if it fails. Up to a quarter of a wait is left out at random.
 
-    def __init__(self, random: Random) -> None:
-        self.due_us = 0
+    `backoff` is that of all requests to the relay: a try waits for its pauses, and counts as a request there.
+    """
+
+    def __init__(self, random: Random, backoff: Backoff) -> None:
         self._random = random
+        self._backoff = backoff
+        self._due_us = 0
         self._wait_us = _WAIT_US_MIN
+
+    @property
+    def due_us(self) -> int:
+        """When the next try may begin."""
+        return max(self._due_us, self._backoff.next_us)
+
+    def attached(self) -> None:
+        """The endpoint has attached: links are opened at once."""
+        self._due_us = 0
+
+    def tried(self, now: int) -> None:
+        """A try begins."""
+        self._backoff.sent(now)
 
     def opened(self) -> None:
         """A link was opened: the next wait is short again."""
@@ -26,4 +44,4 @@ class SpareTimes:
         """A spare link could not be opened, was lost, or is used now: wait before the next try."""
         wait_us = self._wait_us
         self._wait_us = min(2 * wait_us, _WAIT_US_MAX)
-        self.due_us = now + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
+        self._due_us = now + wait_us - self._random.getrandbits(16) * wait_us // (4 << 16)
