@@ -252,7 +252,7 @@ class Driver:
         match event:
             case AttachedEvent():
                 self._attached = event
-                self._present(fresh=event.fresh)
+                self._present(fresh=event.fresh, moved=event.moved)
             case Recovered():
                 self._present(fresh=False)
             case Detached() | AttachRefused():
@@ -284,11 +284,11 @@ class Driver:
         if self.endpoint.tracer is not None:
             self.endpoint.tracer.carrier = carrier
 
-    def _present(self, *, fresh: bool) -> None:
+    def _present(self, *, fresh: bool, moved: bool = False) -> None:
         known = self._attached
         if known is not None:
             limits = known.packet_bytes_max, known.initial_edge_bytes
-            self.endpoint.attached(fresh, *limits, self.now(), packets_max=known.packets_max)
+            self.endpoint.attached(fresh, *limits, self.now(), packets_max=known.packets_max, moved=moved)
 
     def _batches(self, now: int) -> bool:
         moved = False

@@ -177,6 +177,10 @@ _LOSSES = {
     LostReason.GONE: "connect again",
     LostReason.UNKNOWN: "connect again",
     LostReason.DENIED: "ask the operator of the relay for a rule that allows it",
+    LostReason.MOVED: (
+        "configure the proxy in front of the relays to send each client to one of them (session stickiness), or name "
+        "the URL of one relay"
+    ),
 }
 
 

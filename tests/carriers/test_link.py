@@ -193,6 +193,18 @@ def test_the_greeting_names_the_attachment() -> None:
 
 
 @in_loop
+async def test_receipts_on_a_link_show_that_the_relay_still_knows_the_attachment() -> None:  # 6.3
+    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        lanes = client._endpoint._driver.carrier._lanes  # type: ignore[union-attr]
+        before_us = lanes._path.known_us
+        await ask(reader, writer, b"are you there?")
+        await until(lambda: lanes._path.known_us > before_us)
+        await end(writer)
+
+
+@in_loop
 async def test_a_spare_link_takes_over_from_a_link_that_is_cut() -> None:
     async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob", links=3) as client:
         await service.start_server(echo, "echo")

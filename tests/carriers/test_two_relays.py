@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from types import TracebackType
+from typing import Any
 
 import pytest
 import uvloop
@@ -11,7 +12,7 @@ from tests.carriers.harness import ask, echo, say_and_hear
 from tests.support.http_relay import HttpTestRelay, LinkTestRelay, token_of
 from tests.support.loops import run
 from tests.support.proxies import splice
-from tunnel import Attachment, UnreachableError, attach
+from tunnel import Attachment, ResetError, StreamReader, StreamWriter, UnreachableError, attach
 
 
 class Balancer:
@@ -122,3 +123,68 @@ async def be_moved(balancer: Balancer, carrier: str) -> None:
             if chosen == 0:
                 await ask(reader, writer, b"the connection goes on where it was opened")
         await raise_refusal(client)
+
+
+def let_run(relay: HttpTestRelay) -> None:
+    """Let the relay have run for a minute: only then can the client know that it is no successor of another one."""
+    context: Any = relay.host.switch._context
+    context._started_us -= 60_000_000
+
+
+LEFT = "several relays answer at this address, and this endpoint was moved to another one"
+
+
+@pytest.mark.parametrize("carrier", ["poll", "stream", "link", "websocket"])
+def test_a_connection_that_stays_at_another_relay_ends_soon(carrier: str) -> None:
+    """The client is moved once, and the other end of its connection is not: nothing would come for 5 minutes."""
+
+    async def main() -> None:
+        async with (
+            LinkTestRelay() as one,
+            LinkTestRelay() as other,
+            Balancer(one, other) as balancer,
+            one.attach("ann", carrier="poll") as service,
+            balancer.attach(carrier) as client,
+        ):
+            await service.start_server(echo, "echo")
+            reader, writer = await say_and_hear(client)
+            let_run(other)
+            balancer.move(1)
+            with pytest.raises(ResetError, match=LEFT):
+                async with asyncio.timeout(60):
+                    await reader.read(1)
+            writer.close()
+            assert client.refusal is None  # new connections may work
+
+    run(main(), uvloop.new_event_loop)
+
+
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+def test_an_acceptor_that_is_moved_ends_its_connections_soon(carrier: str) -> None:
+    ended: asyncio.Queue[Exception | None] = asyncio.Queue()
+
+    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+            ended.put_nowait(None)
+        except OSError as error:
+            ended.put_nowait(error)
+
+    async def main() -> None:
+        async with (
+            LinkTestRelay() as one,
+            LinkTestRelay() as other,
+            Balancer(one, other) as balancer,
+            balancer.attach(carrier) as service,
+            one.attach("ann", carrier="poll", linger=0.0) as client,
+        ):
+            await service.start_server(serve, "echo")
+            _, writer = await say_and_hear(client)
+            let_run(other)
+            balancer.move(1)
+            async with asyncio.timeout(60):
+                assert LEFT in str(await ended.get())
+            writer.close()
+
+    run(main(), uvloop.new_event_loop)

@@ -49,3 +49,10 @@ def test_no_receipt_is_awaited_after_forget() -> None:
     pace.sent(1, 0)
     pace.forget()
     assert not pace.waits
+
+
+def test_a_receipt_tells_when_its_batch_was_sent() -> None:
+    pace = LinkPace()
+    pace.sent(1, 10)
+    pace.sent(1, 20)
+    assert (pace.receipted(90), pace.receipted(90)) == (10, 20)

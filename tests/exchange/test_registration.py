@@ -98,3 +98,36 @@ def test_a_relay_that_restarts_every_second_is_one_relay() -> None:
 def test_a_relay_that_forgets_now_and_then_is_one_relay() -> None:
     assert not met(*((5, 11 * number) for number in range(100)))
     assert not met(*((number // 8, number) for number in range(200)))
+
+
+MINUTE_AGE = 17  # at least 65.536 s
+
+
+def is_moved(age: int, *, at_s: int = 100, known_s: float = 40, epoch: int = 9) -> bool:
+    """Attach at epoch 5, which answers a request of `known_s`; then attach again. Return whether that is a move."""
+    attachment = Registration(SECRET, "", LaneConfig())
+    attachment.accept(answer(), 0)
+    again = structs.replace(answer(), epoch=epoch, age=age)
+    attachment.accept(again, at_s * SECOND, known_us=round(known_s * SECOND))
+    return attachment.was_moved
+
+
+def test_a_relay_that_already_ran_while_another_one_answered_is_another_relay() -> None:  # 6.3
+    assert is_moved(MINUTE_AGE)
+    assert not is_moved(MINUTE_AGE, known_s=100 - 65.536)
+    assert is_moved(MINUTE_AGE, known_s=100 - 65.535)
+
+
+def test_a_relay_that_began_after_another_one_had_answered_may_be_the_same_one() -> None:
+    assert not is_moved(MINUTE_AGE, known_s=20)
+    assert not is_moved(0)  # it does not say when it began
+
+
+def test_the_same_relay_is_never_another_one_whatever_its_age_is() -> None:
+    assert not is_moved(40, epoch=5)
+
+
+def test_the_first_relay_is_not_another_one() -> None:
+    attachment = Registration(SECRET, "", LaneConfig())
+    attachment.accept(structs.replace(answer(), age=40), 0, known_us=0)
+    assert not attachment.was_moved

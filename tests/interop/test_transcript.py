@@ -61,6 +61,7 @@ async def test_a_real_relay_answers_as_the_transcript_says(monkeypatch: pytest.M
     monkeypatch.setattr(host, "SystemRandom", FixedRandom)
     found = steps()
     async with relay() as running:
+        running.relay.host.switch._context._started_us = None  # ATTACHED says no age, which would differ each time
         clients = {party: Client(running, user) for party, user in USERS.items()}
         for request, response in zip(found[::2], found[1::2], strict=True):
             assert request[1] == response[1]

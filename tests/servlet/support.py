@@ -128,12 +128,18 @@ class Relay:
         rates_of: RatesOf = no_rates,
         separate_exits: SeparateExits | None = None,
         trace: bool = False,
+        started_us: int | None = None,
         **settings: Any,
     ) -> None:
         self.config = SwitchConfig(**{**SETTINGS, **settings})
         self.now = 1_000_000
         self.records: list[TraceRecord] = []
-        options: dict[str, Any] = {"packet_filter": packet_filter, "rates_of": rates_of, "publisher": publisher}
+        options: dict[str, Any] = {
+            "packet_filter": packet_filter,
+            "rates_of": rates_of,
+            "publisher": publisher,
+            "started_us": started_us,
+        }
         if separate_exits is not None:
             options["separate_exits"] = separate_exits
         if may_listen is not None:

@@ -86,6 +86,7 @@ class World:
             may_listen=self.scenario.may_listen,
             packet_filter=self._packet_arrives,
             trace=self.trace,
+            started_us=self.clock.now_us,
         )
 
     def _make_node(self, index: int, spec: NodeSpec) -> Node:

@@ -223,6 +223,12 @@ ENVELOPES: list[tuple[str, Message, int | None, str]] = [
         "7.11, 7.20",
     ),
     (
+        "attached_age",
+        Attached(_ID, _EPOCH, 1, True, 1_048_576, 1_048_576, 30_000, 0, 65_536, 8, 1, 1024, streams=True, age=23),
+        None,
+        "6.3, 7.11",
+    ),
+    (
         "exchange_stream",
         Exchange(_ID, _EPOCH, 1, 2, 9, 4, 30_000, 67_108_864, pull=True, stream=True),
         None,

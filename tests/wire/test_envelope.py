@@ -236,6 +236,7 @@ def test_the_id_is_a_hash_of_the_secret() -> None:  # 6.1
         Attach(SECRET, 1, 0, 0, (1, 1), "x" * 256),
         Attached(bytes(15), 1, 1, True, 0, 0, 0, 0, 0, 1),
         Attached(ID, 2**64, 1, True, 0, 0, 0, 0, 0, 1),
+        Attached(ID, 1, 1, True, 0, 0, 0, 0, 0, 1, age=256),
         Exchange(bytes(17), 1, 1, 0, 1, 0, 0, 0),
         Exchange(ID, 1, 1, 2**16, 1, 0, 0, 0),
         Answer(0, 2**32, 0),

@@ -415,6 +415,8 @@ class LinkCarrier(ExchangingCarrier):
         for batch in found.batches:
             packets, discarded = parse_packets(batch)
             self._events.append(PacketsReceived(packets, discarded))
+        if self._streaming is not None:
+            self._streaming.receipted(line.receipted_us)
         if found.receipts and line is self._line:
             self._ladder.receipted(size, line.waiting_bytes, now)
             self._act(now)

@@ -16,6 +16,7 @@ class OpenLink:
         self.link = link
         self.road = road
         self.waiting_bytes = 0  # size of the batches that have no receipt and were not given up
+        self.receipted_us = -1  # when the newest batch was sent that has a receipt and was not given up
         self._pace = LinkPace()
         self._unreceipted_bytes = 0
         self._given_up = 0  # number of batches that were given up and have no receipt yet
@@ -47,7 +48,7 @@ class OpenLink:
             if self._given_up:
                 self._given_up -= 1
             else:
-                self._pace.receipted(now)
+                self.receipted_us = self._pace.receipted(now)
                 if token != _PROBE:
                     done.append(BatchDone(token, ok=True))
         if not self._given_up:

@@ -13,6 +13,7 @@ __all__ = [
     "FAST_OPENS",
     "FAST_OPEN_INTERVAL_US",
     "HELD_BYTES_MAX",
+    "MOVED_US",
     "NEVER_US",
     "PACKET_PAYLOAD_MAX",
     "PACKET_PAYLOAD_MIN",
@@ -38,6 +39,7 @@ RTO_MIN_US = SECOND_US  # 4.6, RFC 6298 2.4
 BACKOFF_MAX_US = 60 * SECOND_US  # 4.6, RFC 6298 2.5
 VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the timer precision of event loops under load
 REORDER_MIN_US = 1_000  # 4.8
+MOVED_US = 5 * SECOND_US  # 6.3: as long as a relay settles (6.5), so that a failover may take the peer along
 RESUME_INTERVAL_US = SECOND_US  # 6.5: a connection recovers within 2 s after the path does
 # 3.1: quick repeats of CONNECT after a fresh attach. Together they cover the 5 s of 6.5; the acceptor attaches
 # again within about 1 s of this endpoint.

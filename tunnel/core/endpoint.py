@@ -18,9 +18,9 @@ from tunnel.core.connection.closing import answer_shutdown
 from tunnel.core.connection.connection import Connection
 from tunnel.core.connection.inbound import receive
 from tunnel.core.connection.state import State
-from tunnel.core.constants import BATCH_PACKETS_MAX, NEVER_US
+from tunnel.core.constants import BATCH_PACKETS_MAX, MOVED_US, NEVER_US
 from tunnel.core.errors import LocalProtocolError
-from tunnel.core.events import Event
+from tunnel.core.events import Event, LostReason
 from tunnel.core.ports import CarrierView
 from tunnel.core.scheduler import Batch, Scheduler
 from tunnel.core.send.window import Segment
@@ -87,6 +87,7 @@ class Endpoint(AdmittingOwner):
         self._events: deque[Event] = deque()
         self._timers: list[tuple[int, int, Connection]] = []
         self._timer_count = 0
+        self._moved_us = NEVER_US  # when this endpoint was moved to another relay; NEVER_US if nothing follows from it
 
     # getters
 
@@ -104,7 +105,7 @@ class Endpoint(AdmittingOwner):
         due_us = timers[0][0] if timers else NEVER_US
         if self.services.announcements.due_us < due_us:
             due_us = self.services.announcements.due_us
-        due_us = min(due_us, self.attachment_options.due_us)
+        due_us = min(due_us, self.attachment_options.due_us, self._moved_us + MOVED_US)
         return None if due_us == NEVER_US else due_us
 
     def poll_event(self) -> Event | None:
@@ -205,11 +206,19 @@ class Endpoint(AdmittingOwner):
                 self.touch(connection)
 
     def attached(
-        self, fresh: bool, packet_bytes_max: int, initial_edge_bytes: int, now: int, *, packets_max: int = 0
+        self,
+        fresh: bool,
+        packet_bytes_max: int,
+        initial_edge_bytes: int,
+        now: int,
+        *,
+        packets_max: int = 0,
+        moved: bool = False,
     ) -> None:
         """Record that the endpoint is attached. If `fresh`, resume all routes, and announce all services again (6.3).
 
-        `packets_max` is the largest number of packets in a batch; 0: the relay has not announced it.
+        `packets_max` is the largest number of packets in a batch; 0: the relay has not announced it. `moved`: this is
+        another relay than before, so that connections whose other end was not moved, too, end soon.
         """
         self._scheduler.packets_max = min(packets_max or BATCH_PACKETS_MAX, BATCH_PACKETS_MAX)
         self.carrier.packet_bytes_max = packet_bytes_max
@@ -221,6 +230,8 @@ class Endpoint(AdmittingOwner):
             for connection in list(self.connections.values()):
                 connection.handshake.route_lost(now)
                 self.touch(connection)
+        if moved:
+            self._moved_us = min(self._moved_us, now)
 
     def detached(self, now: int) -> None:
         """Record that the attachment is lost or the relay is unreachable. This starts the user timeout (4.15)."""
@@ -243,6 +254,8 @@ class Endpoint(AdmittingOwner):
         if self.services.announcements.due_us <= now:
             self.services.announcements.handle_timeout(now)
         self.attachment_options.handle_timeout(now)
+        if self._moved_us + MOVED_US <= now:
+            self._leave_behind(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             deadline, _, connection = heappop(timers)
@@ -252,6 +265,14 @@ class Endpoint(AdmittingOwner):
                     self.tracer.timer_expired(connection, deadline, now)
                 connection.handle_timeout(now)
                 connection.timers.next()
+                self.touch(connection)
+
+    def _leave_behind(self, now: int) -> None:
+        """End the connections that were not resumed since this endpoint was moved to another relay."""
+        moved_us, self._moved_us = self._moved_us, NEVER_US
+        for connection in list(self.connections.values()):
+            if connection.handshake.suspended_since_us <= moved_us:
+                connection.fail(LostReason.MOVED, None, now)
                 self.touch(connection)
 
     # calls from connections

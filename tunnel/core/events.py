@@ -36,6 +36,10 @@ class LostReason(enum.Enum):
     PROTOCOL = "the peer broke the protocol"
     SHUTDOWN = "the peer is shutting down"
     DENIED = "the relay's rules no longer allow it"
+    MOVED = (
+        "several relays answer at this address, and this endpoint was moved to another one, which does not know the "
+        "connection"
+    )
     ABORTED = "aborted by this side"
 
 

@@ -67,6 +67,7 @@ class AttachedEvent(msgspec.Struct, frozen=True):
     initial_edge_bytes: int
     pull_interval_us: int
     packets_max: int = 0  # of one batch; 0: the relay did not say
+    moved: bool = False  # another relay answered, which does not know our connections (6.3)
 
 
 class Detached(msgspec.Struct, frozen=True):

@@ -455,7 +455,7 @@ class Lanes:
     # attaching
 
     def _accept_attached(self, flight: Flight, request_id: int, message: Attached, now: int) -> None:
-        problem = self._registration.accept(message, now)
+        problem = self._registration.accept(message, now, known_us=self._path.known_us)
         if problem:
             self._fail(flight, request_id, problem, 0, now)
             return
@@ -475,7 +475,8 @@ class Lanes:
         self._path.limit_to(message)
         self._set = LaneSet(self._path.lanes.most, self._config.packet_bytes_max, now)
         limits = (message.packet_bytes_max, message.initial_edge_bytes, self.pull_interval_us, message.packets_max)
-        self._events.append(AttachedEvent(message.epoch, self._registration.is_fresh, *limits))
+        moved = self._registration.was_moved
+        self._events.append(AttachedEvent(message.epoch, self._registration.is_fresh, *limits, moved=moved))
         self._tell_lanes()
 
     def _end(self) -> None:

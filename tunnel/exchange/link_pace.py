@@ -29,14 +29,15 @@ class LinkPace:
         """Record that a batch of `size` bytes leaves. Three quarters of the limit count as full."""
         self._sent.append((now, size * 4 >= self.batch_bytes * 3))
 
-    def receipted(self, now: int) -> None:
-        """Record the receipt of the oldest unreceipted batch."""
+    def receipted(self, now: int) -> int:
+        """Record the receipt of the oldest unreceipted batch. Return when the batch was sent."""
         sent_us, was_full = self._sent.popleft()
         took_us = now - sent_us
         if was_full and took_us < _FAST_US:
             self.batch_bytes = min(2 * self.batch_bytes, _BYTES_MAX)
         elif took_us > _SLOW_US:
             self.batch_bytes = max(self.batch_bytes // 2, _BYTES_MIN)
+        return sent_us
 
     def forget(self) -> None:
         """Forget all batches without a receipt, since the carrier has given them up."""

@@ -46,6 +46,7 @@ class PathModel:
         self.round_trip = RoundTrip()
         self.pace = RequestPace()
         self.backoff = Backoff(random)
+        self.known_us = -1  # when the newest batch or request was sent that the relay has answered as one that knows us
         self.asked = Row()  # the 407s in a row
         self.formats = BodyFormats()
         self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
@@ -132,6 +133,7 @@ class PathModel:
 
     def passed(self, flight: Flight, attempt: Attempt, now: int) -> None:
         """Learn from an attempt that was answered in which format bodies pass (7.19)."""
+        self.known_us = max(self.known_us, attempt.sent_us)
         self.formats.passed(attempt.format, flight.body_bytes, now)
 
     def streamed(self, attempt: Attempt, held_pulls: int, now: int) -> None:

@@ -1,6 +1,6 @@
 """The endpoint's identity at the relay (section 6): secret, id, generation and epoch, and the limits of the relay."""
 
-from tunnel.exchange.config import SECOND_US, LaneConfig
+from tunnel.exchange.config import MILLISECOND_US, SECOND_US, LaneConfig
 from tunnel.wire import VERSION, Attach, Attached, attachment_id
 
 __all__ = ["OTHER_VERSION", "SEVERAL_RELAYS", "Registration"]
@@ -31,6 +31,7 @@ class Registration:
         self.generation = 1
         self.attached: Attached | None = None
         self.is_fresh = True  # the last attach counts as fresh (6.3)
+        self.was_moved = False  # the last attach was to another relay, and not to the same one after a restart
         self._epoch: int | None = None  # epoch of the last attachment
         self._epochs: set[int] = set()  # epochs of all attachments that are remembered
         self._returns = 0  # attachments, in quick succession, to the epoch of the attachment before
@@ -63,10 +64,11 @@ class Registration:
             name=self._name,
         )
 
-    def accept(self, message: Attached, now: int) -> str:
+    def accept(self, message: Attached, now: int, *, known_us: int = -1) -> str:
         """Accept ATTACHED. Return "" on success, else what is wrong with it.
 
-        A proxy may deliver the answer to another endpoint's ATTACH, or to an older one.
+        A proxy may deliver the answer to another endpoint's ATTACH, or to an older one. `known_us`: when the newest
+        request was sent that the relay of the attach before has answered; -1: unknown.
         """
         if message.attachment_id != self.id:
             return "the answer to another endpoint's ATTACH"
@@ -76,6 +78,8 @@ class Registration:
         # Another epoch than before counts as fresh, even if the relay does not say so: with several relays at one
         # address, this one may still have state of an earlier attachment.
         self.is_fresh = message.fresh or message.epoch != self._epoch
+        is_other = self._epoch is not None and message.epoch != self._epoch
+        self.was_moved = is_other and message.age > 0 and now - (MILLISECOND_US << (message.age - 1)) < known_us
         self._count_returns(message.epoch, now)
         self._epoch = message.epoch
         return ""

@@ -71,6 +71,10 @@ class StreamingLanes(Lanes):
         attached = self._registration.attached
         return attached is not None and (not attached.streams or self._path.lanes.most < _LANES_MIN)
 
+    def receipted(self, sent_us: int) -> None:
+        """Record that the relay has sent the receipt of a batch that left on a link at `sent_us`."""
+        self._path.known_us = max(self._path.known_us, sent_us)
+
     def awaits(self, request_id: int) -> bool:
         """Return whether anything more is expected of the answer to this request."""
         return request_id in self._streams or request_id in self._open

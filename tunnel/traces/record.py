@@ -134,6 +134,7 @@ class TraceReason(enum.StrEnum):
     PROTOCOL = "protocol"
     SHUTDOWN = "shutdown"
     DENIED = "denied"
+    MOVED = "moved"
     ABORTED = "aborted"
     # ours: why the relay forgot an attachment
     USER_TIMEOUT = "user_timeout"

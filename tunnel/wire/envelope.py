@@ -55,7 +55,7 @@ _STREAM, _GOES_ON = 16, 16  # flags of 7.1: in EXCHANGE, in ANSWER
 _CONFIRMS = 32  # flag of 7.1, in EXCHANGE
 _FRESH, _STREAMS = 1, 2  # flags of ATTACHED
 _ATTACH = struct.Struct("!32sIIIHH")
-_ATTACHED = struct.Struct("!16sQIBxHIIIIIHH")
+_ATTACHED = struct.Struct("!16sQIBBHIIIIIHH")
 _EXCHANGE = struct.Struct("!16sQIHxxIIIII")
 _CONFIRMATION = struct.Struct("!HxxI")
 _ANSWER = struct.Struct("!HHIII")
@@ -95,6 +95,7 @@ class Attached(msgspec.Struct, frozen=True):
     version: int = 1
     packets_max: int = 0  # of one body or batch; 0: the relay does not say
     streams: bool = False  # the relay can answer a pull with a stream (7.20)
+    age: int = 0  # the relay has run for at least 2 ** (age - 1) ms; 0: it does not say
 
 
 class Exchange(msgspec.Struct):
@@ -291,16 +292,16 @@ def _decode_attach(body: memoryview, flags: int) -> Attach | None:
 
 def _encode_attached(message: Attached) -> tuple[int, bytes]:
     exact("an attachment id", message.attachment_id, ATTACHMENT_ID_SIZE)
-    *fields, packets_max, streams = msgspec.structs.astuple(message)  # the others are in wire order
+    *fields, packets_max, streams, age = msgspec.structs.astuple(message)  # the others are in wire order
     flags = _FRESH * message.fresh | _STREAMS * streams
-    return 0, pack(_ATTACHED, *fields[:3], flags, packets_max, *fields[4:])
+    return 0, pack(_ATTACHED, *fields[:3], flags, age, packets_max, *fields[4:])
 
 
 def _decode_attached(body: memoryview, flags: int) -> Attached | None:
     if len(body) != _ATTACHED.size:
         return None
-    identity, epoch, generation, own, packets_max, *others = _ATTACHED.unpack(body)
-    last = (packets_max, bool(own & _STREAMS))
+    identity, epoch, generation, own, age, packets_max, *others = _ATTACHED.unpack(body)
+    last = (packets_max, bool(own & _STREAMS), age)
     return Attached(identity, epoch, generation, bool(own & _FRESH), *others, *last)  # type: ignore[call-arg]
 
 

@@ -11,18 +11,24 @@ from tunnel_servlet.switch.stats import Counters, Undelivered
 __all__ = ["SwitchContext"]
 
 _REASONS = {Undelivered.INVALID: TraceReason.INVALID, Undelivered.TOO_LARGE: TraceReason.TOO_LARGE}
+_AGE_MAX = 40  # 17 years
 
 
 class SwitchContext:
     """Configuration, counters, timers, rates, the process's memory and the trace."""
 
-    def __init__(self, config: SwitchConfig, trace: TraceSink | None) -> None:
+    def __init__(self, config: SwitchConfig, trace: TraceSink | None, started_us: int | None = None) -> None:
         self.config = config
+        self._started_us = started_us
         self.counters = Counters()
         self.deadlines = Deadlines()
         self.pacing = Pacing(self.deadlines)
         self.budget = Budget(config.process_bytes_max, config.pool_bytes(config.process_bytes_max))
         self._trace = None if trace is None else TraceSource(trace, config.node)
+
+    def age(self, now: int) -> int:
+        """Return how long the relay has run, as ATTACHED says it (7.11); 0 if that is unknown."""
+        return 0 if self._started_us is None else min(_AGE_MAX, ((now - self._started_us) // 1000).bit_length())
 
     def trace(
         self,

@@ -162,6 +162,7 @@ class Lifecycle:
             version=_VERSION,
             packets_max=config.packets_per_body_max,
             streams=config.streams,
+            age=self._context.age(now),
         )
         self._streaming.detach(attachment)
         for reply in attachment.renew(attached, message.body_bytes_max):

@@ -93,10 +93,11 @@ class Switch:
         separate_exits: SeparateExits | None = None,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
+        started_us: int | None = None,
     ) -> None:
         self.config = config
         self.epoch = random.getrandbits(64)  # 6.3
-        self._context = SwitchContext(config, trace)
+        self._context = SwitchContext(config, trace, started_us)
         self._context.pacing.limit_by(rates_of)
         self._attention = Attention()
         self._registry = Registry(self._context, self._attention, separate_exits)

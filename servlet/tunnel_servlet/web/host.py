@@ -87,6 +87,7 @@ class SwitchHost:
             separate_exits=separate_exits,
             packet_filter=packet_filter,
             trace=trace,
+            started_us=now_us(),
         )
         self.collector = CollectorTime()
         self.turns = Turns(is_exempt, ProcessorMeter(garbage=self.collector))

@@ -372,3 +372,18 @@ def test_a_new_generation_does_not_replace_its_own_endpoint() -> None:  # 6.2, 6
     assert isinstance(exit_.attach(generation=2), Attached)
     assert relay.counters.attachments_replaced == 0
     assert exit_.push() == []
+
+
+def test_7_11_attached_says_at_least_how_long_the_relay_has_run() -> None:
+    ages = []
+    for ran_us in (999, 1000, 1999, 2000, 60 * SECOND, 100_000_000 * SECOND):
+        relay = Relay(started_us=0)
+        relay.now = ran_us
+        answer = Peer(relay).attach()
+        assert isinstance(answer, Attached)
+        ages.append(answer.age)
+    assert ages == [0, 1, 1, 2, 16, 37]
+    relay.now = 1 << 60
+    answer = Peer(relay, seed=2).attach()
+    assert isinstance(answer, Attached)
+    assert answer.age == 40

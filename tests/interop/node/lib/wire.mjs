@@ -80,7 +80,7 @@ const BODY = layout('magic:4 version:u8 kind:u8 flags:u8 mask:u8 length:u32 chec
 const CONTENT = Object.freeze({
   [KIND.ATTACH]: layout('secret:32 generation:u32 pullInterval:u32 largestBody:u32 low:u16 high:u16 name:n8'),
   [KIND.ATTACHED]: layout(
-    'id:16 epoch:8 generation:u32 flags:u8 zero:u8 mostPackets:u16 largestBody:u32 largestPacket:u32 largestHold:u32 ' +
+    'id:16 epoch:8 generation:u32 flags:u8 age:u8 mostPackets:u16 largestBody:u32 largestPacket:u32 largestHold:u32 ' +
       'pullInterval:u32 initialEdge:u32 lanes:u16 version:u16',
   ),
   [KIND.EXCHANGE]: layout(
