@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import uvloop
@@ -17,6 +18,8 @@ from tests.support.proxies import UpstreamProxy
 from tunnel import Attachment
 from tunnel.carriers.dialed_link import hello
 from tunnel.carriers.link_protocol import LINK_LANE
+from tunnel.clock import now_us
+from tunnel.exchange import Refusal
 from tunnel.wire import Exchange, decode_envelope
 
 
@@ -273,6 +276,23 @@ async def test_a_renewal_that_waited_for_the_end_of_another_try_waits_for_the_pa
         relay.may_answer.set()
         await asyncio.sleep(1)
         assert relay.links == 2
+
+
+@in_loop
+async def test_a_road_that_waits_for_the_end_of_held_pulls_waits_for_a_pause_too() -> None:
+    relay = LinkTestRelay()
+    relay.refuse_links = True
+    async with relay, relay.attach("bob") as client:
+        await until(lambda: relay.links == 1)
+        carrier: Any = client._endpoint._driver.carrier  # type: ignore[union-attr]
+        carrier._lanes.set_holding(False)
+        await client.start_server(echo, "echo")  # its answer ends the pull that is held
+        await until(lambda: not carrier._lanes.holds)
+        links = relay.links
+        carrier._lanes.backoff.refused(Refusal.BANNED, now_us(), now_us(), retry_after_us=25_000_000)
+        carrier._waiting_road = "link"
+        await asyncio.sleep(1)
+        assert (relay.links, carrier._waiting_road) == (links, "link")
 
 
 @in_loop
