@@ -32,7 +32,7 @@ SEED ?= 0
 STRESS ?=
 FIELD ?=
 
-.PHONY: help setup test units test-clients test-long test-install lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo recording sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field clean
+.PHONY: help setup test units test-clients test-long test-install lint format coverage sim fuzz mutants compiled test-compiled pyz bench demo recording sim-demo stress system-deps bench-deps field-deps hdfs-deps test-field test-field-1 test-field-2 clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -204,8 +204,14 @@ build/field/.stamp: .venv/.python
 hdfs-deps: setup ## Fetch HDFS's mini cluster of Spark's Hadoop version into build/hdfs, for tests/analysis (needs Java)
 	@$(BIN)/python -m tests.analysis.hdfs
 
-test-field: setup field-deps ## Measure the tunnel through real and scripted intermediaries (40 minutes; FIELD='--only caddy --write')
+test-field: setup field-deps ## Measure the tunnel through real and scripted intermediaries (80 minutes; FIELD='--only caddy --write')
 	$(BIN)/python -m tests.field $(FIELD)
+
+test-field-1: setup field-deps ## The first half of test-field (40 minutes), into build/field/half-1.json
+	$(BIN)/python -m tests.field --half 1 --json $(FIELD) > build/field/half-1.json
+
+test-field-2: setup field-deps ## The second half, with the results of the first one (40 minutes; FIELD=--write)
+	$(BIN)/python -m tests.field --half 2 --add build/field/half-1.json $(FIELD)
 
 bench-deps: ## Install the peers for the benchmarks (Debian; as root or with sudo), and run "make compiled"
 	@$(MAKE) system-deps EXTRA_DEPS='$(BENCH_DEPS)'

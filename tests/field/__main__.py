@@ -39,6 +39,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", action=AddNames, default="", metavar="NAME,...", help="measure these rows; repeatable (default: all)"
     )
+    parser.add_argument(
+        "--half", type=int, choices=(1, 2), default=0, help="of the rows, measure only the first or the second half"
+    )
     parser.add_argument("--carrier", choices=CARRIERS, help="ask for this carrier alone (default: both)")
     parser.add_argument("--idle", type=float, default=70.0, metavar="S", help="seconds of idleness (default: 70)")
     parser.add_argument(
@@ -85,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(f"{row.name:24}{row.title}" for row in ROWS))
         return 0
     try:
-        rows = find_rows(options.only)
+        rows = find_rows(options.only, half=options.half)
         old = msgspec.json.decode(options.add.read_bytes(), type=list[Result]) if options.add else []
         _require_all(options.write, {row.name for row in rows} | {result.row for result in old})
     except (ValueError, OSError) as error:

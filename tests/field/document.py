@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from loadtests.harness.tree import ROOT
 from tests.field.machine import program_versions
 from tests.field.results import Result
-from tests.field.rows import ROWS
+from tests.field.rows import ROWS, SCRIPTED
 from tests.field.table import render_markdown
 
 __all__ = ["FILE", "render_document", "write_document"]
@@ -19,7 +19,7 @@ _HEAD = """\
 
 This document shows how the tunnel works through intermediaries (proxies, gateways and firewalls),
 for people who want to know how it will work through theirs. Most lines are of real programs; the
-last 14 intermediaries are scripts that behave as their names say. `make test-field` measures all of
+last {scripts} intermediaries are scripts that behave as their names say. `make test-field` measures all of
 them and writes this table (`--write`); the configuration of each intermediary is in
 `tests/field/config`.
 
@@ -53,7 +53,8 @@ def render_document(results: Sequence[Result], machine: str, date: datetime.date
     missing = "; ".join(row.title for row in ROWS if row.name not in names)
     absent = textwrap.fill(f"Not measured in this run: {missing}.", _COLUMNS) + "\n\n" if missing else ""
     programs = textwrap.fill(f"Programs: {versions}.", _COLUMNS)
-    return f"{_HEAD}\n{measured}\n{_LOAD}\n\n{programs}\n\n{absent}{render_markdown(results)}\n"
+    head = _HEAD.format(scripts=len(SCRIPTED))
+    return f"{head}\n{measured}\n{_LOAD}\n\n{programs}\n\n{absent}{render_markdown(results)}\n"
 
 
 def write_document(results: Sequence[Result], machine: str, date: datetime.date) -> None:

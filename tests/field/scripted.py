@@ -1,7 +1,7 @@
 """A reverse proxy with one scripted behaviour, as a process: `python -m tests.field.scripted --help`.
 
 It collects whole requests and answers, uses a new connection to its upstream for each request, and lets no upgrade
-pass. `BEHAVIOURS` is the table of what it can do.
+pass, unless it only limits the rate of bytes. `BEHAVIOURS` is the table of what it can do.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import msgspec
 from tests.field.filters import FILTERS
 from tests.field.flows import SCANNED
 from tests.field.messages import Head, MalformedError, encode, read_body, read_head
+from tests.field.shaper import shape
 from tunnel.event_loops import new_event_loop
 from tunnel.messages.resets import reset_stream
 
@@ -24,6 +25,8 @@ __all__ = ["BEHAVIOURS", "Behaviour", "ScriptedProxy", "main"]
 
 _PAGE = b"<html><head><title>Sign in</title></head><body>Sign in to continue.</body></html>"
 _BLOCKED = b"<html><head><title>Blocked</title></head><body>This content was blocked.</body></html>"
+_EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
+_ASKS = {"proxy-authenticate": 'Basic realm="proxy"', "www-authenticate": 'Basic realm="server"'}
 _LIMIT_BYTES = 1 << 20  # of a head
 _KNOWN = frozenset("host content-type content-length authorization accept user-agent date".split())
 
@@ -44,6 +47,12 @@ class Behaviour(msgspec.Struct, frozen=True):
     http_10: bool = False
     scans: str = ""  # what it refuses, a body with one of the strings SCANNED or what `admits` does not admit, gets:
     # "403", "page" (status 200) or "reset"
+    fails_every: int = 0  # one request in this number gets `failure` and is not forwarded: a status, "reset" or "half",
+    # which is an answer that is cut in its middle
+    failure: str = ""
+    early_hints: bool = False  # 103 comes before each answer
+    bytes_per_connection: int = 0  # a connection ends after an answer that makes it carry more than this
+    bytes_per_s: int = 0  # the rate of each connection, each way; then bytes pass as they come, and upgrades, too
     admits: str = ""  # the name of a filter of FILTERS, for requests and answers; then no strings are searched for
 
 
@@ -62,11 +71,29 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "scanner-403": Behaviour(scans="403"),
     "scanner-page": Behaviour(scans="page"),
     "scanner-reset": Behaviour(scans="reset"),
+    "json-alone": Behaviour(scans="403", admits="json"),
+    "text-alone": Behaviour(scans="403", admits="text"),
+    "ascii-alone": Behaviour(scans="403", admits="ascii"),
+    "entropy-403": Behaviour(scans="403", admits="entropy"),
+    "entropy-reset": Behaviour(scans="reset", admits="entropy"),
+    "word-403": Behaviour(scans="403", admits="word"),
+    "sometimes-407": Behaviour(fails_every=30, failure="407"),
+    "sometimes-401": Behaviour(fails_every=30, failure="401"),
+    "sometimes-404": Behaviour(fails_every=30, failure="404"),
+    "often-reset": Behaviour(fails_every=10, failure="reset"),
+    "often-halved": Behaviour(fails_every=10, failure="half"),
+    "early-hints": Behaviour(early_hints=True),
+    "quota": Behaviour(bytes_per_connection=1 << 20),
+    "shaper": Behaviour(bytes_per_s=64 << 10),
 }
 
 
 class _ResetError(Exception):
     """The script resets the client's connection."""
+
+
+class _HalvedError(Exception):
+    """The script ends the client's connection after these bytes."""
 
 
 @contextlib.contextmanager
@@ -92,14 +119,27 @@ class ScriptedProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of a client until either side ends it."""
+        if self._behaviour.bytes_per_s:
+            with _closing(writer):
+                await shape(reader, writer, self._upstream, self._behaviour.bytes_per_s)
+            return
+        moved_bytes = 0
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), _closing(writer):
             async with self._slots:
                 try:
                     while (head := await read_head(reader)) is not None:
-                        writer.write(await self._exchange(head, await read_body(reader, head, is_answer=False)))
+                        body = await read_body(reader, head, is_answer=False)
+                        answer = await self._exchange(head, body)
+                        writer.write(_EARLY_HINTS + answer if self._behaviour.early_hints else answer)
                         await writer.drain()
+                        moved_bytes += len(body) + len(answer)
                         if self._behaviour.closes or self._behaviour.http_10:
                             return
+                        if 0 < self._behaviour.bytes_per_connection < moved_bytes:
+                            return
+                except _HalvedError as half:
+                    writer.write(half.args[0])
+                    await writer.drain()
                 except (_ResetError, MalformedError):
                     reset_stream(writer)
 
@@ -115,6 +155,11 @@ class ScriptedProxy:
             return self._answer(200, "OK", b"")
         if script.scans and self._is_refused(head, body):
             return self._block()
+        fails = script.fails_every > 0 and self._requests % script.fails_every == 0
+        if fails and script.failure == "reset":
+            raise _ResetError
+        if fails and script.failure.isdecimal():
+            return self._answer(int(script.failure), "No", _BLOCKED, _ASKS)
         await asyncio.sleep(script.delay_s)
         try:
             there, found = await self._forward(head, body)
@@ -124,6 +169,9 @@ class ScriptedProxy:
         self._moved_bytes += len(body) + len(found)
         if script.scans and self._is_refused(there, found):
             return self._block()
+        if fails:
+            whole = self._render(there, found)
+            raise _HalvedError(whole[: len(whole) // 2])
         return self._render(there, found)
 
     def _is_refused(self, head: Head, body: bytes) -> bool:

@@ -36,6 +36,17 @@ def test_the_list_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) ->
     assert len(capsys.readouterr().out.splitlines()) == len(ROWS)
 
 
+def test_a_half_is_measured_and_the_other_one_added(
+    measured: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command.main(["--half", "1", "--json"])
+    file = tmp_path / "half.json"
+    file.write_text(capsys.readouterr().out)
+    command.main(["--half", "2", "--add", str(file)])
+    assert measured[0] + measured[1] == tuple(row.name for row in ROWS)
+    assert f"{2 * len(ROWS)} results" in capsys.readouterr().out
+
+
 def test_whole_rows_are_exit_code_0(capsys: pytest.CaptureFixture[str], measured: list[tuple[str, ...]]) -> None:
     assert command.main(["--only", "closes,direct", "--carrier", "auto"]) == 0
     out, err = capsys.readouterr()

@@ -43,5 +43,8 @@ def test_a_configuration_with_a_missing_value_is_an_error() -> None:
 def test_rows_are_selected_by_name_in_the_order_of_the_table() -> None:
     assert [row.name for row in find_rows("caddy,apache")] == ["apache", "caddy"]
     assert find_rows("") == ROWS
+    assert find_rows("", half=1) + find_rows("", half=2) == ROWS
+    assert abs(len(find_rows("", half=1)) - len(find_rows("", half=2))) <= 1
+    assert find_rows(f"{ROWS[0].name},{ROWS[-1].name}", half=2) == ROWS[-1:]
     with pytest.raises(ValueError, match="no row is named cady: --list prints the names"):
         find_rows("caddy,cady")

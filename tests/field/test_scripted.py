@@ -93,6 +93,62 @@ async def a_proxy(behaviour: Behaviour, answer: Serve = answer_all) -> AsyncIter
         yield connect
 
 
+@pytest.mark.parametrize("status", ["401", "404", "407"])
+@in_loop
+async def test_one_request_in_a_number_fails_with_a_status(status: str) -> None:
+    async with a_proxy(Behaviour(fails_every=3, failure=status)) as connect:
+        assert await (await connect()).statuses(6) == f"200 200 {status} 200 200 {status}"
+
+
+@in_loop
+async def test_one_request_in_a_number_is_reset() -> None:
+    async with a_proxy(Behaviour(fails_every=2, failure="reset")) as connect:
+        client = await connect()
+        assert await client.statuses(1) == "200"
+        with pytest.raises(ConnectionResetError):
+            await client.ask()
+
+
+@in_loop
+async def test_one_answer_in_a_number_is_cut_in_its_middle() -> None:
+    async with a_proxy(Behaviour(fails_every=2, failure="half")) as connect:
+        client = await connect()
+        assert (await client.ask(b"x" * 1000))[1] == b"x" * 1000
+        with pytest.raises(asyncio.IncompleteReadError) as caught:
+            await client.ask(b"x" * 1000)
+        assert 0 < len(caught.value.partial) < 1000
+
+
+@in_loop
+async def test_early_hints_come_before_each_answer() -> None:
+    async with a_proxy(Behaviour(early_hints=True)) as connect:
+        client = await connect()
+        assert (await client.ask(b"body"))[0].words[1] == "103"
+        assert (await read_head(client.reader) or Head(("", "", ""), {})).words[1] == "200"
+
+
+@in_loop
+async def test_a_connection_ends_when_it_has_carried_its_quota() -> None:
+    async with a_proxy(Behaviour(bytes_per_connection=1000)) as connect:
+        client = await connect()
+        assert (await client.ask(b"x" * 300))[1] == b"x" * 300
+        assert (await client.ask(b"x" * 900))[1] == b"x" * 900
+        assert await client.reader.read() == b""
+
+
+@in_loop
+async def test_a_shaper_passes_all_bytes_on_whatever_they_are() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(5000))
+        await writer.drain()
+        writer.close()
+
+    async with a_proxy(Behaviour(bytes_per_s=1 << 20), echo) as connect:
+        client = await connect()
+        client.writer.write(bytes(range(250)) * 20)
+        assert await client.reader.read() == bytes(range(250)) * 20
+
+
 @in_loop
 async def test_it_forwards() -> None:
     async with a_proxy(Behaviour()) as connect:
