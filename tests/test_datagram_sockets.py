@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from loadtests.harness.ports import hold_port
+from tests.rig import Stream
 from tests.support.loops import in_loop
-from tests.test_datagrams import Stream
 from tunnel.datagram_sockets import open_datagrams
 from tunnel.datagrams import frame_datagram
 from tunnel.splice import splice

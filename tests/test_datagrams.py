@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.rig import Stream
 from tests.support.loops import in_loop
 from tunnel.datagrams import DATAGRAM_BYTES_MAX, DatagramSide, Deframer, frame_datagram
 from tunnel.splice import Side, splice
@@ -24,36 +25,6 @@ def test_boundaries_are_kept_however_the_stream_is_cut(size: int) -> None:
 def test_a_datagram_has_a_limit() -> None:
     with pytest.raises(ValueError, match="at most 65535 bytes, not 65536"):
         frame_datagram(bytes(DATAGRAM_BYTES_MAX + 1))
-
-
-class Stream(Side):
-    """The other side of the pair, in the place of a tunnel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-        self.ends: list[str] = []
-
-    @property
-    def is_over(self) -> bool:
-        return False
-
-    def write(self, data: bytes) -> bool:
-        self.written += data
-        return True
-
-    def close(self) -> None:
-        self.ends.append("closed")
-
-    def abort(self) -> None:
-        self.ends.append("aborted")
-
-    def resume_reading(self) -> None:
-        """Do nothing: there is nothing to read."""
-
-    @property
-    def datagrams(self) -> list[bytes]:
-        return list(Deframer().feed(bytes(self.written)))
 
 
 @in_loop

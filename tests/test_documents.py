@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.support.text_files import text_files
 
 ROOT = Path(__file__).parent.parent
@@ -21,10 +19,9 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.(?:py|trace))(?:::(\w+))?`")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_linked_files_exist(document: Path) -> None:
-    missing = [link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()]
-    assert missing == []
+def test_linked_files_exist() -> None:
+    found = [(document, link) for document in DOCUMENTS for link in LINK.findall(document.read_text())]
+    assert [(document.name, link) for document, link in found if not (document.parent / link).exists()] == []
 
 
 def test_the_list_of_documents_is_complete() -> None:
@@ -33,11 +30,11 @@ def test_the_list_of_documents_is_complete() -> None:
     assert {f"../{path.name}" for path in ROOT.glob("*.md")} <= listed
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_named_tests_exist(document: Path) -> None:
-    for file, test in NAMED_TEST.findall(document.read_text()):
-        assert (ROOT / file).exists(), file
-        assert not test or f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
+def test_named_tests_exist() -> None:
+    for document in DOCUMENTS:
+        for file, test in NAMED_TEST.findall(document.read_text()):
+            assert (ROOT / file).exists(), f"{document}: {file}"
+            assert not test or f"def {test}(" in (ROOT / file).read_text(), f"{document}: {file}::{test}"
 
 
 TOP = "tunnel|servlet|client|loadtests|tests|docs|deploy|examples"
@@ -72,12 +69,12 @@ def is_there(path: Path) -> bool:
     return path.exists() or path.with_name(f"{path.name}.py").exists()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_named_paths_and_modules_exist(document: Path) -> None:
-    text = document.read_text()
-    missing = [path for path in NAMED_PATH.findall(text) if not is_there(ROOT / path)]
+def test_named_paths_and_modules_exist() -> None:
+    texts = [(document.name, document.read_text()) for document in DOCUMENTS]
+    missing = [(name, path) for name, text in texts for path in NAMED_PATH.findall(text) if not is_there(ROOT / path)]
     missing += [
-        module
+        (name, module)
+        for name, text in texts
         for module in NAMED_MODULE.findall(text)
         if module not in BUILT
         and not exists(module)
@@ -140,11 +137,12 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_headings_that_links_name_exist(document: Path) -> None:
-    found = ANCHOR.findall(document.read_text())
+def test_the_headings_that_links_name_exist() -> None:
+    found = [(document, *link) for document in DOCUMENTS for link in ANCHOR.findall(document.read_text())]
     assert [
-        (file, head) for file, head in found if head not in anchors(document.parent / file if file else document)
+        (document.name, file, head)
+        for document, file, head in found
+        if head not in anchors(document.parent / file if file else document)
     ] == []
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.carriers.test_link import moved_by, until
-from tests.support.http_relay import LinkTestRelay, token_of
+from tests.carriers.rig import CountingRelay, moved_by, until
+from tests.support.http_relay import token_of
 from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel.exchange import POLL, RoadReport
@@ -136,24 +136,6 @@ def test_the_local_network_is_that_of_the_address_towards_the_internet(monkeypat
 
 
 # --- attachments
-
-
-class CountingRelay(LinkTestRelay):
-    """Notes which roads are asked for, in order; refuses those in `refused`."""
-
-    async def __aenter__(self) -> CountingRelay:
-        await super().__aenter__()
-        return self
-
-    def __init__(self, *refused: str) -> None:
-        super().__init__()
-        self.refused = refused
-        self.asked: list[str] = []
-
-    async def _link(self, request):  # type: ignore[no-untyped-def]
-        self.asked.append(request.headers["Upgrade"])
-        self.refuse_links = request.headers["Upgrade"] in self.refused
-        return await super()._link(request)
 
 
 @in_loop

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from tests.carriers.harness import MIB, Counting, ask, echo, end, noise, say_and_hear, write_until_paused
-from tests.support.certificates import TLS
+from tests.rig import contexts
 from tests.support.loops import in_loop, run
 from tests.support.relays import MemoryTestRelay
 from tunnel import Attachment, IntegrityError, LostError, ResetError, StreamReader, StreamWriter, Transport
@@ -373,12 +373,6 @@ async def test_data_of_a_closed_peer_can_be_read_although_writing_fails() -> Non
 
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
-
-
-def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(TLS / "server.pem")
-    return server, ssl.create_default_context(cafile=str(TLS / "ca.pem"))
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)

@@ -13,9 +13,9 @@ import uvloop
 from aiohttp import web
 
 from tests.carriers.harness import MIB, Counting, noise
+from tests.rig import contexts
 from tests.support.loops import in_loop, run
 from tests.support.relays import MemoryTestRelay
-from tests.test_transport import contexts
 from tunnel import Attachment, StreamReader, StreamWriter, Transport
 from tunnel.asyncio_compat import start_tls
 

@@ -6,7 +6,7 @@ import re
 import ssl
 from typing import Any, Self
 
-from tests.carriers.test_poll import server_tls
+from tests.support.certificates import server_tls
 
 __all__ = ["Origin", "answer", "optional_certificates"]
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.carriers.origin import answer
-from tests.carriers.test_http_exchanger import Recorded
+from tests.carriers.rig import Recorded
 from tests.support.loops import in_loop
 from tunnel.carriers.connections import Connections
 from tunnel.carriers.dialing import Dialing

@@ -9,23 +9,16 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
-from tests.carriers.test_poll import CA, server_tls
+from tests.carriers.rig import KEY, rejected
+from tests.support.certificates import CA, server_tls
 from tests.support.http_relay import HttpTestRelay
 from tests.support.loops import in_loop
 from tunnel import UnreachableError, attach
 from tunnel.carriers.failures import describe_failure, explain, is_final
 
 BASE = URL("https://relay.example/")
-KEY = ConnectionKey("relay.example", 443, True, True, None, None, None)
-
-
-def rejected(code: int, text: str = "why") -> aiohttp.ClientConnectorCertificateError:
-    error = ssl.SSLCertVerificationError(1, text)
-    error.verify_code, error.verify_message = code, text
-    return aiohttp.ClientConnectorCertificateError(KEY, error)
 
 
 def broken(reason: str) -> aiohttp.ClientConnectorSSLError:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from loadtests.faultproxy import FaultProxy, FaultProxyOptions
 from tests.carriers.harness import ask, echo, end, noise, say_and_hear
-from tests.carriers.test_link import moved_by, until
+from tests.carriers.rig import moved_by, until
 from tests.support.http_relay import HttpTestRelay, token_of
 from tests.support.loops import in_loop
 from tunnel import Attachment, attach

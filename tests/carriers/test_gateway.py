@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from tests.carriers.origin import Origin, answer
-from tests.carriers.test_poll import CA, server_tls
+from tests.support.certificates import CA, server_tls
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
 from tunnel.carriers.dialing import Dialing

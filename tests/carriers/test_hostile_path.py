@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.carriers.origin import Origin, answer
-from tests.carriers.test_http_exchanger import Recorded
+from tests.carriers.rig import Recorded
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.http_exchanger import HttpExchanger

@@ -7,6 +7,7 @@ from random import Random
 import msgspec
 
 from tests.carriers.origin import Origin, answer
+from tests.carriers.rig import Recorded
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.http_exchanger import HttpExchanger
@@ -14,33 +15,6 @@ from tunnel.exchange import LaneConfig, Lanes
 from tunnel.wire import Buffer
 
 MIB = 1 << 20
-
-
-class Recorded:
-    """The outcomes of requests, in order: the body of the answer or a piece of it, the text of the failure, or the
-    word "ended"."""
-
-    def __init__(self) -> None:
-        self.outcomes: asyncio.Queue[bytes | str] = asyncio.Queue()
-
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
-        self.outcomes.put_nowait(bytes(body))
-
-    def ready(self) -> None:
-        """Do nothing: these tests send what they want at any time."""
-
-    def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
-        self.outcomes.put_nowait(text)
-
-    def received(self, request_id: int, piece: Buffer) -> bool:
-        self.outcomes.put_nowait(bytes(piece))
-        return True
-
-    def ended(self, request_id: int) -> None:
-        self.outcomes.put_nowait("ended")
-
-    def sent(self, size_bytes: int) -> None:
-        """Do nothing: these tests do not count bytes."""
 
 
 @in_loop

@@ -4,7 +4,7 @@ import asyncio
 
 from loadtests.harness.limiter import Limit, Limiter
 from tests.carriers.harness import ask, echo, end, noise, say_and_hear
-from tests.carriers.test_link import until
+from tests.carriers.rig import until
 from tests.support.http_relay import HttpTestRelay, token_of
 from tests.support.loops import in_loop
 from tunnel import attach

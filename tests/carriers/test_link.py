@@ -11,26 +11,16 @@ from aiohttp import web
 
 import tunnel
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
+from tests.carriers.rig import moved_by, until
 from tests.support.certificates import TLS
 from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import HANGING_S, in_loop, in_loop_within, run
 from tests.support.proxies import UpstreamProxy
-from tunnel import Attachment
 from tunnel.carriers.dialed_link import hello
 from tunnel.carriers.link_protocol import LINK_LANE
 from tunnel.clock import now_us
 from tunnel.exchange import Refusal
 from tunnel.wire import Exchange, decode_envelope
-
-
-def moved_by(attachment: Attachment) -> str:
-    return attachment.stats().carrier.split()[0]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Run the loop until the condition holds; the test's deadline bounds the wait."""
-    while not condition():  # noqa: ASYNC110 - the application gets no event when a link opens or closes
-        await asyncio.sleep(0.001)
 
 
 @in_loop

@@ -12,9 +12,9 @@ import pytest
 
 from loadtests.harness.ports import hold_port
 from tests.carriers.origin import Origin, answer
-from tests.carriers.test_poll import CA, server_tls
 from tests.real.transfers import a_relay, move, until
 from tests.real.transfers import client as real_client
+from tests.support.certificates import CA, server_tls
 from tests.support.loops import in_loop
 from tests.support.name_server import NameServer
 from tests.support.proxies import UpstreamProxy

@@ -9,7 +9,7 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from tests.carriers.test_failures import KEY, rejected
+from tests.carriers.rig import KEY, rejected
 from tunnel.carriers.failures import describe_failure, is_refused
 from tunnel.carriers.patience import Patience
 from tunnel.exchange import LaneConfig

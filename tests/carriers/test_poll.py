@@ -1,13 +1,12 @@
 """The POST requests of the poll carrier, and the path to the relay: headers, tokens, refusals (7.9), TLS, proxies."""
 
-import ssl
 from random import Random
 
 import pytest
 import truststore
 
 from tests.carriers.harness import ask, echo, end, noise, say_and_hear
-from tests.support.certificates import TLS
+from tests.support.certificates import CA, TLS, server_tls
 from tests.support.http_relay import HttpTestRelay, token_of
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
@@ -17,17 +16,6 @@ from tunnel.carriers.dialing import Dialing, retry_after_us
 from tunnel.carriers.http_exchanger import HttpExchanger
 from tunnel.exchange import LaneConfig, Lanes
 from tunnel.wire import Attach, Status, StatusCode, encode_envelope
-
-CA = str(TLS / "ca.pem")
-
-
-def server_tls(*, client_certificates: bool = False) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(TLS / "server.pem")
-    if client_certificates:
-        context.load_verify_locations(CA)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 async def use(relay: HttpTestRelay, **options: object) -> None:

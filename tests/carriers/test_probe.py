@@ -6,9 +6,9 @@ import pytest
 
 from loadtests.harness.ports import hold_port
 from tests.carriers.origin import Origin, answer
-from tests.carriers.test_poll import server_tls
 from tests.client.doctor.prober import LIMITS
 from tests.servlet.rig import TOKENS, settings
+from tests.support.certificates import server_tls
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.probe import ProbeError, Prober

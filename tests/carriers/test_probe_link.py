@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from tests.carriers.origin import Origin, answer
-from tests.carriers.test_link import until
+from tests.carriers.rig import until
 from tests.servlet.rig import TOKENS, settings
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy, splice

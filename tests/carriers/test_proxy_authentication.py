@@ -12,8 +12,7 @@ import uvloop
 
 from tests.carriers.asking import PASSWORD, USER, AskingProxy, Basic, Digest, Guard, Ntlm, Unknown
 from tests.carriers.harness import ask, echo, end, noise, say_and_hear
-from tests.carriers.test_poll import CA, server_tls
-from tests.support.certificates import TLS
+from tests.support.certificates import CA, TLS, server_tls
 from tests.support.http_relay import HttpTestRelay, LinkTestRelay, token_of
 from tests.support.loops import in_loop, run
 from tunnel import NotAuthenticatedError, UnreachableError

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
-from tests.carriers.test_link import moved_by, until
+from tests.carriers.rig import CountingRelay, moved_by, until
 from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import in_loop
-from tests.test_road_memory import CountingRelay
 from tunnel import Attachment
 from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.carriers.dialing import Dialing

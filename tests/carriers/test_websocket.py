@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import re
 import ssl
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from aiohttp import web
 
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
 from tests.carriers.origin import Origin, answer
-from tests.carriers.test_link import moved_by, until
+from tests.carriers.rig import Talker, moved_by, until
 from tests.support.certificates import TLS
 from tests.support.http_relay import WebSocketTestRelay
 from tests.support.loops import in_loop, run
@@ -30,24 +28,6 @@ from tunnel.exchange import LinkInput
 from tunnel.wire import Answer, encode_envelope
 
 ACCEPTED = b"".join(encode_envelope(Answer(LINK_LANE, 0, 0)))
-
-
-class Talker(Origin):
-    """Answers 101 and then sends the bytes `after`, which may be frames."""
-
-    def __init__(self, after: bytes) -> None:
-        super().__init__(b"")
-        self._after = after
-
-    async def respond(self, writer: asyncio.StreamWriter) -> None:
-        found = re.search(r"Sec-WebSocket-Key: (\S+)", self.heads[-1])
-        assert found is not None
-        accept = base64.b64encode(
-            hashlib.sha1(found[1].encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
-        ).decode()
-        head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        writer.write(f"{head}Sec-WebSocket-Accept: {accept}\r\n\r\n".encode() + self._after)
-        await writer.drain()
 
 
 class Owner:

@@ -18,7 +18,7 @@ from loadtests.faultproxy import (
     FrameStall,
 )
 from tests.carriers.harness import MIB, end, noise
-from tests.carriers.test_link import moved_by, until
+from tests.carriers.rig import moved_by, until
 from tests.support.http_relay import WebSocketTestRelay, token_of
 from tests.support.loops import in_loop
 from tunnel import Attachment, StreamReader, StreamWriter, attach

@@ -11,8 +11,7 @@ import uvloop
 from aiohttp import web
 
 from tests.carriers.harness import noise
-from tests.carriers.test_link import until
-from tests.carriers.test_websocket import Talker
+from tests.carriers.rig import Talker, until
 from tests.support.loops import in_loop, run
 from tunnel.carriers.dialing import Dialing
 from tunnel.carriers.link_protocol import LinkProtocol

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,7 +20,7 @@ from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.running import RunningRelay
 
-__all__ = ["TOKEN", "Background", "Rig", "echo", "greet"]
+__all__ = ["TOKEN", "Background", "Rig", "connect", "echo", "greet"]
 
 TOKEN = TOKENS["ann"]
 _T = TypeVar("_T")
@@ -125,3 +129,20 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         pass
     finally:
         writer.close()
+
+
+@contextlib.contextmanager
+def connect(rig: Rig, target: str, *options: str, **streams: int) -> Iterator[subprocess.Popen[bytes]]:
+    command: Sequence[str] = [sys.executable, "-m", "tunnel_client", "connect", target, *options]
+    environment = {**os.environ, **rig.environment()}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    child = subprocess.Popen(command, env=environment, **pipes)  # type: ignore[call-overload]
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()

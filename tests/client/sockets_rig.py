@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import http.server
 import logging
 import os
 import select
@@ -32,6 +34,7 @@ __all__ = [
     "KINDS",
     "NAMES",
     "ROOT",
+    "Hello",
     "RelayThread",
     "beside",
     "fill",
@@ -219,3 +222,17 @@ def run_python(
     )
     assert expected is None or done.returncode == expected, done.stderr
     return done
+
+
+class Hello(http.server.BaseHTTPRequestHandler):
+    """Answers hello, and the host that the request named."""
+
+    def do_GET(self) -> None:
+        body = b"hello from " + self.headers["Host"].encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+        pass

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.core.pair import GIVEN_UP, LOST, MS, Fate, Pair, Side
+from tests.core.pair import GIVEN_UP, LOST, MS, Fate, Pair
+from tests.core.rig import drain, is_gone, kinds
 from tunnel.core import (
     Closed,
-    Connection,
     Flushed,
     LocalProtocolError,
     Lost,
@@ -21,25 +21,6 @@ from tunnel.wire import Packet, PacketType, decode_end
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
 SHUTDOWN, ABORT = PacketType.SHUTDOWN, PacketType.ABORT
-
-
-def drain(connection: Connection, pair: Pair) -> bytes:
-    """Read everything that can be read now."""
-    parts = []
-    while len(part := connection.read(1 << 20, pair.now)):
-        parts.append(bytes(part))
-        pair.settle()
-    return b"".join(parts)
-
-
-def kinds(side: Side) -> list[type]:
-    found = [type(event) for event in side.events]
-    side.events.clear()
-    return found
-
-
-def is_gone(pair: Pair) -> bool:
-    return not pair.a.endpoint.connections and not pair.b.endpoint.connections
 
 
 # the rows: each test is named after a state and the input that comes in it

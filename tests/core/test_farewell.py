@@ -3,8 +3,8 @@
 import pytest
 
 from tests.core.pair import Pair
+from tests.core.rig import drain, is_gone, kinds
 from tests.core.solo import PEER, Solo
-from tests.core.test_close import drain, is_gone, kinds
 from tunnel.core import Lost, State
 from tunnel.core.constants import SECOND_US
 from tunnel.wire import Packet, PacketType

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128
 
-from tests.core.connection.test_state_inputs import REACH
+from tests.core.connection.rig import REACH
 from tests.core.solo import PEER, SERVICE, TARGET, Solo
 from tests.wire.strategies import aborts, accepteds, acks, connects, droppeds, edges, ends, junk, option_payloads
 from tunnel.core import EndpointConfig, PeerFinished

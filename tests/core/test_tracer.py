@@ -1,45 +1,13 @@
 """The records that an endpoint writes to its trace, one by one."""
 
-from tests.core.solo import BIG, FIRST, MS, PEER, Solo
+from tests.core.rig import ACK, DATA, Sink, acknowledge, data, opened
+from tests.core.solo import FIRST, MS, PEER, Solo
 from tunnel.core import EndpointConfig
 from tunnel.core.constants import ACK_DELAY_US, SECOND_US
 from tunnel.core.send.window import NO_EDGE
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceRecord
-from tunnel.wire import Ack, Packet, PacketType, encode_ack, encode_edge, wrap
+from tunnel.wire import Packet, PacketType, encode_edge, wrap
 from tunnel.wire.control import Edge
-
-DATA, ACK = PacketType.DATA, PacketType.ACK
-
-
-class Sink(list[TraceRecord]):
-    """A trace sink with a level, which keeps its records."""
-
-    def __init__(self, level: TraceLevel = TraceLevel.PACKET) -> None:
-        super().__init__()
-        self.level = level
-
-    def __call__(self, record: TraceRecord) -> None:
-        self.append(record)
-
-    def of(self, event: TraceEvent) -> list[TraceRecord]:
-        return [record for record in self if record.event == event]
-
-    def only(self, event: TraceEvent) -> TraceRecord:
-        (record,) = self.of(event)
-        return record
-
-
-def opened(level: TraceLevel = TraceLevel.PACKET) -> tuple[Solo, Sink]:
-    sink = Sink(level)
-    solo = Solo(trace=sink).opened()
-    sink.clear()
-    return solo, sink
-
-
-def acknowledge(solo: Solo, *, delay_us: int = 0, attempt: int = 0) -> None:
-    """Receive an ACK of everything; the newest packet came in this attempt, `delay_us` before the ACK left."""
-    newest = wrap(solo.connection.sender.window.next_sequence - 1)
-    solo.say(ACK, encode_ack(Ack(newest, BIG, delay_us, newest, attempt, [])))
 
 
 def test_without_a_sink_or_at_level_off_there_is_no_tracer() -> None:
@@ -136,10 +104,6 @@ def test_a_closed_window_and_the_bytes_that_wait_for_it_are_recorded() -> None:
     solo.endpoint.touch(solo.connection)
     solo.out()
     assert sink.of(TraceEvent.PACKET_SENT)[-1].window_bytes == 0
-
-
-def data(solo: Solo, number: int, payload: bytes, attempt: int = 0) -> Packet:
-    return Packet(DATA, PEER, solo.connection.id, wrap(FIRST + number), payload, attempt)
 
 
 def test_a_received_packet_is_recorded() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.core.rig import Sink, acknowledge, data, opened
 from tests.core.solo import BIG, MS, PEER, Solo
-from tests.core.test_tracer import Sink, acknowledge, data, opened
 from tunnel.core.constants import SECOND_US
 from tunnel.core.send.window import NO_EDGE
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceRecord

@@ -5,27 +5,9 @@ from statistics import median
 import pytest
 
 from tests.exchange.limits import Bucket, SlotLoop
-from tests.exchange.loop import Fate, Loop, data_frame, data_packet
+from tests.exchange.loop import Fate, Loop
+from tests.exchange.rig import KIB, MS, carried, echoes
 from tunnel.exchange import LaneConfig, Request
-
-KIB = 1024
-MIB = 1024 * KIB
-MS = 1_000
-SECOND = 1_000_000
-PACKET_BYTES = 7_500  # about an eighth of the first body, as the core cuts them
-
-
-def carried(loop: Loop, *, upload: bool, seconds: int = 20) -> float:
-    """Return the MiB per second that the path carries."""
-    before = len(loop.relay.received if upload else loop.delivered)
-    start_us = loop.now
-    while loop.now < start_us + seconds * SECOND:
-        if upload and len(loop.queue) < 1000:
-            loop.queue.extend([data_packet(1, PACKET_BYTES)] * 1000)
-        elif not upload and len(loop.relay.outbox.frames) < 1000:
-            loop.relay.give([data_frame(1, PACKET_BYTES)] * 1000)
-        loop.run(loop.now + 10 * MS)
-    return (len(loop.relay.received if upload else loop.delivered) - before) * PACKET_BYTES / MIB / seconds
 
 
 @pytest.mark.parametrize("burst", [1, 20])
@@ -63,19 +45,6 @@ def test_on_a_slow_path_bodies_stay_small(upload: bool) -> None:
         sizes.append(loop.lanes.body_bytes if upload else loop.lanes.answer_bytes)
     assert median(sizes[5:]) <= 64 * KIB
     assert max(sizes) <= 128 * KIB
-
-
-def echoes(loop: Loop, count: int) -> list[int]:
-    """Send packets that are answered at once, one after another; return the times from packet to answer."""
-    times = []
-    for name in range(count):
-        start_us, sent, delivered = loop.now, len(loop.relay.received), len(loop.delivered)
-        loop.queue.append(data_packet(name))
-        loop.until(lambda sent=sent: len(loop.relay.received) > sent, loop.now + 60 * SECOND)  # type: ignore[misc]
-        loop.relay.give([data_frame(name)])
-        loop.until(lambda before=delivered: len(loop.delivered) > before, loop.now + 60 * SECOND)  # type: ignore[misc]
-        times.append(loop.now - start_us)
-    return times
 
 
 @pytest.mark.parametrize(("slots", "most_ms"), [(1, 60), (2, 5), (3, 5)])

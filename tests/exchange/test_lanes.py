@@ -1,12 +1,12 @@
 """The endpoint's half of the lanes as a whole, against the relay's half: attaching, pushing, pulling and repeating."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
 import pytest
 
 from tests.exchange.loop import SECRET, Fate, Loop, Relay, abandoned, attached_times, data_frame, data_packet
+from tests.exchange.rig import KIB, MS, SECOND, STEADY, attached_loop, encoded, pushes, received, status
 from tunnel.exchange import (
     Abandoned,
     AttachedEvent,
@@ -21,42 +21,7 @@ from tunnel.exchange import (
     Request,
     Troubled,
 )
-from tunnel.wire import EXCHANGE_BYTES, Answer, Attached, Message, Status, StatusCode, attachment_id, encode_envelope
-
-KIB = 1024
-MS = 1_000
-SECOND = 1_000_000
-STEADY = LaneConfig(adapt_lanes=False)
-
-
-def encoded(message: Message) -> bytes:
-    return b"".join(encode_envelope(message))
-
-
-def status(code: StatusCode, retry_after_ms: int = 0) -> bytes:
-    return encoded(Status(code, retry_after_ms, "text"))
-
-
-def pushes(*fates: Fate) -> Callable[[Request, int], Fate]:
-    """Give these fates, in turn, to attempts of pushes, repeats included; all other attempts succeed."""
-    left = list(fates)
-
-    def fate(request: Request, now: int) -> Fate:
-        return left.pop(0) if left and request.lane >= 0 and not request.pull else Fate()
-
-    return fate
-
-
-def attached_loop(config: LaneConfig = STEADY, relay: Relay | None = None, packets: int = 0) -> Loop:
-    """Return a loop that has attached (after 20 ms), with `packets` small packets to push."""
-    loop = Loop(config, relay=relay or Relay(Random(2)))
-    loop.run(30 * MS)
-    loop.queue.extend(data_packet(name) for name in range(1, packets + 1))
-    return loop
-
-
-def received(loop: Loop) -> list[int]:
-    return [name for _, name in loop.relay.received]
+from tunnel.wire import EXCHANGE_BYTES, Answer, Attached, StatusCode, attachment_id
 
 
 def push_times(loop: Loop) -> list[int]:

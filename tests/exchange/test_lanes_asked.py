@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.exchange.loop import Fate, Loop, data_frame, data_packet
-from tests.exchange.test_lanes import MS, SECOND, STEADY, attached_loop, pushes, received
+from tests.exchange.rig import MS, SECOND, STEADY, attached_loop, pushes, received
 from tunnel.exchange import AttachRefused, Request
 
 ASKED = Fate(status=407, body=b"who are you")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.exchange.loop import Fate, Loop, data_frame, data_packet
-from tests.exchange.test_lanes import KIB, MS, SECOND, STEADY, attached_loop, pushes, received
+from tests.exchange.rig import KIB, MS, SECOND, STEADY, attached_loop, pushes, received
 from tunnel.exchange import AttachedEvent, AttachRefused, BatchDone, Detached, Recovered, Request, Troubled
 from tunnel.wire import EXCHANGE_BYTES, BodyFormat, Exchange, decode_envelope, mask_of, parse_packets
 

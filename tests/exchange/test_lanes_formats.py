@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tests.exchange.loop import Fate, Loop, Relay, data_frame, data_packet
-from tests.exchange.test_lanes import MS, SECOND, STEADY, attached_loop, received, status
+from tests.exchange.rig import MS, SECOND, STEADY, attached_loop, received, status
 from tunnel.exchange import AttachRefused, LaneConfig, Request
 from tunnel.wire import BodyFormat, StatusCode
 

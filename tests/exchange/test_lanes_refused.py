@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tests.exchange.loop import Fate, Loop, Relay, data_packet
-from tests.exchange.test_lanes import MS, SECOND, attached_loop, received
+from tests.exchange.rig import MS, SECOND, attached_loop, received
 from tunnel.exchange import Recovered, Request, Troubled
 
 MINUTE = 60 * SECOND

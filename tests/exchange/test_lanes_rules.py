@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.exchange.loop import SECRET, Fate, data_packet
-from tests.exchange.test_lanes import MS, SECOND, STEADY, attached_loop, encoded
+from tests.exchange.rig import MS, SECOND, STEADY, attached_loop, encoded
 from tunnel.exchange import BatchDone, LaneConfig, Lanes, PacketsReceived, Request, Troubled
 from tunnel.wire import Answer, Attached, Discarded, Exchange, attachment_id, decode_envelope
 

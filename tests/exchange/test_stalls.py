@@ -9,7 +9,7 @@ import pytest
 
 from tests.exchange.limits import SlotLoop
 from tests.exchange.loop import Loop, data_packet
-from tests.exchange.test_goals_limits import carried, echoes
+from tests.exchange.rig import carried, echoes
 from tunnel.exchange import LaneConfig
 
 MS = 1_000

@@ -6,8 +6,8 @@ import pytest
 
 from tests.field.filters import FILTERS, entropy
 from tests.field.messages import Head, encode, read_body, read_head
+from tests.field.rig import a_proxy
 from tests.field.scripted import Behaviour
-from tests.field.test_scripted import a_proxy
 from tests.support.loops import in_loop
 
 HEAD = Head(("POST", "/x", "HTTP/1.1"), {"host": "h"})

@@ -17,23 +17,13 @@ from tests.fuzz.worker import CRASHED, fuzz_by_chance
 
 RANDOM_INPUTS = 200
 
-COMMITTED = [
-    pytest.param(target, raw, id=f"{target.name}-{name}")
-    for target in TARGETS.values()
-    for name, raw in corpus.committed(target).items()
-]
-
-
-@pytest.mark.parametrize(("target", "raw"), COMMITTED)
-def test_committed_inputs_break_nothing(target: Target, raw: bytes) -> None:
-    target.run(raw)
-
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_random_inputs_break_nothing(name: str) -> None:
-    for data in corpus.random_inputs(TARGETS[name], seed=1, count=RANDOM_INPUTS):
+def test_committed_and_random_inputs_break_nothing(name: str) -> None:
+    target = TARGETS[name]
+    for data in (*corpus.committed(target).values(), *corpus.random_inputs(target, seed=1, count=RANDOM_INPUTS)):
         try:
-            TARGETS[name].run(data)
+            target.run(data)
         except Exception as error:
             error.add_note(f"the input: {data.hex()}")
             raise

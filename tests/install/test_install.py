@@ -35,7 +35,7 @@ from tests.install.rig import (
     tracked_files,
     wheel_settings,
 )
-from tests.test_compiled import FILES
+from tests.rig import FILES
 from tunnel import __version__
 
 COMPILED_GROUP = pytest.mark.xdist_group("compiled")

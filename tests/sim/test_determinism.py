@@ -1,21 +1,10 @@
 """The same seed gives the same trace, byte for byte, whatever the order of hashes."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-
-
-def trace_of(seed: int, hash_seed: str, directory: Path, *options: str) -> bytes:
-    command = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--trace", str(directory), *options]
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return (directory / f"seed-{seed}.jsonl").read_bytes()
+from tests.sim.rig import trace_of
 
 
 @pytest.mark.parametrize("seed", [1, 12, 35])

@@ -10,11 +10,11 @@ from tests.sim.clock import SECOND
 from tests.sim.faults import FaultPlan
 from tests.sim.ladder_node import LadderNode
 from tests.sim.node import LadderSpec, NodeSpec
+from tests.sim.rig import trace_of
 from tests.sim.road_connection import RoadConnection
 from tests.sim.roads import Mode
 from tests.sim.runner import run_seed
 from tests.sim.scenario import Scenario, draw_scenario
-from tests.sim.test_determinism import trace_of
 from tests.sim.websocket_frames import FrameReader, GuardedFrameReader, framed
 from tests.sim.world import World
 from tunnel.carriers.link import LinkCarrier

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["import_violations", "imported_names", "is_sans_io", "is_within", "module_name", "project_files"]
+__all__ = ["FOLDERS", "import_violations", "imported_names", "is_sans_io", "is_within", "module_name", "project_files"]
 
 # The folders whose modules keep these rules. The folders of the relay and of the client hold one package each:
 # names of their modules begin with the package.
@@ -80,6 +80,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tests": TOP_LEVEL,
 }
 
+# Its tests run the servers of the tests of single clients, which are fixtures there.
+BORROWS_FIXTURES = ("tests.real.test_clients_recipes",)
+
 # Libraries that only these areas may use; loadtests and tests may use any library.
 RESTRICTED: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tunnel.carriers", "tunnel_servlet.web"),
@@ -142,6 +145,8 @@ def import_violations(tree: ast.AST, module: str, is_module: Callable[[str], boo
             yield line, "relative import: absolute ones say where a name lives"
         elif top in PACKAGE_OF:
             yield line, f"{target}: the package is {PACKAGE_OF[top]}; its folder would import it a second time"
+        elif top == "tests" and target.rpartition(".")[2].startswith("test_") and module not in BORROWS_FIXTURES:
+            yield line, f"{target} contains tests: what several of them need stays in a rig.py"
         elif top in TOP_LEVEL:
             if not may_import(module, target):
                 yield line, f"{module} must not import {target}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traces.test_salvage import FRAMES
+from tests.traces.rig import FRAMES
 from tunnel.private_files import create_private
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.folder import TraceFolder

@@ -10,12 +10,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.traces.rig import CONTENTS, FRAMES
 from tunnel.traces import salvage
 from tunnel.traces.salvage import PLAIN_SUFFIX, SUFFIX, Findings, examine, frames_of, salvage_directory
 
 MAGIC = b"\x28\xb5\x2f\xfd"
-CONTENTS = [b'{"a":%d}\n' % number * 50 for number in range(4)]
-FRAMES = [zstandard.ZstdCompressor(level=1, write_checksum=True).compress(content) for content in CONTENTS]
 WHOLE = b"".join(FRAMES)
 
 

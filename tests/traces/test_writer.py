@@ -10,20 +10,11 @@ from typing import Any, BinaryIO
 import pytest
 import zstandard
 
+from tests.traces.rig import WAIT_S, read_all, record
 from tunnel.traces import TraceEvent, TraceLevel, TraceRecord, level_of
 from tunnel.traces.jsonl import encode_record, read_trace
 from tunnel.traces.salvage import SUFFIX, examine
 from tunnel.traces.writer import FLUSH_RECORDS, TraceWriter
-
-WAIT_S = 30.0
-
-
-def record(number: int, text: str = "") -> TraceRecord:
-    return TraceRecord(time_us=number, node="a", event=TraceEvent.ATTACHED, text=text)
-
-
-def read_all(directory: Path) -> list[TraceRecord]:
-    return [each for path in sorted(directory.glob(f"*{SUFFIX}")) for each in read_trace(path)]
 
 
 def held(writer: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> threading.Event:

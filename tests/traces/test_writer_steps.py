@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from tests.traces.test_writer import WAIT_S, read_all, record
+from tests.traces.rig import WAIT_S, read_all, record
 from tunnel.traces import TraceEvent
 from tunnel.traces.jsonl import encode_record, read_trace
 from tunnel.traces.salvage import SUFFIX, examine

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.cli.commands.test_connect import connect
-from tests.client.rig import TOKEN, Rig, greet
+from tests.client.rig import TOKEN, Rig, connect, greet
 from tests.support.proxies import splice
 from tunnel_client.cli.attaching import add_wait_option
 from tunnel_client.cli.main import main

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.carriers.test_poll import server_tls
 from tests.client.doctor.hops import opening_proxy
 from tests.client.doctor.prober import FakeProber, finding, prober
-from tests.client.doctor.test_examination import doctor, quick, tls_relay
+from tests.client.doctor.rig import doctor, quick, tls_relay
 from tests.client.rig import TOKEN, Rig
-from tests.support.certificates import TLS
+from tests.support.certificates import TLS, server_tls
 from tests.support.loops import run
 from tests.support.proxies import UpstreamProxy
 from tunnel.carriers.dialing import Dialing

@@ -10,56 +10,12 @@ from typing import Any
 
 import pytest
 
-from loadtests.faultproxy import FaultProxy, FaultProxyOptions, Flip, IdleCut, Status
+from loadtests.faultproxy import Flip, IdleCut, Status
+from tests.client.doctor.rig import hurting, tls_relay
 from tests.client.rig import TOKEN, Rig, greet
-from tests.servlet.rig import settings
 from tests.support.certificates import TLS
 from tests.support.proxies import UpstreamProxy
 from tunnel_client.cli.main import main
-from tunnel_servlet.config import ListenAddress, RelayConfig, TlsFiles
-
-Found = dict[str, tuple[str, str, dict[str, Any]]]
-
-
-@pytest.fixture(autouse=True)
-def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.1)
-    monkeypatch.setattr("tunnel_client.doctor.path_steps.WITHHELD_S", 0.3)
-    monkeypatch.setattr("tunnel_client.doctor.connection_steps.HELD_S", 0.2)
-    monkeypatch.setattr("tunnel_client.doctor.relay_steps.WAIT_S", 0.0)
-    monkeypatch.setattr("tunnel_client.doctor.hop_steps.PAGE_S", 0.5)
-    for name in (
-        "CONTROL_S",
-        "WAIT_S",
-        "WAIT_S_MAX",
-        "GIVE_UP_S",
-        "CONNECTIONS_S",
-        "REQUESTS_S",
-        "PAUSE_S",
-        "BAN_PAUSE_S",
-        "REST_S",
-    ):
-        monkeypatch.setattr(f"tunnel_client.doctor.trials.{name}", 0.05)
-    monkeypatch.setenv("TUNNEL_TOKEN", TOKEN)
-
-
-@pytest.fixture
-def doctor(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(url: str, *arguments: str) -> tuple[int, Found, dict[str, Any]]:
-        code = main(["doctor", "--json", "--watch", "0.3", "--relay", url, *arguments])
-        lines = capsys.readouterr().out.splitlines()  # the relay's thread may have logged something
-        report = json.loads(next(line for line in lines if line.startswith('{"version"')))
-        assert report["exit_code"] == code
-        found = {f["step"]: (f["verdict"], f"{f['text']}: {f['advice']}", f["data"]) for f in report["findings"]}
-        return code, found, report
-
-    return run
-
-
-def hurting(rig: Rig, **options: Any) -> str:
-    upstream = ("127.0.0.1", rig.running.addresses[0].port)
-    proxy: FaultProxy = rig.enter(FaultProxy(FaultProxyOptions(upstream=upstream, **options)))
-    return proxy.url
 
 
 def test_repeats_small_limits_of_bodies_and_stripped_upgrades_are_noted(rig: Rig, doctor: Any) -> None:
@@ -169,11 +125,6 @@ def test_a_proxy_that_wants_a_password_is_explained_and_the_password_not_shown(
     code, found, report = doctor(rig.url)
     assert code == 0
     assert "secret" not in json.dumps(report)
-
-
-def tls_relay(server: str = "server.pem") -> RelayConfig:
-    listen = ListenAddress("127.0.0.1", 0, True)
-    return settings(listen=(listen,), tls=TlsFiles(str(TLS / server), str(TLS / server)))
 
 
 # The doctor looks at the certificate on a TLS connection, and may end while the connection still waits for the

@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.doctor.hops import Request, connections_at_most, hop, says
 from tests.client.doctor.limiters import bits
-from tests.client.doctor.test_examination import doctor, quick
+from tests.client.doctor.rig import doctor, quick
 from tests.client.rig import TOKEN, Rig
 
 __all__ = ["doctor", "quick"]

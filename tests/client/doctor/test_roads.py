@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.doctor.test_examination import doctor, hurting, quick
+from tests.client.doctor.rig import doctor, hurting, quick
 from tests.client.rig import Rig
 from tunnel.exchange import RoadReport
 from tunnel.road_memory import RoadMemory, local_network, path_name

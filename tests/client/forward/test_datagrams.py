@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.client.forward.rig import peer
 from tests.client.rig import TOKEN
 from tests.encryption.rig import key, key_file
 from tests.servlet.rig import TOKENS, relay, settings
@@ -27,36 +28,6 @@ from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.exit.dialer import Dialer
 
 LOOPBACK = Address("127.0.0.1", 0)
-
-
-class Peer(asyncio.DatagramProtocol):
-    """A UDP socket on loopback; with `echoes` it answers each datagram."""
-
-    def __init__(self, *, echoes: bool = False) -> None:
-        self.heard: asyncio.Queue[tuple[bytes, Any]] = asyncio.Queue()
-        self.echoes = echoes
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport: asyncio.DatagramTransport = transport
-        self.port: int = transport.get_extra_info("sockname")[1]
-
-    def datagram_received(self, data: bytes, addr: Any) -> None:
-        self.heard.put_nowait((data, addr))
-        if self.echoes:
-            self.transport.sendto(data.upper(), addr)
-
-    def say(self, data: bytes, port: int) -> None:
-        self.transport.sendto(data, ("127.0.0.1", port))
-
-
-@asynccontextmanager
-async def peer(**options: Any) -> AsyncIterator[Peer]:
-    loop = asyncio.get_running_loop()
-    transport, found = await loop.create_datagram_endpoint(lambda: Peer(**options), local_addr=("127.0.0.1", 0))
-    try:
-        yield found
-    finally:
-        transport.close()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread
+from tests.client.sockets_rig import DEADLINE_S, Hello, RelayThread, relay_thread
 from tests.support.certificates import TLS
 from tunnel_client import Runtime, patch
 from tunnel_client.borrowed.hosts import Hosts, Placeholders, is_literal
@@ -28,20 +28,6 @@ from tunnel_client.sockets import runtime as runtimes
 from tunnel_client.sockets.loop_thread import new_loop
 
 INTERNAL = ["*.internal", "127.0.0.9"]
-
-
-class Hello(http.server.BaseHTTPRequestHandler):
-    """Answers hello, and the host that the request named."""
-
-    def do_GET(self) -> None:
-        body = b"hello from " + self.headers["Host"].encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-        pass
 
 
 @pytest.fixture(scope="module")

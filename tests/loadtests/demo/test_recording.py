@@ -15,7 +15,7 @@ from rich.layout import Layout
 from loadtests.demo.play import Play
 from loadtests.demo.recording import COLUMNS, ROWS, RecordingShow, film
 from loadtests.harness.tree import ROOT
-from tests.loadtests.demo.test_demo import GOOD
+from tests.loadtests.demo.rig import GOOD
 from tests.support.loops import in_loop
 from tunnel_client.forward.traffic import TrafficReport
 

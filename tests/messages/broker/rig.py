@@ -8,9 +8,37 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tunnel.messages import Broker, BrokerClient, BrokerSettings, ChannelTable, LogBroker, LogConfig, Request, Response
+from tunnel.messages import (
+    Broker,
+    BrokerClient,
+    BrokerSettings,
+    ChannelTable,
+    LogBroker,
+    LogConfig,
+    Request,
+    Response,
+    split_address,
+)
+from tunnel.messages.frames import CallHeader, encode_frame
+from tunnel.messages.producers import encode_requests
+from tunnel.messages.requests import ProduceRequest
+from tunnel.messages.sets import ByteBufferMessageSet
 
-__all__ = ["QUICK", "DirectTable", "brokered", "drain_fetches", "position", "until", "until_position"]
+__all__ = [
+    "ANN",
+    "EVE",
+    "QUICK",
+    "DirectTable",
+    "brokered",
+    "drain_fetches",
+    "frame",
+    "from_address",
+    "open_as",
+    "position",
+    "produce",
+    "until",
+    "until_position",
+]
 
 QUICK = LogConfig(flush_messages=1, flush_s=0.0)
 
@@ -62,3 +90,29 @@ class DirectTable:
         found = await response if isinstance(response, Awaitable) else response
         assert found is not None
         return found
+
+
+def frame(code: int, opaque: int, body: bytes = b"", **fields: str) -> bytes:
+    return b"".join(encode_frame(CallHeader(code, opaque, 0, "", fields), body))
+
+
+def produce(*sets: bytes, topic: str = "t", partition: int = 0) -> bytes:
+    return encode_requests([ProduceRequest(topic, partition, ByteBufferMessageSet(data)) for data in sets])
+
+
+EVE, ANN = "127.0.0.2", "127.0.0.3"
+
+
+async def open_as(client: BrokerClient, source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*split_address(client.address), local_addr=(source, 0))
+
+
+@asynccontextmanager
+async def from_address(client: BrokerClient, source: str) -> AsyncIterator[BrokerClient]:
+    """A client that connects from an address of loopback: on TCP, an address is a user."""
+
+    async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*split_address(address), local_addr=(source, 0))
+
+    async with ChannelTable(dial) as table:
+        yield BrokerClient(table, client.address)

@@ -9,18 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages.broker.rig import brokered, drain_fetches, until
+from tests.messages.broker.rig import brokered, drain_fetches, frame, produce, until
 from tests.support.loops import in_loop
 from tunnel.messages import BrokerClient, BrokerSettings, ChannelTable, RemoteCallError, TopicSpec, split_address
 from tunnel.messages.broker.intake import FREE_BYTES, MeteredReader, is_call
 from tunnel.messages.broker.protocol import FETCH, POSITIONS, PRODUCE
 from tunnel.messages.broker.users import Slots, User
 from tunnel.messages.errors import MalformedFrameError
-from tunnel.messages.frames import CallHeader, encode_frame
 from tunnel.messages.message import encode_payloads
-from tunnel.messages.producers import encode_requests
 from tunnel.messages.requests import ProduceDecoder, ProduceRequest
-from tunnel.messages.sets import ByteBufferMessageSet
 
 
 async def connect(client: BrokerClient) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -31,14 +28,6 @@ async def connect(client: BrokerClient) -> tuple[asyncio.StreamReader, asyncio.S
     host, port = split_address(client.address)
     await asyncio.get_running_loop().sock_connect(sock, (host, port))
     return await asyncio.open_connection(sock=sock)
-
-
-def frame(code: int, opaque: int, body: bytes = b"", **fields: str) -> bytes:
-    return b"".join(encode_frame(CallHeader(code, opaque, 0, "", fields), body))
-
-
-def produce(*sets: bytes, topic: str = "t", partition: int = 0) -> bytes:
-    return encode_requests([ProduceRequest(topic, partition, ByteBufferMessageSet(data)) for data in sets])
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.messages.broker.rig import brokered
+from tests.messages.broker.rig import brokered, from_address
 from tests.support.loops import in_loop
 from tests.support.relays import MemoryTestRelay
 from tunnel.messages import (
@@ -23,17 +21,6 @@ from tunnel.messages import (
 )
 from tunnel.messages.broker.protocol import JOIN, LEAVE, LIMIT
 from tunnel.messages.broker.users import Holdings, payer_of
-
-
-@asynccontextmanager
-async def from_address(client: BrokerClient, source: str) -> AsyncIterator[BrokerClient]:
-    """A client that connects from an address of loopback: on TCP, an address is a user."""
-
-    async def dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*split_address(address), local_addr=(source, 0))
-
-    async with ChannelTable(dial) as table:
-        yield BrokerClient(table, client.address)
 
 
 async def create_until_refused(

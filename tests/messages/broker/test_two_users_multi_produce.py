@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages.broker.rig import brokered
-from tests.messages.broker.test_two_clients import frame, produce
-from tests.messages.broker.test_two_users_turns import EVE, open_as
+from tests.messages.broker.rig import EVE, brokered, frame, open_as, produce
 from tests.support.loops import in_loop
 from tunnel.messages import TopicSpec
 from tunnel.messages.broker import storing

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages.broker.rig import brokered, until
-from tests.messages.broker.test_two_users_limits import from_address
+from tests.messages.broker.rig import brokered, from_address, until
 from tests.support.loops import in_loop
 from tunnel.messages import BrokerSettings, RemoteCallError, TopicSpec
 from tunnel.messages.broker.groups import Groups

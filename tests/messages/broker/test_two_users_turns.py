@@ -7,23 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages.broker.rig import brokered, until
-from tests.messages.broker.test_two_clients import frame, produce
-from tests.messages.broker.test_two_users_limits import from_address
+from tests.messages.broker.rig import ANN, EVE, brokered, frame, from_address, open_as, produce, until
 from tests.support.loops import in_loop
 from tests.turns.fake_meter import FakeMeter
-from tunnel.messages import BrokerClient, BrokerSettings, RemoteCallError, TopicSpec, split_address
+from tunnel.messages import BrokerSettings, RemoteCallError, TopicSpec
 from tunnel.messages.broker.protocol import LIMIT, METRICS, POSITIONS, PRODUCE
 from tunnel.messages.broker.users import Slots
 from tunnel.messages.frames import ResponseCode
 from tunnel.messages.message import encode_payloads
 
-EVE, ANN = "127.0.0.2", "127.0.0.3"
 LARGE = produce(encode_payloads([b"x" * 900_000]))
-
-
-async def open_as(client: BrokerClient, source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(*split_address(client.address), local_addr=(source, 0))
 
 
 @in_loop

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.messages.broker.rig import brokered, until
-from tests.messages.broker.test_two_clients import frame, produce
-from tests.messages.broker.test_two_users_turns import EVE, open_as
+from tests.messages.broker.rig import EVE, brokered, frame, open_as, produce, until
 from tests.support.loops import in_loop
 from tests.turns.fake_meter import FakeMeter
 from tunnel.messages import Broker, LogBroker, TopicSpec

@@ -5,92 +5,25 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from tests.servlet.exit.rig import addresses, close, echo, tunnel, two_clients
 from tests.servlet.rig import TOKENS, relay, settings, until
 from tests.support.loops import in_loop
 from tests.support.targets import target
-from tunnel import (
-    Attachment,
-    DeniedError,
-    ExitRequest,
-    LostError,
-    RefusedError,
-    RejectReason,
-    StreamReader,
-    StreamWriter,
-    attach,
-    memory_attach,
-)
+from tunnel import DeniedError, ExitRequest, LostError, RefusedError, RejectReason, StreamReader, StreamWriter, attach
 from tunnel.splice import Side
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.addresses import IPAddress
-from tunnel_servlet.access.grants import EXIT_USER, Grant, GrantTable
+from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import Ruleset, parse_rule
 from tunnel_servlet.exit.dialer import Dialer
-from tunnel_servlet.exit.resolver import Resolve, resolve
-from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.web.host import SwitchHost
+from tunnel_servlet.exit.resolver import resolve
 
 AS_ANN: dict[str, Any] = {"token": TOKENS["ann"], "proxy": None, "linger": 0.1}
-
-
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while chunk := await reader.read(65536):
-        writer.write(chunk)
-        await writer.drain()
-    writer.write_eof()
-
-
-def addresses(*texts: str) -> Resolve:
-    """Return a resolver that always finds these addresses."""
-
-    async def answer(host: str, port: int) -> list[IPAddress]:
-        return [ip_address(text) for text in texts]
-
-    return answer
-
-
-@asynccontextmanager
-async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
-    """Attach a user who has these rules at the exit; the rules at the switch allow far more."""
-    ruleset = Ruleset(map(parse_rule, rules))
-    policy = GrantTable().widened(ruleset.rules, allows_all=True)
-    host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
-    dialer = kind(lambda user: ruleset, **options)
-    exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
-    async with exit_, memory_attach(host, user="ann", linger=5) as client:
-        yield client, dialer
-        dialer.abort()
-    host.close()
-
-
-@asynccontextmanager
-async def two_clients(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment, Dialer]]:
-    """Attach two users who have the same rules at one exit."""
-    ruleset = Ruleset(map(parse_rule, rules))
-    policy = GrantTable().widened(ruleset.rules, allows_all=True)
-    host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
-    dialer = Dialer(lambda user: ruleset, **options)
-    exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
-    async with (
-        exit_,
-        memory_attach(host, user="ann", linger=1) as ann,
-        memory_attach(host, user="bob", linger=5) as bob,
-    ):
-        yield ann, bob, dialer
-        dialer.abort()
-    host.close()
-
-
-async def close(writer: StreamWriter) -> None:
-    writer.close()
-    await writer.wait_closed()
 
 
 @in_loop

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.servlet.exit.test_dialer import addresses, close, echo, tunnel
+from tests.servlet.exit.rig import addresses, close, echo, tunnel
 from tests.servlet.rig import until
 from tests.support.loops import in_loop
 from tests.support.targets import target

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.servlet.exit.test_dialer import addresses, close, echo, tunnel, two_clients
+from tests.servlet.exit.rig import addresses, close, echo, tunnel, two_clients
 from tests.support.loops import in_loop
 from tests.support.targets import target, unix_target
 from tunnel import DeniedError, RefusedError, TunnelError

@@ -19,42 +19,9 @@ from tests.servlet.support import (
     reason,
     resume,
 )
-from tunnel.wire import PacketType, RejectReason, Target, inline_exit_id
-from tunnel_servlet.switch.decisions import Decision, Hand, HandTo, SeparateExits
-
-
-class Expected(SeparateExits):
-    """Rules that allow separate exits, and the news of them."""
-
-    def __init__(self, *, may_come: bool = True) -> None:
-        self.are_allowed = may_come
-        self.news: list[str] = []
-
-    def may_come(self) -> bool:
-        return self.are_allowed
-
-    def took_over(self, user: str, name: str) -> None:
-        self.news.append(f"{user}/{name} took over")
-
-    def left(self) -> None:
-        self.news.append("left")
-
-    def silent(self, user: str, name: str) -> None:
-        self.news.append(f"{user}/{name} is silent")
-
-
-def inline_of(relay: Relay) -> Peer:
-    identity = inline_exit_id(relay.switch.epoch)
-    return Peer(relay, "relay:exit", 90, "inline", is_exit=True, own_identity=identity).attached()
-
-
-def separate(relay: Relay, seed: int = 2, name: str = "exit") -> Peer:
-    return Peer(relay, "exits", seed, name, is_exit=True).attached()
-
-
-def got(*exits: Peer) -> list[list[int]]:
-    """Return the sources of the CONNECTs that each exit has got since the last call."""
-    return [[packet.source for packet in one.push() if packet.type == PacketType.CONNECT] for one in exits]
+from tests.servlet.switch.rig import Expected, got, inline_of, separate
+from tunnel.wire import PacketType, RejectReason, Target
+from tunnel_servlet.switch.decisions import Decision, Hand, HandTo
 
 
 def test_separate_exits_get_every_connection_and_share_them_in_turn() -> None:

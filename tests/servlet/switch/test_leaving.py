@@ -1,7 +1,5 @@
 """Endpoints that leave or are silent: who gets their connections, and the unanswered ones (PROTOCOL 6.10)."""
 
-from typing import Any
-
 import pytest
 
 from tests.servlet.support import (
@@ -20,37 +18,9 @@ from tests.servlet.support import (
     rejected,
     resume,
 )
-from tests.servlet.switch.test_exit_choice import Expected, got, inline_of, separate
-from tunnel.wire import (
-    AbortReason,
-    Packet,
-    PacketType,
-    RejectReason,
-    StatusCode,
-    decode_abort,
-    decode_option,
-)
+from tests.servlet.switch.rig import LEAVING, SILENT, aborted, got, inline_of, scene, separate
+from tunnel.wire import AbortReason, Packet, RejectReason, StatusCode, decode_option
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
-
-SILENT = 5 * SECOND
-LEAVING = option(1, leaving=True)
-
-
-def scene(**settings: Any) -> tuple[Relay, Expected, Peer, Peer, Peer]:
-    """Return a relay, what it says of its exits, its inline exit, a separate one, and a client."""
-    heard = Expected()
-    relay = Relay(separate_exits=heard, **settings)
-    inline, other = inline_of(relay), separate(relay)
-    return relay, heard, inline, other, Peer(relay).attached()
-
-
-def aborted(packets: list[Packet]) -> AbortReason:
-    """Return the reason of an ABORT, which must be the only packet."""
-    (packet,) = packets
-    assert packet.type == PacketType.ABORT
-    found = decode_abort(packet.payload)
-    assert found is not None
-    return AbortReason(found.reason)
 
 
 def test_an_exit_that_leaves_gets_no_further_connections() -> None:

@@ -18,9 +18,7 @@ from tests.servlet.support import (
     reason,
     rejected,
 )
-from tests.servlet.switch.test_exit_choice import got, inline_of, separate
-from tests.servlet.switch.test_leaving import SILENT, scene
-from tests.servlet.switch.test_silence import encrypted
+from tests.servlet.switch.rig import SILENT, encrypted, got, inline_of, scene, separate
 from tunnel.wire import Packet, RejectReason, Target, question_about
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 

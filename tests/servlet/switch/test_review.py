@@ -24,8 +24,8 @@ from tests.servlet.support import (
     read_rejected,
     resume,
 )
+from tests.servlet.switch.rig import ALL, Rules, Scene, denied, reviewed
 from tunnel.wire import (
-    AbortReason,
     ListenStatus,
     Packet,
     PacketType,
@@ -33,110 +33,13 @@ from tunnel.wire import (
     StatusCode,
     Target,
     TargetKind,
-    decode_abort,
     decode_listen_state,
     inline_exit_id,
 )
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
-from tunnel_servlet.switch.decisions import Decision
-from tunnel_servlet.switch.review import Ended
 
 WEB = Target(TargetKind.TCP, "web", 80)
-ALL = {
-    "ann": Grant(connect=(parse_rule("db.internal:5432"), parse_rule("web:80")), services=("reports",)),
-    "bob": Grant(connect=(parse_rule("db.internal:5432"),), services=("reports",)),
-    "rita": Grant(listen=("reports", "news")),
-    "exits": Grant(exit=True),
-}
-
-
-class Rules:
-    """Grants and users that can be replaced while the relay runs."""
-
-    def __init__(self) -> None:
-        self.table = GrantTable(ALL)
-        self.users = set(ALL)
-
-    def has_user(self, user: str) -> bool:
-        return user in self.users
-
-    def is_exit(self, user: str) -> bool:
-        return self.table.is_exit(user)
-
-    def authorise(self, user: str, target: Target) -> Decision:
-        return self.table.authorise(user, target)
-
-    def may_listen(self, user: str, name: str) -> bool:
-        return self.table.may_listen(user, name)
-
-    def may_share(self, user: str, name: str) -> bool:
-        return self.table.may_share(user, name)
-
-
-def reviewed(relay: Relay, rules: Rules) -> list[Ended]:
-    """Check everything that is open against these rules. The switch checks its invariants after each step."""
-    ended = []
-    for one in relay.switch.review(rules, lambda: relay.now):
-        relay.settle()
-        ended += [one] if one is not None else []
-    relay.settle()
-    return ended
-
-
-class Scene:
-    """A relay with two clients, an exit and a service, whose rules can change."""
-
-    def __init__(self) -> None:
-        self.rules = Rules()
-        rules = self.rules
-        self.relay = Relay(authorise=rules.authorise, may_listen=rules.may_listen, may_share=rules.may_share)
-        self.ann, self.bob, self.rita = (
-            Peer(self.relay, user, seed).attached() for seed, user in enumerate(("ann", "bob", "rita"), 1)
-        )
-        self.exit = Peer(self.relay, "exits", 4, is_exit=True).attached()
-        self.exit.push()
-        assert self.rita.listen() == []
-
-    def change(self, **grants: Grant) -> list[Ended]:
-        """Replace the grants of some users."""
-        self.rules.table = GrantTable({**ALL, **grants})
-        return self.apply()
-
-    def revoke(self, user: str) -> list[Ended]:
-        """Revoke all tokens of a user."""
-        self.rules.users.discard(user)
-        return self.apply()
-
-    def apply(self) -> list[Ended]:
-        return reviewed(self.relay, self.rules)
-
-    def serve(self, client: Peer, initiator: int, acceptor: int) -> None:
-        """Bind a route from the client to the service."""
-        client.push(connect(initiator, target=REPORTS))
-        assert kinds(self.rita.push()) == ["CONNECT"]
-        self.rita.push(accepted(initiator, acceptor))
-        assert kinds(client.push()) == ["ACCEPTED"]
-
-    def still_carries(self, client: Peer, acceptor: Peer, initiator: int, accepting: int, sequence: int = 101) -> bool:
-        """Send data both ways on a route, and return whether it arrives."""
-        assert client.push(data(initiator, accepting, sequence)) == []
-        there = [packet for packet in acceptor.push() if packet.type == PacketType.DATA]
-        acceptor.push(data(accepting, initiator, 501 + sequence))
-        back = [packet for packet in client.push() if packet.type == PacketType.DATA]
-        return len(there) == len(back) == 1
-
-
-def denied(packets: list[Packet]) -> dict[tuple[int, int], str]:
-    """Return the ids and texts of the ABORTs among the packets. Each must have the reason *denied by a rule*."""
-    found = {}
-    for packet in packets:
-        if packet.type == PacketType.ABORT:
-            abort = decode_abort(packet.payload)
-            assert abort is not None
-            assert abort.reason == AbortReason.DENIED
-            found[packet.source, packet.destination] = abort.text
-    return found
 
 
 def test_two_users_a_route_whose_rule_was_removed_ends_on_both_sides_and_the_other_goes_on() -> None:

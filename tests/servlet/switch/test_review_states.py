@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.servlet.support import DATABASE, REPORTS, Peer, accepted, bind, connect, control, data, resume
-from tests.servlet.switch.test_review import ALL, Scene, denied
+from tests.servlet.switch.rig import ALL, Scene, denied
 from tunnel.wire import PacketType
 from tunnel_servlet.access.grants import Grant, GrantTable
 

@@ -14,23 +14,13 @@ from tests.servlet.support import (
     control,
     data,
     frames_of,
-    key,
     kinds,
     listen_state,
     of_kind,
     option,
 )
-from tests.servlet.switch.test_exit_choice import Expected, got, inline_of, separate
-from tests.servlet.switch.test_leaving import LEAVING, SILENT, aborted, scene
-from tunnel.wire import (
-    AbortReason,
-    Accepted,
-    Options,
-    Packet,
-    PacketType,
-    Target,
-    encode_accepted,
-)
+from tests.servlet.switch.rig import LEAVING, SILENT, Expected, aborted, encrypted, got, inline_of, scene, separate
+from tunnel.wire import AbortReason, PacketType, Target
 from tunnel_servlet.switch.decisions import Decision, Hand, HandTo
 
 
@@ -138,11 +128,6 @@ def test_a_silent_exit_without_another_gets_connections_and_nothing_is_reported(
     client.push(connect(1, attempt=1), connect(2))
     assert got(only) == [[1, 2]]
     assert heard.news == []
-
-
-def encrypted(initiator: int, own: int) -> Packet:
-    payload = encode_accepted(Accepted(key(initiator), False, 1 << 16, Options(encryption=b"")))
-    return Packet(PacketType.ACCEPTED, initiator, own, 500, payload)
 
 
 def test_a_connection_that_a_silent_exit_would_encrypt_waits_for_it_and_not_for_the_inline_one() -> None:

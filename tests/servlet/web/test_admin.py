@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from tests.servlet.rig import KEYS, LOOPBACK, Client, relay, settings
-from tests.servlet.web.test_running import SECRET, ask
+from tests.servlet.web.rig import SECRET, ask
 from tests.support.loops import in_loop
 from tunnel.wire import Attached
 from tunnel_servlet.access.tokens import make_admin_secret

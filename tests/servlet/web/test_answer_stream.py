@@ -20,8 +20,7 @@ from aiohttp.http_writer import StreamWriter
 from aiohttp.test_utils import make_mocked_request
 
 from tests.servlet.rig import KEYS, Client, attach_body, exchange_body, relay, settings, until
-from tests.servlet.web.test_gates import request
-from tests.servlet.web.test_server import HEAD, close, connect
+from tests.servlet.web.rig import HEAD, STREAM, close, connect, request
 from tests.support.loops import in_loop
 from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.wire import Answer, Message, Packet, PacketType, Status, StatusCode, decode_envelope, frame_of
@@ -29,8 +28,6 @@ from tunnel_servlet.access.tokens import Identity, TokenTable
 from tunnel_servlet.switch.switch import Response
 from tunnel_servlet.web.answer_stream import AnswerStream
 from tunnel_servlet.web.running import RunningRelay
-
-STREAM = {"pull": True, "stream": True, "hold_ms": 20_000, "answer_bytes_max": 1 << 26}
 
 
 class Streamed:

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay, settings, until
-from tests.servlet.web.test_server import answer, certificates, close, connect, files
+from tests.servlet.web.rig import answer, certificates, close, connect, files
 from tests.support.logs import limited_logs
 from tests.support.loops import in_loop
 from tunnel.wire import Attached, StatusCode

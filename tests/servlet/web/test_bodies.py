@@ -11,8 +11,7 @@ from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
 
 from tests.servlet.rig import TOKENS, Client, attach_body, relay, until
-from tests.servlet.web.test_gates import TurnCounter, request
-from tests.servlet.web.test_server import answer, close, connect
+from tests.servlet.web.rig import TurnCounter, answer, close, connect, request
 from tests.support.loops import HANGING_S, in_loop_within
 from tests.turns.fake_meter import FakeMeter
 from tunnel.turns.queues import Turns

@@ -15,9 +15,7 @@ import uvloop
 
 from tests.servlet.rig import Client, attach_body, relay, until
 from tests.servlet.support import data
-from tests.servlet.web.test_gates import request
-from tests.servlet.web.test_relay_link import linked
-from tests.servlet.web.test_server import close, connect
+from tests.servlet.web.rig import close, connect, linked, request
 from tests.support.loops import run
 from tunnel_servlet.web.handler import RelayHandler
 from tunnel_servlet.web.relay_link import RelayLink

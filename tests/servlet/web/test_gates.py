@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 
 import pytest
 from aiohttp.web import RequestHandler
 
-from tests.servlet.rig import TOKENS, Client, attach_body, relay, settings, until
+from tests.servlet.rig import Client, attach_body, relay, settings, until
 from tests.servlet.support import data
-from tests.servlet.web.test_relay_link import linked
-from tests.servlet.web.test_server import answer, close, connect
+from tests.servlet.web.rig import TurnCounter, answer, close, connect, linked, request
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tests.turns.fake_meter import FakeMeter
 from tunnel.clock import now_us
@@ -26,28 +24,6 @@ MANY = 64
 PACKET_US = 5  # what a packet costs on the clock of these tests
 
 
-class TurnCounter:
-    """Counts what happens in each turn of the event loop."""
-
-    def __init__(self) -> None:
-        self.turn = 0
-        self.counts: Counter[int] = Counter()
-        self._task = asyncio.ensure_future(self._count())
-
-    async def _count(self) -> None:
-        while True:
-            self.turn += 1
-            await asyncio.sleep(0)
-
-    def note(self, number: int = 1) -> None:
-        self.counts[self.turn] += number
-
-    def stop(self) -> int:
-        """Stop counting, and return the largest number of one turn."""
-        self._task.cancel()
-        return max(self.counts.values())
-
-
 async def answers(reader: asyncio.StreamReader) -> list[bytes]:
     """Return the bodies of all answers until the end of the connection."""
     rest, found = await reader.read(-1), list[bytes]()
@@ -58,11 +34,6 @@ async def answers(reader: asyncio.StreamReader) -> list[bytes]:
         found.append(rest[:length])
         rest = rest[length:]
     return found
-
-
-def request(body: bytes, user: str) -> bytes:
-    head = f"POST /exchange HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKENS[user]}\r\n"
-    return f"{head}Content-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -6,9 +6,7 @@ import pytest
 from aiohttp.web import RequestHandler
 
 from tests.servlet.rig import attach_body, relay, until
-from tests.servlet.web.test_gates import request
-from tests.servlet.web.test_server import answer, close, connect
-from tests.servlet.web.test_websocket import BINARY, PING, frame, raw
+from tests.servlet.web.rig import BINARY, PING, answer, close, connect, frame, raw, request
 from tests.support.loops import HANGING_S, in_loop_within
 from tunnel_servlet.web.heads import is_plain
 from tunnel_servlet.web.websocket_guard import FrameGuard

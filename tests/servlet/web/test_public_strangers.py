@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, until
-from tests.servlet.web.test_public_ports import echo, greet, request, rig, shut, talk, usual
+from tests.servlet.web.public_ports_rig import echo, greet, request, rig, shut, talk, usual
 from tests.support.loops import in_loop, run
 from tunnel import PublicPlace, StreamReader, StreamWriter, attach
 from tunnel.turns.meter import Start

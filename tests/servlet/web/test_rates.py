@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from tests.servlet.rig import TOKENS, relay, until
-from tests.servlet.web.test_running import admin, ask
+from tests.servlet.web.rig import admin, ask
 from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel_servlet.access.grants import Grant, GrantTable

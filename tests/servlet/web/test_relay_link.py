@@ -4,124 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from random import Random
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import uvloop
 
-from tests.servlet.rig import KEYS, TOKENS, Client, exchange_body, relay, settings, until
+from tests.servlet.rig import KEYS, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, data, kinds
+from tests.servlet.web.rig import METADATA, Link, linked, opening
 from tests.support.loops import in_loop, run
-from tunnel.carriers.link_protocol import LINK_LANE, LINK_PROTOCOL
-from tunnel.exchange import LinkState
 from tunnel.wire import (
-    ENVELOPE_BYTES,
     LINK_HEADER_SIZE,
     Answer,
     Attached,
     Frame,
     LinkHeader,
-    Packet,
     Status,
     StatusCode,
-    Target,
-    TargetKind,
-    decode_envelope,
-    decode_link_header,
     encode_link_header,
     encode_packets,
     parse_packets,
 )
 from tunnel_servlet.access.tokens import TokenTable
-from tunnel_servlet.web.running import RunningRelay
 
-NEVER_US = 1 << 60
-METADATA = Target(TargetKind.TCP, "169.254.169.254", 80)
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
-
-
-class Link:
-    """The endpoint's side, on plain streams."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.state = LinkState()
-        self.tokens = 0
-
-    @classmethod
-    async def connect(cls, running: RunningRelay, user: str = "ann", **options: Any) -> Self:
-        """Send the HTTP request; return when 101 has arrived."""
-        address = running.addresses[0]
-        options = options or {"host": address.host, "port": address.port}
-        reader, writer = await asyncio.open_connection(**options)
-        head = f"GET /link HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: {LINK_PROTOCOL}\r\n"
-        writer.write(f"{head}Authorization: Bearer {TOKENS[user]}\r\n\r\n".encode())
-        answer = await reader.readuntil(b"\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 101")
-        assert f"upgrade: {LINK_PROTOCOL}".encode() in answer.lower()
-        return cls(reader, writer)
-
-    async def message(self) -> Any:
-        """Read the next envelope."""
-        head = await self.reader.readexactly(ENVELOPE_BYTES)
-        return decode_envelope(head + await self.reader.readexactly(int.from_bytes(head[8:12], "big")))
-
-    def send(self, *packets: Packet) -> None:
-        self.tokens += 1
-        self.writer.writelines(map(bytes, self.state.send(list(encode_packets(packets)), self.tokens)))
-
-    async def batch(self) -> tuple[LinkHeader, list[Packet]]:
-        """Read the next batch; a lone receipt is a batch without packets."""
-        head = await self.reader.readexactly(LINK_HEADER_SIZE)
-        header = decode_link_header(head)
-        assert header is not None
-        body = await self.reader.readexactly(header.length)
-        self.state.receive(head + body, 0)
-        assert self.state.closed == ""
-        return header, parse_packets(body)[0]
-
-    async def packets(self) -> list[Packet]:
-        """Read up to the next batch with packets; return them."""
-        while not (found := (await self.batch())[1]):
-            pass
-        return found
-
-    def send_receipt(self) -> None:
-        self.writer.writelines(map(bytes, self.state.handle_timeout(NEVER_US)))
-
-    async def ended(self) -> bytes:
-        """Return the data up to the end of the stream, which must come."""
-        try:
-            return await self.reader.read()
-        except ConnectionResetError:
-            return b""
-
-    async def close(self) -> None:
-        self.writer.close()
-        await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
-
-
-def opening(client: Client, seed: int = 1, **changes: Any) -> bytes:
-    return exchange_body(client.epoch, seed=seed, **{"number": 0, "lane": LINK_LANE, "hold_ms": 0, **changes})
-
-
-@asynccontextmanager
-async def linked(running: RunningRelay, client: Client, user: str = "ann", seed: int = 1) -> AsyncIterator[Link]:
-    """Attach, and open a link with its first message."""
-    await client.attach(seed=seed)
-    link = await Link.connect(running, user)
-    link.writer.write(opening(client, seed))
-    answer = await link.message()
-    assert isinstance(answer, Answer)
-    assert (answer.lane, answer.number, answer.serial, len(answer.data)) == (LINK_LANE, 0, 0, 0)
-    try:
-        yield link
-    finally:
-        await link.close()
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, LOOPBACK, Client, relay, settings
-from tests.servlet.web.test_running import SECRET, ask
+from tests.servlet.web.rig import SECRET, ask
 from tests.support.loops import in_loop
 from tunnel.wire import Attached
 from tunnel_servlet.command.files import Overrides, load_config, reload_config, write_users

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from tests.servlet.rig import KEYS, TOKENS, Client, attach_body, exchange_body, relay, settings, until
-from tests.servlet.web.test_relay_link import Link, linked
+from tests.servlet.web.rig import Link, linked
 from tests.support.loops import in_loop
 from tests.support.targets import target
 from tunnel import (

@@ -8,17 +8,15 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from random import Random
-from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from tests.servlet.rig import KEYS, LOOPBACK, Client, exchange_body, relay, settings, until
+from tests.servlet.rig import KEYS, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, control, data, kinds, of_kind, read_rejected
+from tests.servlet.web.rig import admin, ask
 from tests.support.logs import limited_logs
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.event_loops import new_event_loop
@@ -26,28 +24,12 @@ from tunnel.traces.jsonl import read_trace
 from tunnel.traces.record import TraceEvent
 from tunnel.wire import Attached, PacketType, RejectReason, StatusCode, parse_packets
 from tunnel_servlet.access.grants import GrantTable
-from tunnel_servlet.access.tokens import TokenTable, make_admin_secret
+from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
 from tunnel_servlet.switch.stats import Undelivered
-from tunnel_servlet.web.running import RunningRelay, serve
+from tunnel_servlet.web.running import serve
 
-SECRET = make_admin_secret(Random(9))
 NEVER_S = 1e9  # if a relay waits this long, the test fails at its deadline
-
-
-def admin(**changes: Any) -> RelayConfig:
-    return settings(admin=LOOPBACK, admin_secret=SECRET, **changes)
-
-
-async def ask(running: RunningRelay, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
-    """Ask the admin listener as the operator does."""
-    names = {"Tunnel-Admin": running.relay.admin_secret}
-    names |= {name.replace("_", "-"): value for name, value in headers.items()}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.request(method, f"http://{running.admin}{path}", headers=names) as response,
-    ):
-        return response.status, await response.text()
 
 
 @in_loop

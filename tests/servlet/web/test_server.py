@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import subprocess
 from pathlib import Path
 
 import aiohttp
@@ -12,33 +10,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import LOOPBACK, TOKENS, Client, attach_body, relay, settings
+from tests.servlet.web.rig import HEAD, answer, close, connect, files
 from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel.wire import Attached, EnvelopeError, StatusCode, decode_envelope
 from tunnel_servlet.config import ConfigError, ListenAddress, TlsFiles
-from tunnel_servlet.web.running import RunningRelay
 from tunnel_servlet.web.tls import contexts, tls_context
 
 SHORT = 0.05  # seconds; the tests wait for the end of the connection, however long that takes
-HEAD = f"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['ann']}\r\n".encode()
 HEAD += b"Content-Type: application/octet-stream\r\n"
-
-
-async def connect(running: RunningRelay) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    address = running.addresses[0]
-    return await asyncio.open_connection(address.host, address.port)
-
-
-async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Read one whole HTTP answer."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
-    return int(head.split()[1]), await reader.readexactly(int(length.split(b":")[1]))
-
-
-async def close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
 @pytest.mark.parametrize("sent", [b"", b"P", HEAD], ids=["nothing", "a letter", "a part"])
@@ -144,26 +124,6 @@ async def test_a_relay_listens_on_several_addresses() -> None:
 
 
 # --- TLS
-
-
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with ca.pem, relay.pem and client.pem, and the key of each. The CA has signed the other two."""
-    folder = tmp_path_factory.mktemp("certificates")
-    new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    openssl(folder, *new, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
-    for name in ("relay", "client"):
-        signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1"]
-        openssl(folder, *new, *signed, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
-    return folder
-
-
-def files(folder: Path, client_ca: str = "") -> TlsFiles:
-    return TlsFiles(str(folder / "relay.pem"), str(folder / "relay.key"), client_ca and str(folder / client_ca))
 
 
 @pytest.mark.real("openssl")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.servlet.rig import Client, attach_body, exchange_body, relay, settings, until
-from tests.servlet.web.test_answer_stream import STREAM
-from tests.servlet.web.test_server import HEAD, answer, close, connect
+from tests.servlet.web.rig import HEAD, STREAM, answer, close, connect
 from tests.support.loops import in_loop
 from tests.turns.fake_meter import FakeMeter
 from tunnel.wire import Answer, Attached, BodyFormat, Status, StatusCode, decode_envelope, unwrap_answer

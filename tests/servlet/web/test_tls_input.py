@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from tests.servlet.rig import attach_body, relay, settings, until
-from tests.servlet.web.test_server import HEAD, certificates, files
+from tests.servlet.web.rig import HEAD, certificates, files
 from tests.support.loops import run
 from tunnel.turns.shares import TURN_US
 from tunnel_servlet.web.payers import UNAUTHENTICATED

@@ -11,8 +11,7 @@ from aiohttp import web
 
 from tests.servlet.rig import Client, attach_body, exchange_body, relay, settings, until
 from tests.servlet.support import data
-from tests.servlet.web.test_relay_link import linked
-from tests.servlet.web.test_server import HEAD, answer, close, connect
+from tests.servlet.web.rig import HEAD, answer, close, connect, linked
 from tests.support.loops import in_loop
 from tunnel.wire import (
     Attached,

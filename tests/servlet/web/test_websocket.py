@@ -14,12 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.servlet.rig import KEYS, TOKENS, Client, relay, settings, until
+from tests.servlet.rig import KEYS, Client, relay, settings, until
 from tests.servlet.support import accepted, connect, data, kinds
-from tests.servlet.web.test_gates import TurnCounter
-from tests.servlet.web.test_relay_link import METADATA, opening
-from tests.servlet.web.test_server import close
-from tests.servlet.web.test_server import connect as dial
+from tests.servlet.web.rig import BINARY, CONTINUATION, METADATA, PING, TEXT, TurnCounter, frame, opening, raw
 from tests.support.loops import in_loop
 from tests.turns.fake_meter import FakeMeter
 from tunnel.exchange import LinkState
@@ -40,12 +37,9 @@ from tunnel.wire import (
 )
 from tunnel_servlet.access.tokens import TokenTable
 from tunnel_servlet.web.relay_link import RelayLink
-from tunnel_servlet.web.running import RunningRelay
 from tunnel_servlet.web.websocket import MESSAGE_US
 
 SHORT = 0.05
-BINARY, TEXT, CONTINUATION, PING = 0x2, 0x1, 0x0, 0x9
-MASK = b"\1\2\3\4"
 
 
 class Socket:
@@ -100,29 +94,6 @@ async def linked(client: Client, seed: int = 1) -> AsyncIterator[Socket]:
         await found.websocket.send_bytes(opening(client, seed))
         assert isinstance(await found.message(), Answer)
         yield found
-
-
-@asynccontextmanager
-async def raw(running: RunningRelay, user: str, early: bytes = b"") -> AsyncIterator[Any]:
-    """Open a websocket on plain streams, for frames that aiohttp does not send."""
-    reader, writer = await dial(running)
-    head = f"GET /link HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS[user]}\r\nConnection: Upgrade\r\n"
-    more = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
-    writer.write((head + more).encode() + early)
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
-    try:
-        yield reader, writer
-    finally:
-        await close(writer)
-
-
-def frame(opcode: int, payload: bytes = b"", *, last: bool = True, size: int = -1, mask: bool = True) -> bytes:
-    """Return a frame in its wire form. With `size` its header announces another length."""
-    size = len(payload) if size < 0 else size
-    short = size if size < 126 else 126 if size < 65536 else 127
-    more = size.to_bytes({126: 2, 127: 8}[short], "big") if short > 125 else b""
-    masked = bytes(byte ^ MASK[index % 4] for index, byte in enumerate(payload)) if mask else payload
-    return bytes([opcode | 0x80 * last, short | 0x80 * mask]) + more + (MASK if mask else b"") + masked
 
 
 async def close_code(reader: asyncio.StreamReader) -> int:

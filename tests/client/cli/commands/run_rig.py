@@ -9,8 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.client.sockets.test_patching import Hello
-from tests.client.sockets_rig import DEADLINE_S, ROOT, RelayThread
+from tests.client.sockets_rig import DEADLINE_S, ROOT, Hello, RelayThread
 from tunnel.exit_codes import OK
 
 __all__ = ["hello", "run"]

@@ -11,34 +11,14 @@ import pty
 import signal
 import socket
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.client.rig import Rig, echo, greet
+from tests.client.rig import Rig, connect, echo, greet
 from tunnel_client.cli.main import main
 
 _WAIT_S = 60.0
-
-
-@contextlib.contextmanager
-def connect(rig: Rig, target: str, *options: str, **streams: int) -> Iterator[subprocess.Popen[bytes]]:
-    command: Sequence[str] = [sys.executable, "-m", "tunnel_client", "connect", target, *options]
-    environment = {**os.environ, **rig.environment()}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-    child = subprocess.Popen(command, env=environment, **pipes)  # type: ignore[call-overload]
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-        for stream in (child.stdin, child.stdout, child.stderr):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
 
 
 def test_bytes_and_the_end_of_file_pass_both_ways(rig: Rig, home: Path) -> None:

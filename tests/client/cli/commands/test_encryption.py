@@ -10,8 +10,7 @@ from random import Random
 
 import pytest
 
-from tests.client.cli.commands.test_connect import connect
-from tests.client.rig import Rig
+from tests.client.rig import Rig, connect
 from tests.encryption.attacker import Attacker
 from tests.encryption.rig import another_key, key, key_file
 from tests.servlet.rig import TOKENS, settings

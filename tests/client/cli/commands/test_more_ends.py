@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.commands.rig import echo
-from tests.client.forward.test_datagrams import peer
+from tests.client.forward.rig import peer
 from tests.servlet.rig import TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tests.support.targets import unix_target
