@@ -25,6 +25,10 @@ INSTALL := tests/install
 # With REQUIRE_REAL=1, a test fails instead of being skipped if a program that it needs is missing.
 export REQUIRE_REAL
 
+# Python keeps what it compiled, whatever the environment says: each of the workers and of the many processes that tests
+# start would compile the same sources, and pytest rewrite the same assertions.
+export PYTHONDONTWRITEBYTECODE :=
+
 SEEDS ?= 2000
 FROM ?= 0
 SECONDS ?= 60

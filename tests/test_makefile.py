@@ -13,7 +13,7 @@ PYTHON = """#!/bin/sh
 case "$2" in
   venv) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   pip) mkdir -p build/compiled; echo "pip runs" ;;
-  *) [ "$1" = -c ] || echo "runs $2" ;;
+  *) [ "$1" = -c ] || echo "runs $2${PYTHONDONTWRITEBYTECODE:+ without bytecode}" ;;
 esac
 """
 
@@ -50,6 +50,14 @@ def test_a_target_says_what_it_installs_before_pip_runs(project: Path, goal: str
     assert first.startswith(what)
     assert second == "pip runs"
     assert not any("installing" in line for line in said(project, goal)), "nothing is installed twice"
+
+
+def test_python_keeps_bytecode_although_the_environment_forbids_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, each worker and each process of the tests compiles the same sources."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "runs tests.sim" in said(project, "sim")
 
 
 def test_a_target_says_that_it_compiles_before_pip_runs(project: Path) -> None:
