@@ -1,4 +1,4 @@
-"""Streams for tests of messages: two ends of a socket in one loop, and sessions on them."""
+"""Streams for tests of messages: two ends of a socket in one loop, sessions on them, and a handler that waits."""
 
 import asyncio
 import socket
@@ -6,10 +6,33 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tunnel.messages.calls import CallHandler, serve_calls
+from tunnel.messages.calls import CallHandler, Request, Response, serve_calls
 from tunnel.messages.session import MessageSession
 
-__all__ = ["Stream", "served", "session_pair", "stream_pair"]
+__all__ = ["Gated", "Stream", "served", "session_pair", "stream_pair"]
+
+
+class Gated:
+    """A handler whose calls each wait at a gate, named by their body."""
+
+    def __init__(self) -> None:
+        self.gates: dict[bytes, asyncio.Event] = {}
+        self.cancelled: list[bytes] = []
+        self.came = asyncio.Event()
+
+    def gate(self, body: bytes) -> asyncio.Event:
+        return self.gates.setdefault(body, asyncio.Event())
+
+    async def __call__(self, request: Request) -> Response:
+        self.came.set()
+        try:
+            await self.gate(request.body).wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(request.body)
+            self.came.set()
+            raise
+        return Response(request.body.upper())
+
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

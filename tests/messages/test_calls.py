@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.messages.streams import served, stream_pair
+from tests.messages.streams import Gated, served, stream_pair
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
 from tunnel.messages.errors import ChannelClosedError, MalformedFrameError, MessageTooLargeError, RemoteCallError
@@ -25,28 +25,6 @@ async def channels(
         CallChannel(*far, handlers, **options) as answerer,
     ):
         yield caller, answerer
-
-
-class Gated:
-    """A handler whose calls each wait at a gate, named by their body."""
-
-    def __init__(self) -> None:
-        self.gates: dict[bytes, asyncio.Event] = {}
-        self.cancelled: list[bytes] = []
-        self.came = asyncio.Event()
-
-    def gate(self, body: bytes) -> asyncio.Event:
-        return self.gates.setdefault(body, asyncio.Event())
-
-    async def __call__(self, request: Request) -> Response:
-        self.came.set()
-        try:
-            await self.gate(request.body).wait()
-        except asyncio.CancelledError:
-            self.cancelled.append(request.body)
-            self.came.set()
-            raise
-        return Response(request.body.upper())
 
 
 def echo(request: Request) -> Response:

@@ -5,8 +5,7 @@ from types import TracebackType
 
 import pytest
 
-from tests.messages.streams import stream_pair
-from tests.messages.test_calls import Gated
+from tests.messages.streams import Gated, stream_pair
 from tests.support.loops import in_loop
 from tunnel.messages.calls import CallChannel, Request, Response
 from tunnel.messages.errors import ChannelClosedError
