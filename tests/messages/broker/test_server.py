@@ -167,7 +167,7 @@ async def test_the_number_of_topics_and_partitions_is_limited(tmp_path: Path) ->
         with pytest.raises(RemoteCallError, match=r"address .* has 3, and may have no more") as caught:
             await producer.send("t3", b"a")
         assert caught.value.code == LIMIT
-        with pytest.raises(RemoteCallError, match="exists with 1 partitions"):
+        with pytest.raises(RemoteCallError, match="exists with 1 partition "):
             await client.create_topic("t0", TopicSpec(partitions=2))
 
 
