@@ -7,11 +7,8 @@ from tunnel.core import ConnectRequested, EndpointConfig, Incoming, Lost, LostRe
 from tunnel.core.constants import SECOND_US
 from tunnel.core.tombstones import COHORT_US
 from tunnel.wire import (
-    Abort,
-    AbortReason,
     Accepted,
     Connect,
-    ListenState,
     Options,
     Packet,
     PacketType,
@@ -20,9 +17,7 @@ from tunnel.wire import (
     Target,
     TargetKind,
     decode_accepted,
-    decode_listen_state,
     decode_rejected,
-    encode_abort,
     encode_connect,
     question_about,
 )
@@ -48,25 +43,7 @@ def acceptance(solo: Solo) -> Accepted:
     return accepted
 
 
-def announced(solo: Solo) -> list[ListenState]:
-    packets = solo.out()
-    assert {(packet.source, packet.destination, packet.sequence) for packet in packets} <= {(0, 0, 0)}  # 2.8
-    states = [decode_listen_state(packet.payload) for packet in packets]
-    return [state for state in states if state is not None]
-
-
 # CONNECT
-
-
-def test_a_service_connection_is_accepted_at_once_and_reported_when_the_initiator_is_heard() -> None:  # 3.5
-    solo = Solo()
-    solo.endpoint.listen("s", 8, solo.now)
-    solo.out()
-    solo.request(SERVICE, ANN)
-    assert acceptance(solo).route_key == KEY
-    assert solo.events() == []
-    solo.ack()
-    assert solo.event(Incoming) == Incoming(solo.connection.id, "s", "ann")
 
 
 def test_an_exit_asks_the_application() -> None:
@@ -139,19 +116,6 @@ def test_an_endpoint_accepts_connects_beyond_its_backlog() -> None:
     solo.endpoint.unlisten("s", solo.now)
     solo.ack()
     assert isinstance(solo.event(Incoming), Incoming)  # it was accepted before unlisten()
-
-
-@pytest.mark.parametrize("packet_type", [PacketType.ABORT, PacketType.SHUTDOWN])
-def test_an_initiator_that_ends_before_it_is_heard_is_never_reported(packet_type: PacketType) -> None:  # 3.5
-    solo = Solo()
-    solo.endpoint.listen("s", 1, solo.now)
-    for _ in range(3):
-        solo.request(SERVICE, ANN)
-        acceptance(solo)
-        solo.say(packet_type, encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION)))
-        assert solo.events() == []
-        assert not solo.endpoint.connections
-        solo.route_key = bytes([*solo.route_key[1:], 0])
 
 
 def test_a_service_connection_that_was_never_reported_ends_without_an_event() -> None:

@@ -11,12 +11,10 @@ from tunnel.core import Endpoint, EndpointConfig, LocalProtocolError, Lost, Lost
 from tunnel.core.constants import NEVER_US, SECOND_US
 from tunnel.traces.record import TraceEvent, TraceRecord
 from tunnel.wire import (
-    AbortReason,
     Accepted,
     Packet,
     PacketType,
     RejectReason,
-    decode_abort,
     encode_accepted,
     encode_edge,
     encode_packets,
@@ -25,36 +23,7 @@ from tunnel.wire import (
 from tunnel.wire.control import Edge
 
 DATA, ACK, ABORT = PacketType.DATA, PacketType.ACK, PacketType.ABORT
-SILENT = (
-    PacketType.ABORT,
-    PacketType.REJECTED,
-    PacketType.SHUTDOWN,
-    PacketType.DROPPED,
-    PacketType.EDGE,
-    PacketType.NOOP,
-    PacketType.PONG,
-)
-
-
 # demultiplexing
-
-
-@pytest.mark.parametrize("packet_type", sorted(set(PacketType) - {PacketType.CONNECT, PacketType.LISTEN_STATE}))
-def test_packets_for_no_connection_are_answered_unless_answers_could_loop(packet_type: PacketType) -> None:  # 3.9
-    solo = Solo()
-    solo.receive(Packet(packet_type, PEER, 99, 5, b""))
-    answers = solo.out()
-    assert solo.endpoint.packets_discarded == 1
-    if packet_type in SILENT:
-        assert answers == []
-        return
-    (answer,) = answers
-    abort = decode_abort(answer.payload)
-    assert abort is not None
-    assert (answer.type, abort.reason) == (ABORT, AbortReason.NO_SUCH_CONNECTION)
-    # ACCEPTED alone has the ids the other way round (2.2)
-    ids = (PEER, 99) if packet_type == PacketType.ACCEPTED else (99, PEER)
-    assert (answer.source, answer.destination) == ids
 
 
 def test_answers_for_unknown_ids_are_bounded() -> None:  # 3.9
@@ -129,30 +98,7 @@ def test_announcements_and_refusals_leave() -> None:
     assert solo.types() == expected
 
 
-def test_held_packets_reach_a_connection_only_while_it_lives() -> None:  # 3.7
-    solo = Solo().connect()
-    solo.data(0)
-    solo.say(PacketType.SHUTDOWN)
-    solo.data(1)
-    solo.answer()
-    assert solo.connection.receiver.window.received_offset == 1
-
-
 # the carrier
-
-
-def test_a_new_relay_makes_initiators_resume() -> None:  # 6.5
-    solo = Solo().opened()
-    initiator = solo.connection
-    solo.route_key = KEY
-    solo.served()
-    acceptor = solo.connection
-    solo.endpoint.attached(True, 1 << 20, 5000, solo.now)
-    assert initiator.handshake.suspended_since_us == acceptor.handshake.suspended_since_us == solo.now
-    types = solo.types()
-    assert types.count(PacketType.CONNECT) == 1
-    assert PacketType.LISTEN_STATE in types
-    assert solo.endpoint.carrier.initial_edge_bytes == 5000
 
 
 def test_attaching_to_the_same_relay_again_changes_nothing() -> None:
@@ -197,20 +143,6 @@ def test_a_second_move_gives_connections_no_further_time() -> None:
     assert solo.event(Lost).reason is LostReason.MOVED
 
 
-def test_without_a_relay_the_user_timeout_runs() -> None:  # 4.15
-    solo = Solo(EndpointConfig(keepalive_us=0)).opened()
-    solo.wait(400 * SECOND_US)
-    solo.endpoint.detached(solo.now)
-    solo.wait(299 * SECOND_US)
-    solo.endpoint.detached(solo.now)  # still detached: the time runs on
-    solo.endpoint.attached(False, 1 << 20, 5000, solo.now)
-    solo.endpoint.detached(solo.now)
-    solo.wait(300 * SECOND_US - 1)
-    assert solo.events() == []
-    solo.wait(1)
-    assert solo.event(Lost).reason is LostReason.TIMEOUT
-
-
 def test_the_carrier_may_change_its_lanes_and_its_pulls() -> None:
     solo = Solo().opened()
     solo.endpoint.carrier_changed(4, 0, solo.now)
@@ -224,15 +156,6 @@ def test_an_unknown_batch_is_ignored() -> None:
     solo = Solo().opened()
     solo.endpoint.batch_done(999, True, solo.now)
     assert solo.endpoint.next_batch(1 << 16, solo.now) is None
-
-
-def test_a_batch_that_is_given_up_is_sent_again_and_timers_are_kept() -> None:  # 4.10
-    solo = Solo().opened()
-    solo.connection.write(b"abc", solo.now)
-    (packet,) = solo.out(ok=False)
-    (again,) = solo.out()
-    assert (again.sequence, again.attempt) == (packet.sequence, 1)
-    assert solo.endpoint.next_timeout() == solo.now + SECOND_US  # one RTO after the receipt
 
 
 # time
@@ -345,13 +268,6 @@ def test_a_packet_of_another_version_does_not_hide_later_ones() -> None:  # 1.4
     solo.endpoint.receive_packets([strange, stranger, *packets], solo.now)
     assert solo.events() == [Readable(solo.connection.id)]
     assert solo.endpoint.packets_discarded == 2
-
-
-def test_the_abort_for_an_unknown_id_has_no_number() -> None:  # 3.9
-    solo = Solo()
-    solo.receive(Packet(DATA, 5, 6, 7, b"x"))
-    (packet,) = solo.out()
-    assert (packet.type, packet.source, packet.destination, packet.sequence) == (PacketType.ABORT, 6, 5, 0)
 
 
 def test_every_packet_for_an_unknown_id_is_counted() -> None:

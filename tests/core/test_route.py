@@ -4,8 +4,6 @@ import pytest
 
 from tests.core.pair import GIVEN_UP, LOST, MS, SERVICE, TARGET, Fate, Pair, Side
 from tunnel.core import (
-    Closed,
-    Connected,
     Connection,
     ConnectRequested,
     EndpointConfig,
@@ -40,10 +38,6 @@ def read_all(connection: Connection, pair: Pair) -> bytes:
     return b"".join(parts)
 
 
-def first_of(packet_type: PacketType) -> "Losing":
-    return Losing(packet_type, 1)
-
-
 class Losing:
     """A filter for `Pair.lose` that loses the first `count` packets of a type."""
 
@@ -56,20 +50,6 @@ class Losing:
             return False
         self.left -= 1
         return True
-
-
-def test_early_data_is_readable_when_the_connection_is_accepted() -> None:  # 3.6
-    pair = Pair(EXIT)
-    one, request = requested(pair)
-    assert one.state is State.CONNECTING
-    pair.b.endpoint.accept(request.connection_id, pair.now)
-    pair.settle()
-    other = pair.b.endpoint.connections[request.connection_id]
-    assert read_all(other, pair) == EARLY
-    assert pair.a.only(Connected) == Connected(one.id)
-    assert one.stats.packets_resent == 0
-    pair.run(SECOND_US)
-    assert one.sender.window.idle
 
 
 def test_early_data_of_a_refused_connection_is_forgotten() -> None:  # 3.6
@@ -99,64 +79,6 @@ def test_any_packet_of_the_opening_may_be_lost(lost: PacketType, times: int) -> 
     other.write(b"answer", pair.now)
     pair.run(SECOND_US)
     assert read_all(one, pair) == b"answer"
-
-
-def test_data_that_overtakes_accepted_is_held_and_not_lost() -> None:  # 3.7
-    pair = Pair(EXIT)
-    one, request = requested(pair)
-    pair.hold = lambda side, packet: packet.type == ACCEPTED
-    pair.relay.answering = False
-    pair.b.endpoint.accept(request.connection_id, pair.now)
-    other = pair.b.endpoint.connections[request.connection_id]
-    other.write(b"speaks first", pair.now)
-    pair.relay.bound["b", other.id] = one.id
-    pair.settle()
-    assert one.state is State.CONNECTING
-    assert len(one.handshake._held) > 0
-    pair.hold = lambda side, packet: False
-    pair.release()
-    pair.settle()
-    assert read_all(one, pair) == b"speaks first"
-    assert other.stats.packets_resent == 0
-
-
-def test_a_connect_that_comes_twice_opens_once() -> None:  # 3.3
-    pair = Pair()
-    pair.b.endpoint.listen("s", 5, pair.now)
-    pair.fate = lambda side, packets: Fate((10 * MS, 11 * MS, 3 * SECOND_US))
-    one = pair.a.endpoint.connect(SERVICE, pair.now)
-    pair.run(10 * SECOND_US)
-    assert len(pair.b.take(Incoming)) == 1
-    assert len(pair.a.take(Connected)) == 1
-    assert one.state is State.OPEN
-    one.close(pair.now)
-    pair.run(70 * SECOND_US)
-    assert len(pair.a.take(Closed)) == len(pair.b.take(Closed)) == 1
-    assert pair.b.take(Incoming) == []
-
-
-def test_an_exit_that_accepts_after_the_initiator_gave_up_loses_the_connection() -> None:  # 3.9
-    pair = Pair(EXIT)
-    one, request = requested(pair)
-    one.abort(pair.now)
-    pair.settle()
-    pair.b.endpoint.accept(request.connection_id, pair.now)
-    pair.settle()
-    assert pair.b.lost() is LostReason.UNKNOWN
-    assert not pair.b.endpoint.connections
-
-
-def test_a_service_connection_is_reported_when_the_initiator_is_heard_and_may_write_first() -> None:  # 3.5
-    pair = Pair()
-    pair.b.endpoint.listen("s", 5, pair.now)
-    one = pair.a.endpoint.connect(SERVICE, pair.now)
-    pair.run(10 * MS)
-    assert pair.b.take(Incoming) == []
-    pair.settle()
-    other = pair.b.endpoint.connections[pair.b.only(Incoming).connection_id]
-    other.write(b"hello", pair.now)
-    pair.settle()
-    assert read_all(one, pair) == b"hello"
 
 
 # resume
@@ -194,35 +116,6 @@ def test_any_packet_of_a_resume_may_be_lost(lost: PacketType, times: int) -> Non
     assert read_all(one, pair) == EARLY
 
 
-def test_an_acceptor_whose_data_overtakes_its_answer_does_not_stay_suspended() -> None:  # 6.7
-    pair = Pair()
-    one, other = pair.open()
-    pair.restart_relay()
-    pair.hold = lambda side, packet: packet.type == ACCEPTED
-    other.write(EARLY, pair.now)
-    pair.run(500 * MS)  # its data meets a relay without a route: DROPPED suspends it again
-    assert other.handshake.suspended_since_us != NEVER_US
-    pair.hold = lambda side, packet: False
-    pair.release()
-    pair.run(2 * SECOND_US)
-    assert read_all(one, pair) == EARLY
-    assert other.handshake.suspended_since_us == NEVER_US
-
-
-def test_one_side_alone_may_learn_that_the_route_is_lost() -> None:  # 6.7
-    pair = Pair()
-    one, other = pair.open()
-    pair.relay.restart()
-    other.write(EARLY, pair.now)
-    pair.run(2 * SECOND_US)
-    assert other.handshake.suspended_since_us != NEVER_US  # the acceptor waits
-    assert one.handshake.suspended_since_us == NEVER_US
-    one.write(b"x", pair.now)
-    pair.run(2 * SECOND_US)
-    assert read_all(one, pair) == EARLY
-    assert read_all(other, pair) == b"x"
-
-
 def test_an_acceptor_that_has_forgotten_the_connection_ends_it() -> None:  # 6.6
     pair = Pair()
     one, other = pair.open()
@@ -246,14 +139,3 @@ def test_batches_may_be_given_up_during_the_handshake() -> None:  # 4.10
     pair.run(10 * SECOND_US)
     other = pair.b.endpoint.connections[pair.b.only(Incoming).connection_id]
     assert read_all(other, pair) == EARLY
-
-
-def test_a_peer_that_takes_only_small_packets_gets_early_data_too() -> None:  # 4.13, 1.3
-    pair = Pair(EndpointConfig(), EndpointConfig(packet_bytes_max=1048))
-    pair.b.endpoint.listen("s", 5, pair.now)
-    one = pair.a.endpoint.connect(SERVICE, pair.now)
-    one.write(EARLY * 2, pair.now)
-    pair.run(SECOND_US)
-    other = pair.b.endpoint.connections[pair.b.only(Incoming).connection_id]
-    assert read_all(other, pair) == EARLY * 2
-    assert other.stats.packets_discarded == 0

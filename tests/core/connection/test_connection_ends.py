@@ -1,38 +1,11 @@
 """How connections end: before the answer, by refusal, by silence, with a slow reader, by an early SHUTDOWN."""
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.core.solo import MS, NO_ROUTE, TARGET, Solo, payload
-from tunnel.core import (
-    Closed,
-    Connected,
-    Flushed,
-    LocalProtocolError,
-    Lost,
-    LostReason,
-    PeerClosed,
-    PeerFinished,
-    Readable,
-    Refused,
-    State,
-)
+from tests.core.solo import MS, NO_ROUTE, Solo, payload
+from tunnel.core import Closed, Connected, Flushed, LocalProtocolError, Lost, LostReason, Refused, State
 from tunnel.core.constants import SECOND_US
-from tunnel.wire import (
-    Abort,
-    AbortReason,
-    Dropped,
-    DropReason,
-    Packet,
-    PacketType,
-    Rejected,
-    RejectReason,
-    decode_end,
-    encode_abort,
-    encode_dropped,
-    encode_rejected,
-)
+from tunnel.wire import Packet, PacketType, Rejected, RejectReason, decode_end, encode_rejected
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
 OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, PacketType.ABORT, PacketType.SHUTDOWN
@@ -50,45 +23,6 @@ def test_the_reason_of_a_refused_resume_decides_whether_it_is_repeated(reason: R
         assert solo.events() == []
         solo.wait(SECOND_US)
         assert CONNECT in solo.types()
-
-
-@pytest.mark.parametrize(
-    "strike",
-    [
-        lambda solo: solo.say(ABORT, encode_abort(Abort(AbortReason.NO_SUCH_CONNECTION))),
-        lambda solo: solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.GONE, 0, 0, 0))),
-        lambda solo: solo.relay(PacketType.DROPPED, NO_ROUTE),
-        lambda solo: solo.say(SHUTDOWN),
-        lambda solo: solo.endpoint.detached(solo.now),
-        lambda solo: solo.wait(1000 * SECOND_US),
-    ],
-)
-def test_everything_received_can_be_read_whatever_happens_to_the_path(strike: Callable[[Solo], None]) -> None:  # 5.8
-    solo = Solo().opened()
-    solo.data(0, b"abc")
-    solo.end(1)
-    solo.out()
-    assert solo.connection.complete
-    strike(solo)
-    solo.wait(1000 * SECOND_US)
-    assert PacketType.PING not in solo.types()
-    assert solo.in_state(State.PEER_CLOSED)
-    assert solo.connection.read(10, solo.now) == b"abc"
-    kinds = [type(event) for event in solo.events()]
-    assert kinds == [Readable, PeerClosed, PeerFinished, Closed]
-    assert solo.connection.at_eof
-
-
-def test_our_close_names_the_last_packet_received_in_order() -> None:  # 2.5
-    solo = Solo().opened()
-    solo.data(0, b"abc")
-    solo.data(5, b"xyz")
-    solo.connection.close(solo.now)
-    end = decode_end(payload(solo.out(), CLOSE))
-    assert end is not None
-    assert end.received == 2**32 - 1
-    solo.ack()
-    assert solo.events() == [Readable(solo.connection.id), Closed(solo.connection.id)]
 
 
 @pytest.mark.parametrize("rejected", [False, True])
@@ -130,17 +64,6 @@ def test_abort_before_the_answer_sends_nothing_until_the_answer_comes() -> None:
 # the end of an open connection
 
 
-def test_a_silent_peer_is_pinged_and_the_connection_is_then_lost() -> None:  # 4.15, 4.16
-    solo = Solo().opened()
-    solo.wait(60 * SECOND_US)
-    assert solo.types() == [PacketType.PING]
-    solo.wait(300 * SECOND_US - 1)
-    assert solo.events() == []
-    solo.wait(1)
-    assert solo.event(Lost).reason is LostReason.TIMEOUT
-    assert payload(solo.out(), ABORT) == encode_abort(Abort(AbortReason.USER_TIMEOUT))
-
-
 def test_abort_ends_a_connection_that_the_peer_has_closed() -> None:
     solo = Solo().opened()
     solo.data(0, b"abc")
@@ -177,35 +100,3 @@ def test_no_numbered_packet_follows_close() -> None:
     solo.endpoint.carrier_changed(1, 250 * MS, solo.now)
     assert solo.out() == []
     assert solo.connection.sender.rtt.pull_interval_us == 250 * MS
-
-
-def to_connecting(solo: Solo) -> None:
-    solo.connect()
-    solo.say(SHUTDOWN)
-    solo.answer()
-
-
-def to_requested(solo: Solo) -> None:
-    solo.request(TARGET)
-    solo.say(SHUTDOWN)
-
-
-def to_open(solo: Solo) -> None:
-    solo.opened().say(SHUTDOWN)
-
-
-def to_closed_with_a_gap(solo: Solo) -> None:
-    solo.opened()
-    solo.stream = b"abc"
-    solo.end(1)
-    solo.say(SHUTDOWN)
-
-
-@pytest.mark.parametrize("reach", [to_connecting, to_requested, to_open, to_closed_with_a_gap])
-def test_shutdown_before_the_end_is_a_reset(reach: Callable[[Solo], None]) -> None:  # 5.7
-    solo = Solo()
-    reach(solo)
-    (lost,) = [event for event in solo.events() if isinstance(event, Lost)]
-    assert lost.reason is LostReason.RESET
-    assert solo.in_state(State.CLOSED)
-    assert not solo.connection.at_eof

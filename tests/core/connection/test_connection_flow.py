@@ -1,15 +1,8 @@
 """A connection whose buffers are full: how much write() takes, when Writable and Flushed come, window updates."""
 
-from tests.core.solo import MS, SERVICE, Solo
-from tunnel.core import (
-    EndpointConfig,
-    Flushed,
-    Writable,
-)
-from tunnel.wire import (
-    PacketType,
-    decode_connect,
-)
+from tests.core.solo import Solo
+from tunnel.core import EndpointConfig, Flushed, Writable
+from tunnel.wire import PacketType
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
 OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, PacketType.ABORT, PacketType.SHUTDOWN
@@ -62,18 +55,6 @@ def test_the_send_buffer_follows_the_peers_window_but_not_beyond_our_own_limit()
     assert window.buffer_bytes_max == 1000
 
 
-def test_reading_announces_room_when_it_is_worth_a_packet() -> None:  # 4.12
-    solo = Solo(EndpointConfig(window_bytes_min=1000, window_bytes_start=1000, window_bytes_max=1000)).opened()
-    solo.data(0, bytes(1000))
-    solo.out()
-    solo.wait(25 * MS)
-    solo.out()
-    solo.connection.read(249, solo.now)
-    assert not solo.endpoint.wants_batch()
-    solo.connection.read(1, solo.now)
-    assert solo.acked().window == 250
-
-
 def test_flushed_follows_the_last_acknowledgement() -> None:
     solo = Solo().opened()
     solo.connection.write(b"abc", solo.now)
@@ -94,17 +75,6 @@ def test_a_flush_probes_when_the_bytes_still_to_be_written_have_left() -> None: 
     assert solo.types() == []
     solo.connection.write(b"def", solo.now)
     assert solo.types() == [DATA, PacketType.PROBE]
-
-
-def test_the_window_in_accepted_counts_from_the_start_of_the_stream() -> None:  # 3.5
-    solo = Solo()
-    solo.connection = solo.endpoint.connect(SERVICE, solo.now)
-    solo.connection.write(bytes(100_000), solo.now)
-    connect = decode_connect(solo.out()[0].payload)
-    assert connect is not None
-    solo.route_key = connect.route_key
-    solo.answer(window=70_000)
-    assert sum(len(packet.payload) for packet in solo.out() if packet.type == DATA) == 70_000 - 64 * 1024
 
 
 def test_write_returns_how_much_it_took_and_writable_comes_when_a_quarter_is_free() -> None:

@@ -5,44 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.solo import PEER, SERVICE, TARGET, Solo
-from tunnel.core import Connection, EndpointConfig, LocalProtocolError, Lost, LostReason, PeerClosedError, State
-from tunnel.core.constants import SECOND_US
-from tunnel.wire import (
-    Accepted,
-    Dropped,
-    DropReason,
-    Options,
-    Packet,
-    PacketType,
-    RejectReason,
-    decode_connect,
-    encode_accepted,
-    encode_dropped,
-)
-
-DATA = PacketType.DATA
-
-
-def test_the_first_byte_of_an_initiator_follows_its_connect() -> None:  # 3.1, 1.6
-    solo = Solo()
-    solo.endpoint.connect(SERVICE, solo.now).write(b"early", solo.now)
-    connect, data = solo.out()
-    assert (connect.type, data.type) == (PacketType.CONNECT, DATA)
-    assert data.sequence == (connect.sequence + 1) % 2**32
-
-
-def test_accepted_is_the_first_packet_of_an_acceptor() -> None:  # 3.5
-    solo = Solo()
-    solo.request(TARGET)
-    solo.endpoint.accept(solo.connection.id, solo.now)
-    solo.connection.write(b"x", solo.now)
-    packets = [packet for packet in solo.out() if packet.type != PacketType.ACK]
-    first = solo.connection.identity.first_sequence
-    assert [(packet.type, packet.sequence) for packet in packets] == [
-        (PacketType.ACCEPTED, first % 2**32),
-        (DATA, (first + 1) % 2**32),
-    ]
+from tests.core.solo import PEER, TARGET, Solo
+from tunnel.core import Connection, LocalProtocolError, Lost, LostReason, PeerClosedError, State
+from tunnel.wire import Accepted, Options, Packet, PacketType, RejectReason, encode_accepted
 
 
 @pytest.mark.parametrize(
@@ -80,26 +45,12 @@ def test_writing_to_a_closed_connection_raises() -> None:
         solo.connection.write(b"x", solo.now)
 
 
-def test_the_first_option_of_a_connection_takes_effect() -> None:  # 2.7: versions start at 1
-    solo = Solo().opened()
-    solo.option(0, 1, Options(pull_interval_ms=3000))
-    assert solo.connection.sender.rtt.pull_interval_us == 3 * SECOND_US
-
-
 def test_a_used_up_peer_window_is_zero_in_the_statistics() -> None:
     solo = Solo().connect()
     solo.answer(window=100)
     solo.connection.write(bytes(200), solo.now)
     solo.out()
     assert solo.connection.snapshot().window_bytes == 0
-
-
-def test_packets_of_a_kilobyte_are_sent_even_if_the_peer_announces_a_lower_limit() -> None:  # 2.0
-    solo = Solo().connect()
-    solo.answer(Options(packet_bytes_max=100))
-    solo.out()
-    solo.connection.write(bytes(3000), solo.now)
-    assert [len(packet.payload) for packet in solo.out()] == [1024, 1024, 952]
 
 
 def test_the_peers_user_timeout_is_in_milliseconds() -> None:  # 2.0, 4.15
@@ -112,14 +63,6 @@ def test_the_peers_user_timeout_is_in_milliseconds() -> None:  # 2.0, 4.15
     assert [event.reason for event in solo.events() if isinstance(event, Lost)] == [LostReason.TIMEOUT]
 
 
-def test_a_request_waits_for_the_application_without_a_timeout() -> None:  # 4.15: the peer is not silent
-    solo = Solo(EndpointConfig(exit=True, user_timeout_us=10 * SECOND_US))
-    solo.request(TARGET)
-    solo.endpoint.detached(solo.now)
-    solo.wait(60 * SECOND_US)
-    assert solo.in_state(State.REQUESTED)
-
-
 def test_an_abort_has_no_number() -> None:  # 1.5
     solo = Solo().opened()
     solo.connection.abort(solo.now)
@@ -130,17 +73,6 @@ def test_an_abort_without_a_text_reports_an_empty_one() -> None:  # 5.8
     solo = Solo().opened()
     solo.connection.abort(solo.now)
     assert solo.event(Lost) == Lost(solo.connection.id, LostReason.ABORTED, "")
-
-
-def test_a_resume_names_the_endpoint_that_accepted() -> None:  # 6.5
-    solo = Solo().connect()
-    solo.answer(Options(endpoint_id=bytes(range(16))))
-    solo.out()
-    solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.NO_ROUTE, 0, 0, 0)))
-    (packet,) = solo.out()
-    connect = decode_connect(packet.payload)
-    assert connect is not None
-    assert (connect.resume, connect.options.endpoint_id) == (True, bytes(range(16)))
 
 
 def test_the_answer_of_a_second_acceptor_is_named_as_the_cause_of_the_end() -> None:  # 6.8

@@ -2,21 +2,8 @@
 
 import pytest
 
-from tests.core.solo import PEER, SERVICE, Solo
-from tunnel.core import (
-    Closed,
-    Connected,
-    EndpointConfig,
-    Incoming,
-    Lost,
-    LostReason,
-    PeerClosed,
-    PeerFinished,
-    Readable,
-    Refused,
-    State,
-)
-from tunnel.core.constants import NEVER_US, SECOND_US
+from tests.core.solo import PEER, Solo
+from tunnel.core import Connected, EndpointConfig, Lost, LostReason, Readable, Refused, State
 from tunnel.wire import (
     Abort,
     AbortReason,
@@ -25,7 +12,6 @@ from tunnel.wire import (
     Dropped,
     DropReason,
     Edge,
-    Options,
     Packet,
     PacketType,
     Rejected,
@@ -41,7 +27,6 @@ from tunnel.wire import (
 )
 
 DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
-QUIET = (PacketType.PING, PacketType.SHUTDOWN)  # these are never counted as malformed
 JUNK = b"\xff" * 7
 
 
@@ -60,17 +45,6 @@ def test_a_packet_from_another_peer_changes_nothing(packet_type: int) -> None:  
     assert solo.in_state(State.OPEN)
     assert solo.events() == []
     assert solo.connection.stats.packets_discarded + solo.endpoint.packets_discarded == 1
-
-
-@pytest.mark.parametrize("packet_type", [DATA, CLOSE, FINISH, ACK, PacketType.ABORT, PacketType.OPTION, *QUIET])
-def test_packets_before_accepted_are_held(packet_type: PacketType) -> None:  # 3.7
-    solo = Solo().connect()
-    solo.say(packet_type, b"x", number=0)
-    assert (len(solo.connection.handshake._held), solo.connection.handshake._held_bytes) == (1, 1)
-    assert solo.in_state(State.CONNECTING)
-    solo.answer()
-    assert solo.connection.handshake._held == []
-    assert solo.connection.stats.packets_discarded == (1 if packet_type not in (DATA, *QUIET) else 0)
 
 
 def test_held_packets_are_bounded_and_do_not_pin_their_bodies() -> None:  # 3.7
@@ -155,20 +129,6 @@ def test_the_answer_of_a_second_acceptor_ends_the_connection_and_is_aborted() ->
     assert (packet.type, packet.destination) == (PacketType.ABORT, PEER + 1)
 
 
-@pytest.mark.parametrize("packet_type", [PacketType.REJECTED, PacketType.SHUTDOWN])
-def test_a_closing_endpoint_learns_that_the_peer_has_ended_gracefully(packet_type: PacketType) -> None:  # 5.7, 6.8
-    solo = Solo().opened()
-    solo.connection.close(solo.now)
-    solo.out()
-    finished = encode_rejected(Rejected(solo.route_key, RejectReason.FINISHED))
-    rejected = Packet(PacketType.REJECTED, solo.connection.id, 0, 0, finished)
-    solo.receive(rejected)
-    assert solo.events() == []  # no resume was asked for
-    solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
-    solo.receive(rejected if packet_type == PacketType.REJECTED else solo.packet(packet_type))
-    assert isinstance(solo.event(Closed), Closed)
-
-
 @pytest.mark.parametrize("reason", [RejectReason.GONE, RejectReason.BUSY])
 def test_a_resume_refused_as_gone_ends_the_connection_and_as_busy_does_not(reason: RejectReason) -> None:  # 6.8
     solo = Solo().opened()
@@ -184,14 +144,6 @@ def test_a_rejection_for_an_unknown_reason_is_reported_as_refused() -> None:
     solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, payload))
     assert solo.event(Refused) == Refused(solo.connection.id, RejectReason.REFUSED, "text")
     assert solo.in_state(State.CLOSED)
-
-
-def test_the_first_packet_of_the_initiator_reports_the_connection_as_incoming() -> None:  # 3.5
-    solo = Solo()
-    solo.endpoint.listen("s", 4, solo.now)
-    solo.request(SERVICE)
-    solo.say(PacketType.NOOP)
-    assert isinstance(solo.event(Incoming), Incoming)
 
 
 # the stream
@@ -240,22 +192,6 @@ def test_a_packet_larger_than_our_limit_is_discarded() -> None:  # 1.3
     assert solo.event(Readable) == Readable(solo.connection.id)
 
 
-def test_an_option_counts_only_when_it_is_newer() -> None:  # 2.7
-    solo = Solo().opened()
-    rtt = solo.connection.sender.rtt
-    solo.option(0, 2, Options(pull_interval_ms=3000))
-    assert rtt.pull_interval_us == 3 * SECOND_US
-    solo.option(1, 2, Options(pull_interval_ms=1000))
-    solo.option(0, 2, Options(pull_interval_ms=1000))
-    assert rtt.pull_interval_us == 3 * SECOND_US
-    solo.option(2, 3, Options(packet_bytes_max=5000))
-    assert rtt.pull_interval_us == 3 * SECOND_US
-    assert solo.connection.handshake.peer_packet_bytes_max == 5000
-    solo.option(3, 4, Options(packet_bytes_max=1))
-    assert solo.connection.handshake.peer_packet_bytes_max == 1048  # 2.0
-    assert solo.acked().cumulative == wrap(solo.connection.receiver.window.next_sequence - 1)
-
-
 def test_an_ack_of_packets_never_sent_is_discarded() -> None:  # 4.4
     solo = Solo().opened()
     ack = Ack(wrap(solo.connection.sender.window.next_sequence), 0, 0, 0, 0)
@@ -264,57 +200,6 @@ def test_an_ack_of_packets_never_sent_is_discarded() -> None:  # 4.4
 
 
 # control
-
-
-@pytest.mark.parametrize(
-    ("reason", "expected"),
-    [
-        (AbortReason.APPLICATION, LostReason.RESET),
-        (AbortReason.USER_TIMEOUT, LostReason.TIMEOUT),
-        (AbortReason.INTEGRITY, LostReason.INTEGRITY),
-        (AbortReason.NO_SUCH_CONNECTION, LostReason.UNKNOWN),
-        (AbortReason.PROTOCOL, LostReason.PROTOCOL),
-        (AbortReason.GONE, LostReason.GONE),
-        (AbortReason.SHUTTING_DOWN, LostReason.SHUTDOWN),
-        (999, LostReason.RESET),
-    ],
-)
-def test_abort_ends_at_once_and_is_not_answered(reason: int, expected: LostReason) -> None:  # 5.8
-    solo = Solo().opened()
-    solo.say(PacketType.ABORT, encode_abort(Abort(reason, "text")))
-    assert solo.event(Lost) == Lost(solo.connection.id, expected, "text")
-    assert solo.out() == []
-    solo.say(PacketType.ABORT, encode_abort(Abort(reason, "text")))
-    assert solo.out() == []
-
-
-def test_shutdown_before_the_end_is_a_reset() -> None:  # 5.7
-    solo = Solo().opened()
-    solo.say(PacketType.SHUTDOWN)
-    assert solo.event(Lost).reason is LostReason.RESET
-
-
-def test_shutdown_while_the_reader_is_behind_is_remembered() -> None:  # 5.7
-    solo = Solo().opened()
-    solo.data(0, b"abc")
-    solo.end(1)
-    solo.say(PacketType.SHUTDOWN)
-    assert solo.in_state(State.PEER_CLOSED)
-    assert solo.connection.read(10, solo.now) == b"abc"
-    assert solo.in_state(State.CLOSED)
-    kinds = [type(event) for event in solo.events()]
-    assert kinds == [Readable, PeerClosed, PeerFinished, Closed]
-
-
-def test_shutdown_after_the_end_frees_everything() -> None:  # 5.7
-    solo = Solo().opened()
-    solo.end(0)
-    assert solo.in_state(State.DRAIN)
-    solo.out()
-    solo.say(PacketType.SHUTDOWN)
-    assert solo.in_state(State.CLOSED)
-    assert solo.types() == [PacketType.SHUTDOWN]
-    assert solo.endpoint.connections == {}
 
 
 def test_pings_are_answered_with_their_bytes_up_to_a_limit() -> None:  # 1.5
@@ -327,12 +212,6 @@ def test_pings_are_answered_with_their_bytes_up_to_a_limit() -> None:  # 1.5
     assert [bytes(pong.payload) for pong in pongs] == [bytes([number]) * 64 for number in range(4)]
 
 
-def test_a_probe_is_answered_with_an_ack() -> None:  # 4.12
-    solo = Solo().opened()
-    solo.say(PacketType.PROBE)
-    assert solo.acked().window == 256 * 1024
-
-
 def test_pong_and_noop_only_show_that_the_peer_is_alive() -> None:
     solo = Solo().opened()
     for packet_type in (PacketType.PONG, PacketType.NOOP):
@@ -343,44 +222,6 @@ def test_pong_and_noop_only_show_that_the_peer_is_alive() -> None:
 
 
 # the relay
-
-
-def test_dropped_packets_are_sent_again() -> None:  # 2.9
-    solo = Solo().opened()
-    solo.connection.write(b"abc", solo.now)
-    (packet,) = solo.out()
-    solo.relay(PacketType.DROPPED, dropped(DropReason.FULL, packet.sequence, packet.sequence, 0))
-    assert not solo.out()  # the pause has not ended
-    solo.relay(PacketType.EDGE, encode_edge(Edge(packet.sequence, 5000)))
-    (again,) = solo.out()
-    assert (again.sequence, again.attempt, again.payload) == (packet.sequence, 1, packet.payload)
-    assert solo.connection.stats.resent_by_cause == {"dropped_by_relay": 1}
-
-
-@pytest.mark.parametrize(
-    ("reason", "lost", "tells"),
-    [(DropReason.GONE, LostReason.GONE, False), (DropReason.TOO_LARGE, LostReason.PROTOCOL, True)],
-)
-def test_the_relay_may_end_a_connection(reason: DropReason, lost: LostReason, tells: bool) -> None:  # 6.4, 2.9
-    solo = Solo().opened()
-    solo.relay(PacketType.DROPPED, dropped(reason))
-    assert solo.event(Lost).reason is lost
-    assert solo.types() == ([PacketType.ABORT] if tells else [])
-
-
-def test_no_route_suspends_and_a_packet_of_the_peer_resumes_an_acceptor() -> None:  # 6.7
-    solo = Solo().served()
-    solo.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
-    assert solo.connection.handshake.suspended_since_us == solo.now
-    solo.connection.write(b"abc", solo.now)
-    assert solo.out() == []
-    solo.say(PacketType.NOOP)
-    assert solo.connection.handshake.suspended_since_us == NEVER_US
-    assert DATA in solo.types()
-    initiator = Solo().opened()
-    initiator.relay(PacketType.DROPPED, dropped(DropReason.NO_ROUTE))
-    initiator.say(PacketType.NOOP)
-    assert initiator.connection.handshake.suspended_since_us == initiator.now  # it waits for the answer to its resume
 
 
 def test_the_relays_edge_is_kept() -> None:  # 2.10

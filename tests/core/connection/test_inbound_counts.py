@@ -1,17 +1,8 @@
 """Every packet that arrives is counted, and a refused one changes nothing."""
 
-from tests.core.solo import PEER, SERVICE, Solo
+from tests.core.solo import PEER, Solo
 from tunnel.core import EndpointConfig, Lost, LostReason, State
-from tunnel.wire import (
-    Abort,
-    AbortReason,
-    Dropped,
-    DropReason,
-    Packet,
-    PacketType,
-    encode_abort,
-    encode_dropped,
-)
+from tunnel.wire import Dropped, DropReason, Packet, PacketType, encode_dropped
 
 DATA = PacketType.DATA
 
@@ -52,11 +43,3 @@ def test_a_packet_that_is_too_large_for_the_relay_is_named_as_the_cause() -> Non
     solo = Solo().opened()
     solo.relay(PacketType.DROPPED, encode_dropped(Dropped(DropReason.TOO_LARGE, 0, 0, 0)))
     assert solo.event(Lost) == Lost(solo.connection.id, LostReason.PROTOCOL, "a packet was too large for the relay")
-
-
-def test_a_request_that_is_aborted_before_anything_else_is_not_reported() -> None:  # 3.5
-    solo = Solo()
-    solo.endpoint.listen("s", 1, solo.now)
-    solo.request(SERVICE)
-    solo.say(PacketType.ABORT, encode_abort(Abort(AbortReason.APPLICATION)))
-    assert solo.events() == []

@@ -9,7 +9,6 @@ from tunnel.core.send.sender import Sender
 from tunnel.core.send.window import NO_EDGE, SendWindow
 from tunnel.core.stats import ConnectionStats
 from tunnel.core.timers import Timer, TimerTable
-from tunnel.wire import PacketType
 
 
 def test_a_new_sender_waits_for_its_route() -> None:
@@ -56,38 +55,10 @@ def test_only_an_echo_of_the_latest_attempt_proves_others_overtaken(attempt: int
     assert (bench.timers.get(Timer.REORDER) != NEVER_US) is proves
 
 
-def test_every_needless_retransmission_is_counted() -> None:  # 4.9
-    bench = Bench().measured()
-    for _ in range(2):
-        (segment,) = bench.send(1)
-        bench.sender._lose(segment, "cause")
-        bench.receipt(bench.carry())
-        bench.ack(bench.number - 1, attempt=0)
-    assert bench.stats.packets_spurious == 2
-
-
 def probed_twice(bench: Bench) -> None:
     """Write into a closed window and let two probes leave."""
     bench.sender.write(bytes(10), bench.now)
     assert [bench.fire() // SECOND_US, bench.fire() // SECOND_US] == [1, 2]
-
-
-def test_window_probes_restart_their_backoff_when_the_window_has_opened() -> None:  # 4.12
-    bench = Bench(peer_edge=0)
-    probed_twice(bench)
-    bench.ack(-1, window=1)
-    bench.receipt(bench.carry())
-    bench.ack(0, window=0)
-    assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
-
-
-def test_window_probes_restart_their_backoff_when_the_peer_acknowledges_anything() -> None:  # 4.12
-    bench = Bench(peer_edge=0)
-    probed_twice(bench)
-    bench.sender.insert(PacketType.OPTION, b"option", bench.now)
-    bench.receipt(bench.carry())
-    bench.ack(0, window=0)
-    assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
 
 
 def test_window_probes_restart_their_backoff_when_the_route_is_resumed() -> None:  # 4.6, 4.12
@@ -97,26 +68,6 @@ def test_window_probes_restart_their_backoff_when_the_route_is_resumed() -> None
     assert bench.timers.next() == NEVER_US
     bench.sender.resume(NO_EDGE, bench.now)
     assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
-
-
-def test_a_flush_probes_when_its_last_byte_has_left() -> None:  # 4.17
-    bench = Bench()
-    sender = bench.sender
-    sender.write(bytes(30), bench.now)
-    sender.flush(30)
-    assert not sender.probe_due
-    assert sender.take(20, bench.now) is not None
-    assert not sender.probe_due
-    assert sender.take(10, bench.now) is not None
-    assert sender.probe_due
-    sender.probe_due = False
-    sender.write(bytes(10), bench.now)
-    assert sender.take(10, bench.now) is not None
-    assert not sender.probe_due  # the flush has had its probe
-    sender.flush(40)
-    assert sender.probe_due  # at once: all of its bytes have left
-    bench.ack(2)
-    assert not sender.probe_due  # no flush waits any more
 
 
 def test_a_flush_ends_with_the_sender() -> None:
