@@ -159,6 +159,21 @@ def test_an_announcement_that_cannot_be_encoded_is_not_remembered() -> None:
     assert recorder.announcements.announce("a", UP, 1, 0) == 1
 
 
+def test_services_are_announced_with_rising_versions() -> None:  # 2.8
+    solo = Solo()
+    solo.endpoint.listen("s", 8, solo.now)
+    solo.endpoint.listen("t", 9, solo.now)
+    solo.endpoint.listen("s", 10, solo.now)
+    solo.endpoint.unlisten("t", solo.now)
+    solo.endpoint.unlisten("t", solo.now)
+    assert announced(solo) == [
+        ListenState(1, ListenStatus.UP, 8, "s"),
+        ListenState(2, ListenStatus.UP, 9, "t"),
+        ListenState(3, ListenStatus.UP, 10, "s"),
+        ListenState(4, ListenStatus.DOWN, 0, "t"),
+    ]
+
+
 def test_every_service_is_announced_to_a_relay_that_does_not_know_us() -> None:
     solo = Solo()
     solo.endpoint.listen("s", 8, solo.now)
