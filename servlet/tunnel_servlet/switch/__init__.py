@@ -28,6 +28,7 @@ Where to start
     routes and services
       openings.py         CONNECT, ACCEPTED and REJECTED: chooses the acceptor
       routes.py           hands on, parks, binds and releases
+      waits.py            why a connection has no answer yet, in words
       accept_queues.py    CONNECTs that wait for a listener
       services.py, owners.py   who listens under a name, and to whom the name belongs
       review.py           ends what changed rules no longer allow
