@@ -9,7 +9,7 @@ from typing import NamedTuple
 __all__ = ["Command", "commands_of", "hidden_in", "spans_of"]
 
 _BLOCK = re.compile(r"^ *```([\w-]*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-_OTHER_LANGUAGES = ("python", "json", "toml", "js", "ini", "sql")
+_OTHER_LANGUAGES = ("python", "json", "toml", "js", "ini", "sql", "text")
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _CONTINUED = re.compile(r"\\\n\s*")
 _OPTIONAL = re.compile(r"\[(-[^\]]*|[A-Z:]+)\]")  # as in a synopsis
