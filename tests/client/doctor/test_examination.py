@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from loadtests.faultproxy import Flip, IdleCut, Status
-from tests.client.doctor.rig import hurting, tls_relay
+from tests.client.doctor.rig import doctor, hurting, quick, tls_relay
 from tests.client.rig import TOKEN, Rig, greet
 from tests.support.certificates import TLS
 from tests.support.proxies import UpstreamProxy
 from tunnel_client.cli.main import main
+
+__all__ = ["doctor", "quick"]
 
 
 def test_repeats_small_limits_of_bodies_and_stripped_upgrades_are_noted(rig: Rig, doctor: Any) -> None:

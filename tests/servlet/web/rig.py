@@ -108,6 +108,7 @@ def request(body: bytes, user: str) -> bytes:
 
 
 HEAD = f"POST /exchange HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['ann']}\r\n".encode()
+HEAD += b"Content-Type: application/octet-stream\r\n"
 
 
 async def connect(running: RunningRelay) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -10,12 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import LOOPBACK, TOKENS, Client, attach_body, relay, settings
-from tests.servlet.web.rig import HEAD, answer, close, connect, files
+from tests.servlet.web.rig import HEAD, answer, certificates, close, connect, files
 from tests.support.loops import in_loop
 from tunnel import attach
 from tunnel.wire import Attached, EnvelopeError, StatusCode, decode_envelope
 from tunnel_servlet.config import ConfigError, ListenAddress, TlsFiles
 from tunnel_servlet.web.tls import contexts, tls_context
+
+__all__ = ["certificates"]
 
 SHORT = 0.05  # seconds; the tests wait for the end of the connection, however long that takes
 HEAD += b"Content-Type: application/octet-stream\r\n"
