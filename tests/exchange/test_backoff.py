@@ -192,3 +192,11 @@ def test_a_row_asks_about_one_thing_at_a_time(refusal: Refusal, wanted: list[str
     assert asked == wanted
     backoff.answered(10 * SECOND)
     assert backoff.question is Question.NONE
+
+
+def test_refusals_that_come_minutes_apart_are_no_row() -> None:
+    """As of spare links, while another link carries everything, so that no answer ends a row."""
+    backoff = Backoff(NoSpread())
+    for at_us in range(0, 5 * 60 * MINUTE, 60 * MINUTE):
+        backoff.refused(Refusal.BANNED, at_us, at_us + RTT)
+        assert (backoff.question, backoff.next_us) == (Question.NONE, at_us + RTT)

@@ -117,6 +117,18 @@ def test_a_lane_that_fails_takes_the_format_that_another_one_has_found() -> None
     assert all(request.format in TEXTS for request in repeats)
 
 
+@pytest.mark.parametrize("passing", [JSON, BodyFormat.TEXT, BodyFormat.FORM])
+def test_where_one_format_and_small_answers_pass_both_are_found(passing: BodyFormat) -> None:
+    loop = attached_loop()
+    small = Fate(too_large=_BLOCKED, answer_bytes_max=6000)
+    loop.fate = lambda request, now: small if request.format is passing else _BLOCKED
+    loop.relay.give([data_frame(name, 3000) for name in range(100)])
+    loop.queue.extend(data_packet(name, 1500) for name in range(100))
+    loop.resends = True
+    loop.run(loop.now + 60 * SECOND)
+    assert set(loop.delivered) == set(received(loop)) == set(range(100))
+
+
 def test_the_plain_format_is_used_again_when_it_passes_again() -> None:
     loop = Loop(STEADY, lambda request, now: _BLOCKED if request.format not in TEXTS and now < 5 * SECOND else Fate())
     loop.run(30 * SECOND)

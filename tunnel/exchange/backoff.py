@@ -65,12 +65,13 @@ _PAUSES_US = {
 _BAN_AFTER_US = SECOND_US
 _BAN_US = 14 * SECOND_US
 _PAUSE_US_MAX = 60 * SECOND_US
+_ROW_GAP_US = 2 * _PAUSE_US_MAX  # an endpoint that uses a link may send other requests so rarely
 _AWAY_US_MAX = SECOND_US  # so that streams go on within 2 s, when both endpoints have found the relay
 
 
 class Row:
     """Refusals in a row: each one came for a request that left after the one before had come, and the relay has
-    answered no request that left since the first one came."""
+    answered no request that left since the first one came. After two minutes without one, the next one begins a row."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -81,6 +82,8 @@ class Row:
         """Record the refusal of a request that was sent at `sent_us`. Return whether it counts."""
         if self.count and sent_us < self._newest_us:
             return False
+        if now - self._newest_us > _ROW_GAP_US:
+            self.count = 0
         if not self.count:
             self.first_us = now
         self.count += 1
@@ -132,6 +135,8 @@ class Backoff:
             self.next_us = max(self.next_us, now + retry_after_us if retry_after_us else 0)
             return
         row = self._row
+        if row.count == 1:
+            self._pause_us = 0
         self._pause_us = _pause_us(refusal, row.count, self._pause_us, now - row.first_us)
         pause_us = max(retry_after_us, self._pause_us - (self._pause_us // 4 * self._random.getrandbits(16) >> 16))
         self._about_bodies = refusal in _OF_BODIES

@@ -162,6 +162,7 @@ class Flight:
             self.stream,
         )
         if not self.sent:
+            self.first_sent_us = now
             self.format = self.usual_format
         self.sent += 1
         return request, evicted

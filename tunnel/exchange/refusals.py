@@ -140,7 +140,10 @@ class Refusals:
         if question is Question.SMALLEST_AS_USUAL:
             return usual
         if question is not Question.NONE and self._refused_format is not None and flight.foreign >= _MASKED_FIRST:
-            flight.format = self._path.formats.after(self._refused_format, streams=flight.stream)
+            following = self._path.formats.after(self._refused_format, streams=flight.stream)
+            if following is usual:  # another question asks about it
+                following = self._path.formats.after(usual, streams=flight.stream)
+            flight.format = following
         return flight.format
 
     def _doubt_format(self, flight: Flight, now: int) -> None:

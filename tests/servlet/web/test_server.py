@@ -20,7 +20,6 @@ from tunnel_servlet.web.tls import contexts, tls_context
 __all__ = ["certificates"]
 
 SHORT = 0.05  # seconds; the tests wait for the end of the connection, however long that takes
-HEAD += b"Content-Type: application/octet-stream\r\n"
 
 
 @pytest.mark.parametrize("sent", [b"", b"P", HEAD], ids=["nothing", "a letter", "a part"])
