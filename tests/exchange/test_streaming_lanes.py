@@ -240,3 +240,50 @@ def test_unfinished_answers_that_are_given_up_leave_nothing_behind(rest: str) ->
 
 def bodies() -> int:
     return sum(isinstance(each, EnvelopeStream) for each in gc.get_objects())
+
+
+# where one HTTP connection is slower than several
+
+
+def test_no_stream_is_used_while_streams_are_not_wanted() -> None:
+    loop = started(make_loop())
+    loop.relay.give([data_frame(1)], loop.now)
+    streaming(loop).set_streaming(False)
+    assert not streaming(loop).is_streaming
+    asked_us = loop.now
+    loop.relay.give([data_frame(2)], loop.now)
+    loop.run(loop.now + 10 * SECOND_US)
+    assert sorted(set(loop.delivered)) == [1, 2]
+    assert not [request for request in requests_between(loop, asked_us) if request.stream]
+    streaming(loop).set_streaming(True)
+    started(loop)
+    assert streaming(loop).is_streaming
+
+
+def test_a_stream_that_was_asked_for_earlier_is_not_used() -> None:
+    loop = make_loop()
+    loop.until(lambda: any(request.stream for _, request in loop.requests), SECOND_US)
+    streaming(loop).set_streaming(False)
+    loop.run(loop.now + SECOND_US)
+    assert not streaming(loop).is_streaming
+    loop.relay.give([data_frame(1)], loop.now)
+    loop.run(loop.now + SECOND_US)
+    assert set(loop.delivered) == {1}
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_the_bytes_that_exchanges_carry_are_counted_in_each_direction(streams: bool) -> None:
+    loop = make_loop()
+    streaming(loop).set_streaming(streams)
+    loop.run(SECOND_US)
+    carried = streaming(loop).carried
+    before = carried.up_bytes, carried.down_bytes
+    loop.relay.give([data_frame(name, 1000) for name in range(5)], loop.now)
+    loop.run(loop.now + SECOND_US)
+    assert 5000 <= carried.down_bytes - before[1] <= 7000
+    assert carried.up_bytes - before[0] <= 2000
+    before = carried.up_bytes, carried.down_bytes
+    loop.queue.extend([data_packet(9, 1000)] * 5)
+    loop.run(loop.now + SECOND_US)
+    assert 5000 <= carried.up_bytes - before[0] <= 7000
+    assert carried.down_bytes - before[1] <= 2000

@@ -56,9 +56,10 @@ class PathShape:
     jitter_us: int = 0
     bytes_per_second: int = 10_000_000
     flow: FlowShape = FlowShape()
+    connections: int = 1  # where each is limited to that rate, how many of them exchanges use
 
     def transfer_us(self, size: int) -> int:
-        return size * SECOND // self.bytes_per_second
+        return size * SECOND // (self.connections * self.bytes_per_second)
 
 
 class HttpPath:

@@ -45,6 +45,9 @@ class RoadAccounts:
             raise Violation(self._path.wrong)
         self._follow()
         self._check_connections()
+        streaming = self._carrier._streaming
+        if streaming is not None and streaming.is_streaming and not self._carrier._ladder.keeps_streams:
+            raise Violation(f"{self._name}: one streamed answer carries what several connections should")
         for token, line in self._batches.items():
             if line is not None and line.link not in self._carrier._open_links:
                 raise Violation(f"{self._name}: batch {token} was on a {line.road} that ended, and is not given up")
@@ -60,7 +63,8 @@ class RoadAccounts:
         if before is None:
             return
         self.left += 1
-        if line is None and self._carrier._attached and not self._was_lost(before):
+        is_trial = self._carrier._ladder._slow.is_left  # of exchanges, on a slow path
+        if line is None and self._carrier._attached and not is_trial and not self._was_lost(before):
             raise Violation(f"{self._name}: left a {before.road} that worked, and uses no other road")
 
     def _was_lost(self, line: OpenLink) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 
 from tunnel.exchange import POLL, Ladder, Road, Step
+from tunnel.exchange.slow_road import Carried
 
 __all__ = ["TRIES_MAX", "Broken", "Mode", "RoadWorld", "SimulatedRoad", "main", "next_change_us"]
 
@@ -94,9 +95,11 @@ class RoadWorld:
         self.roads = {name: SimulatedRoad(name, random) for name in ("link", "websocket", "third")[: 1 + seed % 3]}
         remembered = random.choice(["", POLL, *self.roads, "unheard of"])
         self.is_eager = random.random() < 0.2
-        self.ladder = Ladder(
-            [Road(name) for name in self.roads], Random(seed + 1), remembered=remembered, eager=self.is_eager
-        )
+        self.carried = Carried()
+        roads = [Road(name) for name in self.roads]
+        self.ladder = Ladder(roads, Random(seed + 1), carried=self.carried, remembered=remembered, eager=self.is_eager)
+        self.is_shaped = Random(seed + 2).random() < 0.5  # the flow is steady, and receipts wait behind a queue
+        self.leaves = 0
         self.first = next(iter(self.roads)) if self.is_eager or remembered not in (*self.roads, POLL) else remembered
         self.rtt_us = random.randrange(1, 300) * MS
         self.ladder.round_trip_us = self.rtt_us
@@ -190,9 +193,19 @@ class RoadWorld:
                 self._probe()
             elif decision.step is Step.YIELD:
                 self._give_up(self.connection)
+            elif decision.step is Step.LEAVE:
+                self._leave()
             elif decision.step is Step.CLOSE:
                 self._drop(self.connection)
                 self.connection = None
+
+    def _leave(self) -> None:
+        """Close the road, on which the path is slow, and let exchanges carry."""
+        if self.is_eager or not self.is_shaped or self.connection is None or self.outstanding:
+            raise Broken("a road is left that is not slow, or while another one is tried")
+        self.leaves += 1
+        self._drop(self.connection)
+        self.connection = None
 
     def _open(self, road: SimulatedRoad, *, is_renewal: bool) -> None:
         self.outstanding += 1
@@ -268,7 +281,8 @@ class RoadWorld:
     def _send(self) -> None:
         """Send a batch wherever the ladder says, and another one later."""
         busy = self.now < FAULTS_US + 60 * SECOND
-        self._after(self.random.randrange(1, 200) * MS if busy else self.random.choice((5, 40)) * SECOND, self._send)
+        pause_us = self.random.randrange(1, 200) * MS if busy else self.random.choice((5, 40)) * SECOND
+        self._after(100 * MS if busy and self.is_shaped else pause_us, self._send)
         if self.attached_us is None:
             return
         if self.waiting and self.now - self.heard_us > PAUSE_US_MAX:
@@ -316,7 +330,8 @@ class RoadWorld:
         connection.unreceipted.clear()
         connection.receipted_bytes += size
         self._heard(size)
-        self.ladder.receipted(size, 0, self.now)
+        is_queued = self.is_shaped and connection.receipted_bytes > size
+        self.ladder.receipted(size, 0, self.now, took_us=self.rtt_us + (400 * MS if is_queued else 0))
 
     def _by_poll(self, token: int, size: int) -> None:
         self._wait(token, POLL)
@@ -326,6 +341,7 @@ class RoadWorld:
         if self.waiting.get(token) == POLL:
             del self.waiting[token]
             self.ladder.moved(size)
+            self.carried.up_bytes += size
             self._heard(size)
 
     def _heard(self, size: int) -> None:

@@ -91,8 +91,9 @@ class LinkCarrier(ExchangingCarrier):
         self._openers: Mapping[str, Opener] = openers or OPENERS
         self._dialing = dialing
         self._eager = eager
+        rungs = [Road(road) for road in roads]
         self._ladder = Ladder(
-            [Road(road) for road in roads], random, backoff=lanes.backoff, remembered=remembered, eager=eager
+            rungs, random, backoff=lanes.backoff, carried=lanes.carried, remembered=remembered, eager=eager
         )
         self._events: deque[LaneEvent] = deque()
         self._open_links: dict[DialedLink, OpenLink] = {}
@@ -200,8 +201,7 @@ class LinkCarrier(ExchangingCarrier):
             receipt_us = link.state.next_timeout()
             if receipt_us is not None and receipt_us < due_us:
                 due_us = receipt_us
-        for drained_us in self._draining.values():
-            due_us = min(due_us, drained_us)
+        due_us = min((due_us, *self._draining.values()))
         if self._tried_us is not None:
             due_us = min(due_us, self._lanes.late_us(self._tried_us))
         if self._may_open_spare() and self._spare_times.due_us < due_us:
@@ -264,10 +264,11 @@ class LinkCarrier(ExchangingCarrier):
         while (decision := self._ladder.poll_decision()) is not None:
             self._do(decision, now)
             self._note()
+        if self._streaming is not None:
+            self._streaming.set_streaming(self._ladder.keeps_streams)
 
     def _note(self) -> None:
-        road = self._ladder.learned
-        if road and road != self._noted:
+        if (road := self._ladder.learned) not in ("", self._noted):
             self._noted = road
             self._learned(road, self._ladder.reports())
 
@@ -296,6 +297,8 @@ class LinkCarrier(ExchangingCarrier):
             case Step.YIELD if line is not None:
                 self._events += line.give_up()
                 self._use_lanes(True)
+            case Step.LEAVE:
+                self._drop_all()
             case Step.CLOSE if line is not None:
                 self._host.trouble(f"the {line.road} was lost: {decision.reason}")
                 self._line = None
@@ -417,8 +420,10 @@ class LinkCarrier(ExchangingCarrier):
             self._events.append(PacketsReceived(packets, discarded))
         if self._streaming is not None:
             self._streaming.receipted(line.receipted_us)
-        if found.receipts and line is self._line:
-            self._ladder.receipted(size, line.waiting_bytes, now)
+        if line is self._line:
+            if found.receipts:
+                self._ladder.receipted(size, line.waiting_bytes, now, took_us=now - line.receipted_us)
+            self._ladder.received(sum(map(len, found.batches)), now)
             self._act(now)
         self._host.pump()
 
@@ -438,9 +443,7 @@ class LinkCarrier(ExchangingCarrier):
         elif line is self._line:
             self._line = None
             self._take_over(line.road, reason, now)
-        if is_replaced:
-            return
-        if not self._closed:
+        if not is_replaced and not self._closed:
             self._host.trouble(f"the {line.road} was lost: {reason}")
             self._host.pump()
 
@@ -455,11 +458,8 @@ class LinkCarrier(ExchangingCarrier):
             self._use_lanes(True)
 
     def _take_proven(self) -> OpenLink | None:
-        """Return the link that the ladder has not chosen yet, and keep it no longer.
-
-        It is a method because the compiler assumes that an attribute still has the value assigned last, whatever was
-        called since.
-        """
+        """Return the link that the ladder has not chosen yet, and keep it no longer. It is a method because the
+        compiler assumes that an attribute still has the value assigned last, whatever was called since."""
         proven, self._proven = self._proven, None
         return proven
 

@@ -39,7 +39,7 @@ them. Each coordinates small parts that know nothing of each other:
       link_state.py       one half of a link; link_buffers.py reads into one piece, link_pace.py sizes batches
     the choice of a road
       ladder.py           which road to try, to use, to doubt
-      roads.py            the states of one road, as a table
+      roads.py            the states of one road, as a table; slow_road.py compares a slow one with exchanges
       spare_times.py      when to try a spare link
 
 How a batch travels

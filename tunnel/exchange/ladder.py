@@ -15,6 +15,7 @@ import msgspec
 from tunnel.exchange.backoff import Backoff
 from tunnel.exchange.config import KIB, MILLISECOND_US
 from tunnel.exchange.roads import TRANSITIONS, Road, RoadReport, RungEvent, RungState
+from tunnel.exchange.slow_road import Carried, SlowRoad
 
 __all__ = ["POLL", "Decision", "Ladder", "Step"]
 
@@ -48,6 +49,7 @@ class Step(enum.Enum):
     YIELD = "yield"  # give up the batches without a receipt; poll carries everything
     RESUME = "resume"  # move batches on the road in use again
     CLOSE = "close"  # close the road, which is dead
+    LEAVE = "leave"  # close every connection of the road in use, which is slow; poll carries everything
     PROBE = "probe"  # send a batch without meaning on the road in use, and report it as any other
     RENEW = "renew"  # open another connection on the road in use, then call `renewed` or `not_renewed`
 
@@ -83,7 +85,8 @@ class Ladder:
 
     `backoff` is that of all requests to the relay: no road is tried, and no connection renewed, during its pauses.
     `remembered`: the road that carried batches on this path earlier, POLL if none did; empty: unknown. `eager`: try the
-    best road at once whatever is remembered, and let no road rest for more than a second, unless the path refuses it.
+    best road at once whatever is remembered, let no road rest for more than a second, unless the path refuses it, and
+    leave no road because it is slow. `carried` counts what exchanges carry.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Ladder:
         random: Random,
         *,
         backoff: Backoff | None = None,
+        carried: Carried | None = None,
         remembered: str = "",
         eager: bool = False,
     ) -> None:
@@ -100,6 +104,8 @@ class Ladder:
         self.round_trip_us = 0  # smoothed, of exchanges; set by the caller
         self._random = random
         self._backoff = backoff or Backoff(random)
+        self._slow = SlowRoad(carried or Carried())
+        self._may_leave = not eager
         self._rest_us_max = _REST_US_EAGER if eager else _REST_US_MAX
         self._rungs = [_Rung(road, _REST_US_WORKED if eager else _REST_US) for road in roads]
         names = [road.name for road in roads]
@@ -147,6 +153,11 @@ class Ladder:
             return self._used.road.name
         is_hopeless = all(rung.state is RungState.RESTING for rung in self._rungs)
         return POLL if is_hopeless and not self._last else self._last
+
+    @property
+    def keeps_streams(self) -> bool:
+        """Whether exchanges may use streamed answers (7.20)."""
+        return self._slow.keeps_streams
 
     def room(self, batch_bytes: int) -> int:
         """Return how many bytes the next batch on the road in use may have, at most `batch_bytes`.
@@ -214,8 +225,15 @@ class Ladder:
             self._progress_us = now
         self._unreceipted_bytes = unreceipted_bytes
 
-    def receipted(self, size: int, unreceipted_bytes: int, now: int) -> None:
-        """Receipts came on the road in use, for `size` bytes. `unreceipted_bytes` are still without one."""
+    def received(self, size: int, now: int) -> None:
+        """Bytes came from the relay on the road in use."""
+        if self._used is not None:
+            self._slow.received(size)
+            self._leave_if_slow(self._used, now)
+
+    def receipted(self, size: int, unreceipted_bytes: int, now: int, *, took_us: int = 0) -> None:
+        """Receipts came on the road in use, for `size` bytes. `unreceipted_bytes` are still without one. The newest
+        batch with a receipt was sent `took_us` ago."""
         rung = self._used
         if rung is None:
             return
@@ -227,6 +245,8 @@ class Ladder:
             self._move(rung, RungEvent.HEARD)
             rung.doubt_us = min(2 * self._doubt_us(rung), _DOUBT_US_MAX)
             self._decide(Step.RESUME, rung)
+        self._slow.receipted(size, took_us)
+        self._leave_if_slow(rung, now)
 
     def lost(self, name: str, why: str, now: int) -> None:
         """The connection of the road in use has ended."""
@@ -276,6 +296,8 @@ class Ladder:
                 due_us = renew_us if due_us is None else min(due_us, renew_us)
             if rung is self._rungs[0]:
                 return due_us  # no road is better
+        if self._slow.is_left:
+            return self._slow.next_timeout()
         candidate = self._candidate()
         if candidate is not None and (due_us is None or candidate[0] < due_us):
             due_us = candidate[0]
@@ -286,6 +308,7 @@ class Ladder:
         rung = self._used
         if rung is not None:
             self._look_at(rung, now)
+        self._slow.handle_timeout(now)
         candidate = self._candidate()
         if candidate is not None and candidate[0] <= now:
             self._trying = candidate[1]
@@ -334,7 +357,7 @@ class Ladder:
 
         A road that has carried until just now is tried again before worse ones: most often only a connection was lost.
         """
-        if self._attached_us is None or not self._may_open:
+        if self._attached_us is None or not self._may_open or self._slow.is_left:
             return None
         best: tuple[int, _Rung] | None = None
         for rung in self._rungs:
@@ -392,8 +415,21 @@ class Ladder:
         self._used = None
         self._forget_use()
 
+    def _leave_if_slow(self, rung: _Rung, now: int) -> None:
+        """Let exchanges carry everything if they may carry more. If they do not, the road is tried again."""
+        waits = self.is_doubted or self._unreceipted_bytes > 0
+        if not self._may_leave or not self._slow.is_slow(now, waits=waits) or not self._may_open:
+            return
+        if now < self._backoff.next_us:  # something asks for fewer requests, and a trial needs more of them
+            return
+        rung.why = self._slow.left(now)
+        self._move(rung, RungEvent.SLOW)
+        self._used = None
+        self._decide(Step.LEAVE, rung, rung.why)
+
     def _forget_use(self) -> None:
         """Begin with another connection: it must prove itself with data."""
+        self._slow.replaced()
         self._unreceipted_bytes = self._receipted_bytes = 0
         self._renew_us = self._probe_us = None
 

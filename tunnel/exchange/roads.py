@@ -35,6 +35,7 @@ class RungEvent(enum.Enum):
     SILENT = "silent"
     HEARD = "heard"
     LOST = "lost"
+    SLOW = "slow"  # exchanges may carry more
     DETACHED = "detached"
 
 
@@ -52,9 +53,11 @@ TRANSITIONS: dict[tuple[RungState, RungEvent], RungState] = {
     (_S.USED, _E.REPLACED): _S.UNKNOWN,
     (_S.USED, _E.SILENT): _S.DOUBTED,
     (_S.USED, _E.LOST): _S.RESTING,
+    (_S.USED, _E.SLOW): _S.RESTING,
     (_S.USED, _E.DETACHED): _S.UNKNOWN,
     (_S.DOUBTED, _E.HEARD): _S.USED,
     (_S.DOUBTED, _E.LOST): _S.RESTING,
+    (_S.DOUBTED, _E.SLOW): _S.RESTING,  # its receipts wait behind a queue of data
     (_S.DOUBTED, _E.DETACHED): _S.UNKNOWN,
 }
 """Every other pair changes nothing: news of a try or a connection may come after its end."""

@@ -17,6 +17,7 @@ from tunnel.exchange.lanes import Lanes
 from tunnel.exchange.pacing import HoldLimit
 from tunnel.exchange.pulls import NEVER_US, PullMode
 from tunnel.exchange.responses import Verdict, judge
+from tunnel.exchange.slow_road import Carried
 from tunnel.exchange.stream_road import RoadEvent, RoadState, StreamRoad
 from tunnel.wire import Answer, Attached, Buffer, Exchange, StatusCode, decode_envelope, parse_packets
 
@@ -44,7 +45,9 @@ class StreamingLanes(Lanes):
     ) -> None:
         super().__init__(config, secret, random, endpoint_name=endpoint_name, identity=identity)
         self._path.confirms_streams()
+        self.carried = Carried()
         self._road = StreamRoad(config.stream_after_us)
+        self._may_stream = True
         self._age = HoldLimit(config.stream_us, config.hold_us_min)
         self._envelope_bytes = max(config.packet_bytes_max, config.answer_bytes_max) + _ENVELOPE_SLACK_BYTES
         self._now = 0
@@ -84,9 +87,15 @@ class StreamingLanes(Lanes):
     def set_pulling(self, pulling: bool) -> None:
         super().set_pulling(pulling)
         if not pulling:
-            for stream in list(self._streams.values()):
-                self._events.append(Abandoned(stream.request_id))
-                self._finish(stream, self._now, is_cut=True)
+            self._drop_streams()
+
+    def set_streaming(self, may_stream: bool) -> None:
+        """Set whether streams may be used."""
+        if self._may_stream is not may_stream:
+            self._may_stream = may_stream
+            self._nothing_due_until_us = 0
+            if not may_stream:
+                self._drop_streams()
 
     def received(self, request_id: int, piece: Buffer, now: int) -> None:
         """Process the next piece of the answer to a pull with `stream`. `piece` is kept without a copy."""
@@ -195,7 +204,7 @@ class StreamingLanes(Lanes):
         attached, path = self._registration.attached, self._path
         if attached is None or not attached.streams or not self._pulling or path.pulls.mode is not PullMode.HOLDING:
             return NEVER_US
-        if path.formats.is_text:  # text is not streamed (7.19)
+        if not self._may_stream or path.formats.is_text:  # text is not streamed (7.19)
             return NEVER_US
         if path.lanes.most < _LANES_MIN or not path.held.are_free or len(self._streams) >= _STREAMS_MAX:
             return NEVER_US
@@ -234,6 +243,8 @@ class StreamingLanes(Lanes):
 
     def _accept(self, flight: Flight, attempt: Attempt, answer: Answer, body_bytes: int, now: int) -> None:
         self._road.moved(body_bytes + flight.body_bytes)
+        self.carried.up_bytes += flight.body_bytes
+        self.carried.down_bytes += body_bytes
         if flight.stream:
             # Usually the relay gives a complete answer only to a repeat: no first envelope had come in time.
             self._road.happened(RoadEvent.FAILED, now)
@@ -279,6 +290,8 @@ class StreamingLanes(Lanes):
         self._relay_heard(flight, now)
         self._set.use_evidence(message, now + self._path.round_trip.grace_us)
         self._go_on(stream, whole[1:], now)
+        if not self._may_stream:  # it was asked for earlier
+            self._drop_streams()
 
     def _go_on(self, stream: IncomingStream, whole: list[Buffer], now: int) -> None:
         """Process the next envelopes of a stream."""
@@ -299,6 +312,7 @@ class StreamingLanes(Lanes):
         stream.lane.take(answer, now)
         if len(answer.data):
             self._road.moved(len(answer.data))
+            self.carried.down_bytes += len(answer.data)
             packets, discarded = parse_packets(answer.data)
             self._events.append(PacketsReceived(packets, discarded))
         self._set.use_evidence(answer, now + self._path.round_trip.grace_us)
@@ -309,6 +323,12 @@ class StreamingLanes(Lanes):
             self.attach_again()
 
     # the ends of streams
+
+    def _drop_streams(self) -> None:
+        """End the streams, which are of no more use. The next requests on their lanes tell the relay what has come."""
+        for stream in list(self._streams.values()):
+            self._events.append(Abandoned(stream.request_id))
+            self._finish(stream, self._now, is_cut=True)
 
     def _end_stream(self, stream: IncomingStream, data: Buffer, now: int) -> None:
         """End a stream because of something that is not its next envelope: perhaps the relay's word on why it ends."""
