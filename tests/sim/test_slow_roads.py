@@ -59,7 +59,7 @@ def test_a_path_that_limits_each_connection_is_left_to_requests_until_the_transf
 
 @pytest.mark.parametrize("upload", [True, False])
 def test_a_healthy_transfer_never_leaves_its_road(upload: bool) -> None:
-    node = transferred(Flow(size=30_000_000), 2_000_000, upload=upload, streams=True)
+    node = transferred(Flow(size=20_000_000), 2_000_000, upload=upload, streams=True)
     assert len(node.roads.roads["link"].tries) == 1
     assert node.carrier._ladder.used == "link"
 
