@@ -61,7 +61,7 @@ class Path:
     def move_on_the_road(self, tick: int) -> None:
         size = self.road // 10
         if self.is_down:
-            self.ladder.received(size, self.now)
+            self.ladder.on_received(size, self.now)
         self.ladder.receipted(1 if self.is_down else size, 0, self.now, took_us=self.took_us)
         self.obey()
 
@@ -245,7 +245,7 @@ def test_a_road_whose_receipts_do_not_come_is_left_only_if_something_waits_for_o
     seen = []
     for _ in range(9 * 4):
         path.now += 250 * MS
-        path.ladder.received(16 * KIB, path.now)
+        path.ladder.on_received(16 * KIB, path.now)
         known = len(path.seen)
         path.obey()
         if path.seen[known:] and path.seen[known:][0][2] == "probe":

@@ -423,7 +423,7 @@ class LinkCarrier(ExchangingCarrier):
         if line is self._line:
             if found.receipts:
                 self._ladder.receipted(size, line.waiting_bytes, now, took_us=now - line.receipted_us)
-            self._ladder.received(sum(map(len, found.batches)), now)
+            self._ladder.on_received(sum(map(len, found.batches)), now)
             self._act(now)
         self._host.pump()
 

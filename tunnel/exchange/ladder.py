@@ -225,10 +225,10 @@ class Ladder:
             self._progress_us = now
         self._unreceipted_bytes = unreceipted_bytes
 
-    def received(self, size: int, now: int) -> None:
+    def on_received(self, size: int, now: int) -> None:
         """Bytes came from the relay on the road in use."""
         if self._used is not None:
-            self._slow.received(size)
+            self._slow.on_received(size)
             self._leave_if_slow(self._used, now)
 
     def receipted(self, size: int, unreceipted_bytes: int, now: int, *, took_us: int = 0) -> None:
@@ -245,7 +245,7 @@ class Ladder:
             self._move(rung, RungEvent.HEARD)
             rung.doubt_us = min(2 * self._doubt_us(rung), _DOUBT_US_MAX)
             self._decide(Step.RESUME, rung)
-        self._slow.receipted(size, took_us)
+        self._slow.on_receipted(size, took_us)
         self._leave_if_slow(rung, now)
 
     def lost(self, name: str, why: str, now: int) -> None:
@@ -422,14 +422,14 @@ class Ladder:
             return
         if now < self._backoff.next_us:  # something asks for fewer requests, and a trial needs more of them
             return
-        rung.why = self._slow.left(now)
+        rung.why = self._slow.on_left(now)
         self._move(rung, RungEvent.SLOW)
         self._used = None
         self._decide(Step.LEAVE, rung, rung.why)
 
     def _forget_use(self) -> None:
         """Begin with another connection: it must prove itself with data."""
-        self._slow.replaced()
+        self._slow.on_replaced()
         self._unreceipted_bytes = self._receipted_bytes = 0
         self._renew_us = self._probe_us = None
 

@@ -101,11 +101,11 @@ class SlowRoad:
 
     # while a road is in use
 
-    def received(self, size: int) -> None:
+    def on_received(self, size: int) -> None:
         """Count bytes from the relay that came on the road."""
         self._down.bytes += size
 
-    def receipted(self, size: int, took_us: int) -> None:
+    def on_receipted(self, size: int, took_us: int) -> None:
         """Count bytes of which the road has brought the receipt, which took this long."""
         self._up.bytes += size
         took_us = max(1, took_us)
@@ -128,13 +128,13 @@ class SlowRoad:
         self._down.close(lasted_us)
         return now >= self._not_before_us and (self._up.is_slow or self._down.is_slow)
 
-    def replaced(self) -> None:
+    def on_replaced(self) -> None:
         """Watch from the beginning: another connection carries now, or none."""
         self._state = _State.WATCHING
         self.keeps_streams = True
         self._forget(0)
 
-    def left(self, now: int) -> str:
+    def on_left(self, now: int) -> str:
         """Begin the trial: the road was closed, and exchanges carry everything. Return why, for people."""
         self._is_down = self._down.is_slow
         self._road_bytes = (self._down if self._is_down else self._up).usual_bytes
@@ -184,14 +184,14 @@ class SlowRoad:
         else:
             self._not_before_us = now + self._wait_us
             self._wait_us = min(2 * self._wait_us, _WAIT_US_MAX)
-            self.replaced()
+            self.on_replaced()
 
     def _look_at_flow(self, size: int, now: int) -> None:
         """Return to the roads if the flow has ended, or the rest is over."""
         if size < self._road_bytes:
             self._rest_us = _WAIT_US_MIN
         if size < self._road_bytes or now >= self._until_us:
-            self.replaced()
+            self.on_replaced()
 
     # internal
 
