@@ -30,7 +30,7 @@ from tunnel.streams import StreamReader, StreamWriter, open_streams
 from tunnel.tasks import KeptTasks
 from tunnel.traces.record import TraceSink
 from tunnel.transport import MadeTransport, Transport
-from tunnel.waiting import UnansweredConnects, WaitingLog
+from tunnel.waiting import UnansweredConnects, WaitingLog, log_move
 from tunnel.wire import SECRET_SIZE, PublicPlace, RejectReason, Target, TargetKind, question_about
 
 __all__ = ["AttachedEndpoint", "CarrierMaker"]
@@ -422,6 +422,8 @@ class AttachedEndpoint:
         match event:
             case AttachedEvent() | Recovered():
                 self._trouble = ""
+                if isinstance(event, AttachedEvent) and event.moved and self._transports:
+                    log_move()
                 if self._driver is not None and self._driver.attached:  # Recovered can come while it is not attached
                     self.listeners.present()
                     if not self._attached.done():

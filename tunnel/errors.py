@@ -29,6 +29,7 @@ from tunnel.special_targets import SRV_SHOWN
 from tunnel.wire import RejectReason
 
 __all__ = [
+    "SESSION_STICKINESS",
     "DeniedError",
     "IntegrityError",
     "LocalProtocolError",
@@ -171,16 +172,17 @@ _REFUSALS = {
     RejectReason.FINISHED: ("the connection has already ended", "connect again"),
 }
 
+SESSION_STICKINESS = (
+    "configure the proxy in front of the relays to send each client to one of them (session stickiness), or name the "
+    "URL of one relay"
+)
 _LOSSES = {
     LostReason.TIMEOUT: "check the path to the relay (tunnel doctor), or raise user_timeout",
     LostReason.INTEGRITY: "do not use the received data; a device between the endpoints alters it",
     LostReason.GONE: "connect again",
     LostReason.UNKNOWN: "connect again",
     LostReason.DENIED: "ask the operator of the relay for a rule that allows it",
-    LostReason.MOVED: (
-        "configure the proxy in front of the relays to send each client to one of them (session stickiness), or name "
-        "the URL of one relay"
-    ),
+    LostReason.MOVED: SESSION_STICKINESS,
 }
 
 

@@ -7,16 +7,27 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from tunnel.core.constants import MOVED_US, SECOND_US
 from tunnel.defaults import ATTACHING_LOG
-from tunnel.errors import TunnelError
+from tunnel.errors import SESSION_STICKINESS, TunnelError
 from tunnel.special_targets import target_text
 
-__all__ = ["UnansweredConnects", "WaitingLog"]
+__all__ = ["UnansweredConnects", "WaitingLog", "log_move"]
 
 _QUIET_S = 2.0
 _ASK_S, _FIRST_ANSWER_S = 1.5, 0.5  # so the first news comes within 2 s, whether or not the relay answers
 _AGAIN_S, _AGAIN_S_MAX = 3.7, 60.0  # the second question finds an exit that the relay calls silent, after 5 s
+_MOVED = (
+    "several relays answer at this address, and this endpoint was moved to another one: its open connections end in "
+    "%d s, except those whose other end is moved, too; %s"
+)
 _log = logging.getLogger(ATTACHING_LOG)
+_moves = logging.getLogger(__name__)
+
+
+def log_move() -> None:
+    """Log that the endpoint of open connections was moved to another relay (PROTOCOL 6.3)."""
+    _moves.warning(_MOVED, MOVED_US // SECOND_US, SESSION_STICKINESS)
 
 
 class WaitingLog:

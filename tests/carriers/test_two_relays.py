@@ -131,9 +131,16 @@ def let_run(relay: HttpTestRelay) -> None:
     context._started_us -= 60_000_000
 
 
+@pytest.fixture
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the other ends of connections a second to come to the other relay."""
+    monkeypatch.setattr("tunnel.core.endpoint.MOVED_US", 1_000_000)
+
+
 LEFT = "several relays answer at this address, and this endpoint was moved to another one"
 
 
+@pytest.mark.usefixtures("short_wait")
 @pytest.mark.parametrize("carrier", ["poll", "stream", "link", "websocket"])
 def test_a_connection_that_stays_at_another_relay_ends_soon(carrier: str) -> None:
     """The client is moved once, and the other end of its connection is not: nothing would come for 5 minutes."""
@@ -159,6 +166,36 @@ def test_a_connection_that_stays_at_another_relay_ends_soon(carrier: str) -> Non
     run(main(), uvloop.new_event_loop)
 
 
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+def test_a_move_is_logged_at_once_if_there_are_connections(carrier: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with (
+            LinkTestRelay() as one,
+            LinkTestRelay() as other,
+            Balancer(one, other) as balancer,
+            one.attach("ann", carrier="poll", linger=0.0) as service,
+            balancer.attach(carrier) as idle,
+            balancer.attach(carrier) as client,
+        ):
+            await service.start_server(echo, "echo")
+            _, writer = await say_and_hear(client)
+            let_run(other)
+            seen = len(other.seen)
+            balancer.move(1)
+            async with asyncio.timeout(60):
+                while not caplog.records or not idle.is_attached or len(other.seen) < seen + 6:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert not writer.is_closing()  # its other end may come
+            writer.transport.abort()
+
+    run(main(), uvloop.new_event_loop)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("tunnel.waiting", "WARNING")
+    assert LEFT in record.getMessage()
+    assert "75 s" in record.getMessage()
+
+
+@pytest.mark.usefixtures("short_wait")
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 def test_an_acceptor_that_is_moved_ends_its_connections_soon(carrier: str) -> None:
     ended: asyncio.Queue[Exception | None] = asyncio.Queue()

@@ -108,41 +108,6 @@ def test_attaching_to_the_same_relay_again_changes_nothing() -> None:
     assert solo.out() == []
 
 
-def test_connections_end_soon_that_stay_at_another_relay() -> None:  # 6.3
-    solo = Solo().opened()
-    initiator = solo.connection
-    solo.route_key = KEY
-    solo.served()
-    acceptor = solo.connection
-    solo.events()
-    solo.endpoint.attached(True, 1 << 20, 5000, solo.now, moved=True)
-    solo.wait(5 * SECOND_US - 1)
-    assert solo.events() == []
-    solo.wait(1)
-    assert solo.events() == [Lost(made.id, LostReason.MOVED, "") for made in (initiator, acceptor)]
-    assert not solo.endpoint.connections
-    assert PacketType.ABORT not in solo.types()  # no route leads to the peer
-
-
-def test_a_connection_of_which_both_ends_were_moved_goes_on() -> None:  # a failover
-    solo = Solo().opened()
-    solo.endpoint.attached(True, 1 << 20, 5000, solo.now, moved=True)
-    solo.wait(4 * SECOND_US)
-    solo.connection.handshake.resume(solo.now)
-    solo.endpoint.attached(True, 1 << 20, 5000, solo.now)  # the relay restarts, which is no move
-    solo.wait(20 * SECOND_US)
-    assert solo.events() == []
-
-
-def test_a_second_move_gives_connections_no_further_time() -> None:
-    solo = Solo().opened()
-    solo.endpoint.attached(True, 1 << 20, 5000, solo.now, moved=True)
-    solo.wait(4 * SECOND_US)
-    solo.endpoint.attached(True, 1 << 20, 5000, solo.now, moved=True)
-    solo.wait(SECOND_US)
-    assert solo.event(Lost).reason is LostReason.MOVED
-
-
 def test_the_carrier_may_change_its_lanes_and_its_pulls() -> None:
     solo = Solo().opened()
     solo.endpoint.carrier_changed(4, 0, solo.now)

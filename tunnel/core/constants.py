@@ -39,7 +39,9 @@ RTO_MIN_US = SECOND_US  # 4.6, RFC 6298 2.4
 BACKOFF_MAX_US = 60 * SECOND_US  # 4.6, RFC 6298 2.5
 VARIANCE_MIN_US = 10_000  # 4.6: floor of 4 x RTTVAR, the timer precision of event loops under load
 REORDER_MIN_US = 1_000  # 4.8
-MOVED_US = 5 * SECOND_US  # 6.3: as long as a relay settles (6.5), so that a failover may take the peer along
+# 6.3: in a failover, the peer comes to the other relay when its last held pull at the dead one is over. A pull is held
+# for 65 s at most, and a pull interval is at most 60 s.
+MOVED_US = 75 * SECOND_US
 RESUME_INTERVAL_US = SECOND_US  # 6.5: a connection recovers within 2 s after the path does
 # 3.1: quick repeats of CONNECT after a fresh attach. Together they cover the 5 s of 6.5; the acceptor attaches
 # again within about 1 s of this endpoint.

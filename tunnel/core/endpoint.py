@@ -87,7 +87,7 @@ class Endpoint(AdmittingOwner):
         self._events: deque[Event] = deque()
         self._timers: list[tuple[int, int, Connection]] = []
         self._timer_count = 0
-        self._moved_us = NEVER_US  # when this endpoint was moved to another relay; NEVER_US if nothing follows from it
+        self._moves: deque[tuple[int, int]] = deque()  # to other relays, and when what does not follow is to end
 
     # getters
 
@@ -105,7 +105,7 @@ class Endpoint(AdmittingOwner):
         due_us = timers[0][0] if timers else NEVER_US
         if self.services.announcements.due_us < due_us:
             due_us = self.services.announcements.due_us
-        due_us = min(due_us, self.attachment_options.due_us, self._moved_us + MOVED_US)
+        due_us = min(due_us, self.attachment_options.due_us, self._leave_us())
         return None if due_us == NEVER_US else due_us
 
     def poll_event(self) -> Event | None:
@@ -223,6 +223,8 @@ class Endpoint(AdmittingOwner):
         self._scheduler.packets_max = min(packets_max or BATCH_PACKETS_MAX, BATCH_PACKETS_MAX)
         self.carrier.packet_bytes_max = packet_bytes_max
         self.carrier.initial_edge_bytes = initial_edge_bytes
+        away_us = max(0, now - self.carrier.absent_since_us)  # the other ends may have no relay, either
+        self._moves = deque((moved_us, due_us + away_us) for moved_us, due_us in self._moves)
         self.carrier.absent_since_us = NEVER_US
         if fresh:
             self.services.announce_all(now)
@@ -231,7 +233,7 @@ class Endpoint(AdmittingOwner):
                 connection.handshake.route_lost(now)
                 self.touch(connection)
         if moved:
-            self._moved_us = min(self._moved_us, now)
+            self._moves.append((now, now + MOVED_US))
 
     def detached(self, now: int) -> None:
         """Record that the attachment is lost or the relay is unreachable. This starts the user timeout (4.15)."""
@@ -254,7 +256,7 @@ class Endpoint(AdmittingOwner):
         if self.services.announcements.due_us <= now:
             self.services.announcements.handle_timeout(now)
         self.attachment_options.handle_timeout(now)
-        if self._moved_us + MOVED_US <= now:
+        while self._leave_us() <= now:
             self._leave_behind(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
@@ -267,9 +269,13 @@ class Endpoint(AdmittingOwner):
                 connection.timers.next()
                 self.touch(connection)
 
+    def _leave_us(self) -> int:
+        """Return when to end what has not followed the oldest move; NEVER_US while no relay answers."""
+        return self._moves[0][1] if self._moves and self.carrier.absent_since_us == NEVER_US else NEVER_US
+
     def _leave_behind(self, now: int) -> None:
-        """End the connections that were not resumed since this endpoint was moved to another relay."""
-        moved_us, self._moved_us = self._moved_us, NEVER_US
+        """End the connections that were not resumed since the oldest move."""
+        moved_us, _ = self._moves.popleft()
         for connection in list(self.connections.values()):
             if connection.handshake.suspended_since_us <= moved_us:
                 connection.fail(LostReason.MOVED, None, now)
