@@ -1,10 +1,12 @@
 """The pump, its one timer, and the handlers of events, with a carrier that the test operates by hand."""
 
 import asyncio
+import time
 from collections import deque
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from tests.support.loops import in_loop
 from tunnel.carriers import Host
@@ -207,6 +209,37 @@ async def test_4_15_the_relay_counts_as_absent_while_it_does_not_answer() -> Non
         AttachedEvent,
         AttachRefused,
     ]
+    await driver.close()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="nothing else knows of a sleep here")
+@pytest.mark.parametrize(
+    ("both_ran_s", "naps_s", "is_moved"),
+    [(130, (0,), True), (130, (240,), False), (130, (129,), True), (130, (60, 71), False), (0, (0,), False)],
+)
+@in_loop
+async def test_6_3_a_relay_that_may_have_been_restarted_during_a_sleep_is_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, both_ran_s: int, naps_s: tuple[int, ...], *, is_moved: bool
+) -> None:
+    driver, carrier, audience = make()
+    moves: list[bool] = []
+    monkeypatch.setattr(driver.endpoint, "attached", lambda *_, moved, **__: moves.append(moved))
+    slept_s = 0.0
+    read = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: read(clock) + slept_s)
+    slept_s = 1000.0
+    carrier.tell(ATTACHED)  # what the machine slept before does not count
+    for nap_s in naps_s:
+        slept_s += nap_s
+        carrier.tell(Troubled(3, "reset"))
+        carrier.tell(Recovered())
+    carrier.tell(Detached(), structs.replace(ATTACHED, epoch=2, both_ran_us=both_ran_s * 1_000_000))
+    assert moves[-1] == is_moved
+    *_, last = audience.told
+    assert isinstance(last, AttachedEvent)
+    assert bool(last.both_ran_us) == is_moved  # a move is logged
+    carrier.tell(Detached(), structs.replace(ATTACHED, epoch=3, both_ran_us=1_000_000))
+    assert moves[-1]  # the sleep before the last attach counts no more
     await driver.close()
 
 

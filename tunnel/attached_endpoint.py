@@ -422,7 +422,7 @@ class AttachedEndpoint:
         match event:
             case AttachedEvent() | Recovered():
                 self._trouble = ""
-                if isinstance(event, AttachedEvent) and event.moved and self._transports:
+                if isinstance(event, AttachedEvent) and event.both_ran_us and self._transports:
                     log_move()
                 if self._driver is not None and self._driver.attached:  # Recovered can come while it is not attached
                     self.listeners.present()

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-__all__ = ["LoopTimer", "age_now_s", "now_us", "stored_now_s"]
+__all__ = ["LoopTimer", "age_now_s", "now_us", "slept_us", "stored_now_s"]
 
 _STEP_US = 1_000  # uvloop timers count whole milliseconds, so delays are rounded up to them
 
@@ -18,6 +18,12 @@ def _passed_s() -> float:
     """Return a time that no step of the clock changes. On Linux, it also passes while the machine sleeps."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
+def slept_us() -> int:
+    """Return for how long the machine has slept, plus a constant; the clock of `now_us` stood still. Linux alone
+    tells this; elsewhere the result does not change."""
+    return round((_passed_s() - time.monotonic()) * 1e6)
 
 
 _STARTED_S = time.time() - _passed_s()

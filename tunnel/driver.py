@@ -10,9 +10,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol, TypeAlias
 
+from msgspec import structs
+
 from tunnel.carriers.base import Carrier
 from tunnel.carriers.exchanging import ExchangingCarrier
-from tunnel.clock import LoopTimer, now_us
+from tunnel.clock import LoopTimer, now_us, slept_us
 from tunnel.core import ConnectRequested, Endpoint, EndpointConfig, Event, Incoming, State
 from tunnel.exchange import (
     AttachedEvent,
@@ -86,6 +88,7 @@ class Driver:
         self.unreceipted = 0  # number of batches without a receipt
         self._application = application
         self._attached: AttachedEvent | None = None
+        self._slept_us = slept_us()  # at the last attach
         self._handlers: dict[int, Callable[[Event], None]] = {}
         self._loop = asyncio.get_running_loop()
         self._pumping = False
@@ -251,8 +254,8 @@ class Driver:
         """Pass the change on. The user timeout runs while the relay does not know us or cannot be reached (4.15)."""
         match event:
             case AttachedEvent():
-                self._attached = event
-                self._present(fresh=event.fresh, moved=event.moved)
+                self._attached = event = self._awake(event)
+                self._present(fresh=event.fresh, moved=event.both_ran_us > 0)
             case Recovered():
                 self._present(fresh=False)
             case Detached() | AttachRefused():
@@ -263,6 +266,16 @@ class Driver:
         if self._watch is not None:
             self._trace_status(self._watch, event)
         self._application.status(event)
+
+    def _awake(self, event: AttachedEvent) -> AttachedEvent:
+        """Return the event without its proof of a move if the relay may have been restarted while the machine slept.
+
+        All sleep since the last attach counts as if it came after the last answer of the earlier relay.
+        """
+        before_us, self._slept_us = self._slept_us, slept_us()
+        if event.both_ran_us > self._slept_us - before_us:
+            return event
+        return structs.replace(event, both_ran_us=0)
 
     @property
     def relay(self) -> str:

@@ -109,13 +109,21 @@ def is_moved(age: int, *, at_s: int = 100, known_s: float = 40, epoch: int = 9) 
     attachment.accept(answer(), 0)
     again = structs.replace(answer(), epoch=epoch, age=age)
     attachment.accept(again, at_s * SECOND, known_us=round(known_s * SECOND))
-    return attachment.was_moved
+    return attachment.both_ran_us > 0
 
 
 def test_a_relay_that_already_ran_while_another_one_answered_is_another_relay() -> None:  # 6.3
     assert is_moved(MINUTE_AGE)
     assert not is_moved(MINUTE_AGE, known_s=100 - 65.536)
     assert is_moved(MINUTE_AGE, known_s=100 - 65.535)
+
+
+def test_two_relays_ran_beside_each_other_from_the_start_of_one_to_the_last_answer_of_the_other() -> None:
+    attachment = Registration(SECRET, "", LaneConfig())
+    attachment.accept(answer(), 0)
+    again = structs.replace(answer(), epoch=9, age=MINUTE_AGE)
+    attachment.accept(again, 100 * SECOND, known_us=40 * SECOND)
+    assert attachment.both_ran_us == 40 * SECOND - (100 * SECOND - 65_536_000)
 
 
 def test_a_relay_that_began_after_another_one_had_answered_may_be_the_same_one() -> None:
@@ -130,4 +138,4 @@ def test_the_same_relay_is_never_another_one_whatever_its_age_is() -> None:
 def test_the_first_relay_is_not_another_one() -> None:
     attachment = Registration(SECRET, "", LaneConfig())
     attachment.accept(structs.replace(answer(), age=40), 0, known_us=0)
-    assert not attachment.was_moved
+    assert not attachment.both_ran_us

@@ -67,7 +67,10 @@ class AttachedEvent(msgspec.Struct, frozen=True):
     initial_edge_bytes: int
     pull_interval_us: int
     packets_max: int = 0  # of one batch; 0: the relay did not say
-    moved: bool = False  # another relay answered, which does not know our connections (6.3)
+    both_ran_us: int = 0
+    """More than 0: another relay answered, which does not know our connections (6.3). It ran for at least this time
+    while the earlier relay still answered, unless the machine has slept since the last attach: the clock stood still.
+    """
 
 
 class Detached(msgspec.Struct, frozen=True):

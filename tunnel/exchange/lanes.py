@@ -475,8 +475,8 @@ class Lanes:
         self._path.limit_to(message)
         self._set = LaneSet(self._path.lanes.most, self._config.packet_bytes_max, now)
         limits = (message.packet_bytes_max, message.initial_edge_bytes, self.pull_interval_us, message.packets_max)
-        moved = self._registration.was_moved
-        self._events.append(AttachedEvent(message.epoch, self._registration.is_fresh, *limits, moved=moved))
+        both_ran_us = self._registration.both_ran_us
+        self._events.append(AttachedEvent(message.epoch, self._registration.is_fresh, *limits, both_ran_us))
         self._tell_lanes()
 
     def _end(self) -> None:

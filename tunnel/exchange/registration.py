@@ -31,7 +31,9 @@ class Registration:
         self.generation = 1
         self.attached: Attached | None = None
         self.is_fresh = True  # the last attach counts as fresh (6.3)
-        self.was_moved = False  # the last attach was to another relay, and not to the same one after a restart
+        # If the last attach was to another relay, and not to the same one after a restart: how long at least it already
+        # ran while the earlier one still answered. Else 0.
+        self.both_ran_us = 0
         self._epoch: int | None = None  # epoch of the last attachment
         self._epochs: set[int] = set()  # epochs of all attachments that are remembered
         self._returns = 0  # attachments, in quick succession, to the epoch of the attachment before
@@ -79,7 +81,8 @@ class Registration:
         # address, this one may still have state of an earlier attachment.
         self.is_fresh = message.fresh or message.epoch != self._epoch
         is_other = self._epoch is not None and message.epoch != self._epoch
-        self.was_moved = is_other and message.age > 0 and now - (MILLISECOND_US << (message.age - 1)) < known_us
+        began_us = now - (MILLISECOND_US << (message.age - 1)) if message.age else now  # at the latest
+        self.both_ran_us = max(0, known_us - began_us) if is_other else 0
         self._count_returns(message.epoch, now)
         self._epoch = message.epoch
         return ""
