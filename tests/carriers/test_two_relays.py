@@ -195,6 +195,34 @@ def test_a_move_is_logged_at_once_if_there_are_connections(carrier: str, caplog:
     assert "75 s" in record.getMessage()
 
 
+@pytest.mark.parametrize("carrier", ["poll", "link"])
+def test_a_failover_that_takes_the_other_end_along_later_ends_nothing(
+    carrier: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with (
+            LinkTestRelay() as one,
+            LinkTestRelay() as other,
+            Balancer(one, other) as busy,
+            Balancer(one, other) as idle,
+            idle.attach(carrier) as service,
+            busy.attach(carrier) as client,
+        ):
+            await service.start_server(echo, "echo")
+            reader, writer = await say_and_hear(client)
+            let_run(other)
+            busy.move(1)
+            async with asyncio.timeout(60):
+                while not caplog.records:  # noqa: ASYNC110 - logging has no events
+                    await asyncio.sleep(0.01)
+                idle.move(1)
+                await ask(reader, writer, b"both ends are at the other relay")
+            writer.close()
+
+    run(main(), uvloop.new_event_loop)
+    assert len(caplog.records) == 2  # of the service, too
+
+
 @pytest.mark.usefixtures("short_wait")
 @pytest.mark.parametrize("carrier", ["poll", "link"])
 def test_an_acceptor_that_is_moved_ends_its_connections_soon(carrier: str) -> None:
