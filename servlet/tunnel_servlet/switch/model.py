@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from tunnel.exchange.served import Reply, ServedLane, ServedLimits
-from tunnel.wire import AbortReason, Attached, Connect, Frame, PublicPlace, Target
+from tunnel.wire import AbortReason, Attached, Connect, Frame, PublicPlace
 from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
@@ -206,7 +206,6 @@ class ServedAttachment:
         budget = Budget(size, config.pool_bytes(size), context.budget if is_exit else account.budget)
         self.mailbox = Mailbox(budget, config, context.counters, context.pacing, lambda: attention.wake(self))
         self.legs: dict[int, Leg] = {}  # by `own_id`
-        self.unanswered: dict[Target, Route] = {}  # the newest route to it that this initiated, while it has no answer
         self.handed: dict[bytes, Route] = {}  # by route key
         # Routes that it initiated and that wait for the second SHUTDOWN, the longest waiting first.
         self.lingering: OrderedDict[Route, None] = OrderedDict()

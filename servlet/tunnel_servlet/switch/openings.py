@@ -32,7 +32,7 @@ from tunnel_servlet.switch.registry import Registry
 from tunnel_servlet.switch.routes import RouteTable
 from tunnel_servlet.switch.services import Services
 from tunnel_servlet.switch.stats import Undelivered
-from tunnel_servlet.switch.waits import why_unanswered
+from tunnel_servlet.switch.waits import oldest_unanswered, why_unanswered
 
 __all__ = ["Openings", "may_accept"]
 
@@ -202,7 +202,7 @@ class Openings:
         if isinstance(decision, Deny):
             return self._deny(connect, frame, decision, now)
         if asked is not None:  # the answer to a question is no refusal, but leaves as one
-            waits = attachment.unanswered.get(asked)
+            waits = oldest_unanswered(attachment, asked)
             return RejectReason.ALLOWED, "" if waits is None else why_unanswered(waits, now)
         refusal = self._refuse_resume(connect.options.endpoint_id, now) if connect.resume else None
         if refusal is not None:

@@ -55,8 +55,6 @@ class RouteTable:
         route.initiator = route.acceptor = Leg(attachment, frame.source, queue, route)
         route.deadline = Deadline(partial(self._timed_out, route))
         attachment.legs[frame.source] = route.initiator
-        if not connect.resume:
-            attachment.unanswered[connect.target] = route
         attachment.mailbox.adopt(queue, frame.source)
         attachment.routes_opened += 1
         account.routes += 1
@@ -149,7 +147,6 @@ class RouteTable:
         counters = self._context.counters
         counters.packets_replaced += acceptor.mailbox.withdraw_connect(route.route_key)  # a repeat
         self._forget_pending(route)
-        self._is_answered(route)
         self._become(route, RouteState.BOUND)
         route.frame = None
         self._context.deadlines.clear(route.deadline)
@@ -192,7 +189,6 @@ class RouteTable:
         initiator, acceptor, state = route.initiator, route.acceptor, route.state
         self._context.deadlines.clear(route.deadline)
         self._forget_pending(route)
-        self._is_answered(route)
         if state is RouteState.PARKED:
             self._unpark(route)
         elif state is RouteState.WAITING:
@@ -324,11 +320,6 @@ class RouteTable:
             route.listener = None
         if route.state is RouteState.HANDED:
             route.acceptor.attachment.unawait(route.initiator.own_id)
-
-    def _is_answered(self, route: Route) -> None:
-        unanswered = route.initiator.attachment.unanswered
-        if unanswered.get(route.target) is route:
-            del unanswered[route.target]
 
     def _has_share(self, user: str, acceptor: ServedAttachment) -> bool:
         """Whether the user may have another route to this acceptor.

@@ -113,6 +113,11 @@ def test_a_question_is_about_a_target_that_rules_can_name() -> None:
 
 # --- why a connection has no answer
 
+DIALS = "the exit has the connection, and the target has not answered"
+NO_ROOM = (
+    "no endpoint that offers the service takes another unanswered connection of this user, and this one waits for room"
+)
+
 
 def why(client: Peer, target: Target = DATABASE, source: int = 99) -> str:
     """Ask about the target, and return the text of the answer, which must be that the rules allow it."""
@@ -129,16 +134,15 @@ def test_a_question_tells_of_a_silent_exit_for_which_an_unanswered_connection_wa
     other.push(encrypted(1, 22))
     assert why(client) == ""  # it is answered
     client.push(connect(2, encryption=b"hello"))
-    dials = 'the exit "exit" has the connection, and the target has not answered'
-    assert why(client) == dials
+    assert why(client) == DIALS
     relay.advance(2 * SECOND)
-    assert why(client) == 'the exit "exit" has been silent for 2 s'
+    assert why(client) == "the exit has been silent for 2 s"
     relay.advance(3 * SECOND)
     client.push(connect(2, encryption=b"hello", attempt=1))
-    kept = "it encrypts, and the relay gives such a connection to no exit that would take it in clear"
-    assert why(client) == f'the exit "exit" has been silent for 5 s; {kept}'
+    kept = "it encrypts, so its connection does not go to an exit in the relay's process, which does not encrypt"
+    assert why(client) == f"the exit has been silent for 5 s; {kept}"
     other.push()
-    assert why(client) == dials
+    assert why(client) == DIALS
     assert got(inline) == [[]]
 
 
@@ -147,10 +151,30 @@ def test_a_question_tells_of_a_silent_exit_that_is_the_only_one() -> None:
     only, client = separate(relay), Peer(relay).attached()
     client.push(connect(1))
     relay.advance(SILENT)
-    assert why(client) == 'the exit "exit" has been silent for 5 s; the relay knows no other for this connection'
+    assert why(client) == "the exit has been silent for 5 s"
     only.push()
     only.push(accepted(1, 22))
     assert why(client) == ""
+
+
+@pytest.mark.parametrize("offer", [None, b"hello"])
+def test_a_question_says_nothing_that_the_next_repeat_belies(offer: bytes | None) -> None:
+    """The relay moves a connection when its initiator repeats it: until then another exit has nothing of it."""
+    relay = Relay()
+    first, client = separate(relay, 2, "first"), Peer(relay).attached()
+    client.push(connect(1, encryption=offer))
+    first.push()
+    first.push(accepted(1, 22) if offer is None else encrypted(1, 22))
+    client.push(connect(2, encryption=offer))
+    other = separate(relay, 3, "other")
+    relay.advance(SILENT)
+    other.push()
+    told = why(client)
+    client.push(connect(2, encryption=offer, attempt=1))
+    assert got(other) == [[2]]
+    kept = "; it encrypts, so its connection does not go to an exit in the relay's process, which does not encrypt"
+    assert told == "the exit has been silent for 5 s" + (kept if offer else "")
+    assert why(client) == DIALS
 
 
 def test_a_question_tells_of_the_exit_in_the_process_of_the_relay() -> None:
@@ -168,11 +192,13 @@ def test_a_question_tells_of_a_service_whose_endpoint_is_silent_or_has_no_room()
     client.push(connect(1, target=REPORTS))
     relay.advance(3 * SECOND)
     assert why(client, REPORTS) == "the endpoint that offers the service has been silent for 3 s"
-    client.push(connect(2, target=REPORTS))
-    assert why(client, REPORTS).startswith("every endpoint that offers the service has as many unanswered connections")
+    waits = Peer(relay, "ann", 5).attached()
+    waits.push(connect(2, target=REPORTS))
+    assert why(waits, REPORTS) == NO_ROOM
     service.push()
     service.push(accepted(1, 22))
-    assert why(client, REPORTS) == "the endpoint that offers the service has not accepted the connection"
+    assert why(client, REPORTS) == ""
+    assert why(waits, REPORTS) == "the endpoint that offers the service has not accepted the connection"
 
 
 def test_a_pull_interval_of_the_exit_is_no_silence_that_a_question_tells_of() -> None:
@@ -180,18 +206,9 @@ def test_a_pull_interval_of_the_exit_is_no_silence_that_a_question_tells_of() ->
     other.push(option(1, pull_interval_ms=20_000))
     client.push(connect(1))
     relay.advance(20 * SECOND)
-    assert why(client) == 'the exit "exit" has the connection, and the target has not answered'
+    assert why(client) == DIALS
     relay.advance(2 * SECOND)
-    assert why(client) == 'the exit "exit" has been silent for 22 s'
-
-
-def test_a_connection_that_ended_or_was_refused_is_not_told_of() -> None:
-    relay, _, _, other, client = scene()
-    client.push(connect(1), connect(2))
-    other.push()
-    other.push(rejected(2, RejectReason.REFUSED))
-    relay.advance(3 * SECOND)
-    assert why(client) == ""
+    assert why(client) == "the exit has been silent for 22 s"
 
 
 def test_two_users_a_question_tells_of_the_own_connections_of_an_attachment_alone() -> None:
@@ -201,3 +218,52 @@ def test_two_users_a_question_tells_of_the_own_connections_of_an_attachment_alon
     relay.advance(SILENT)
     assert why(client) != ""
     assert why(bob) == ""
+
+
+@pytest.mark.parametrize("ends", [accepted(2, 22), rejected(2, RejectReason.REFUSED)])
+def test_a_question_tells_of_the_oldest_connection_whatever_became_of_newer_ones(ends: Packet) -> None:
+    relay, _, _, other, client = scene()
+    client.push(connect(1), connect(2))
+    other.push()
+    other.push(ends)
+    assert why(client) == DIALS
+    client.push(connect(3))
+    relay.advance(2 * SECOND)
+    assert why(client) == "the exit has been silent for 2 s"
+    other.push(accepted(1, 21))
+    other.push(rejected(3, RejectReason.REFUSED))
+    assert why(client) == ""
+
+
+def test_a_question_tells_of_no_resume_and_of_no_connection_to_another_target() -> None:
+    relay, _, _, other, client = scene()
+    client.push(connect(1, resume=True, endpoint_id=other.identity), connect(2, target=REPORTS))
+    assert got(other) == [[1]]
+    relay.advance(2 * SECOND)
+    assert why(client) == ""
+
+
+def test_two_users_a_user_does_not_learn_the_name_of_an_exit() -> None:
+    """It may be that of a machine of the exit's operator."""
+    relay = Relay()
+    exit_, client = separate(relay, 2, "payroll-db"), Peer(relay).attached()
+    client.push(connect(1))
+    assert why(client) == DIALS
+    relay.advance(SILENT)
+    assert why(client) == "the exit has been silent for 5 s"
+    relay.advance(75 * SECOND)
+    texts = [read_rejected(packet).text for packet in client.push()]
+    assert texts == ["the exit has been silent for 75 s"]
+    assert got(exit_) == [[]]
+
+
+def test_a_user_waits_for_room_that_an_endpoint_keeps_for_others() -> None:
+    """The endpoint takes four connections, but not more of one user than are free then."""
+    relay = Relay()
+    service, client, again = Peer(relay, "bob", 2).attached(), Peer(relay).attached(), Peer(relay, seed=5).attached()
+    service.listen(backlog=4)
+    client.push(*(connect(source, target=REPORTS) for source in (1, 2)))
+    again.push(connect(3, target=REPORTS))
+    assert got(service) == [[1, 2]]
+    assert why(again, REPORTS) == NO_ROOM
+    assert why(client, REPORTS) == "the endpoint that offers the service has not accepted the connection"
