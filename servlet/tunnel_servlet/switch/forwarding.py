@@ -109,6 +109,7 @@ class Forwarder:
         elif leg is None:
             self._without_route(attachment, frame, now)
         elif leg.route.state is RouteState.WAITING and frame.type in FAREWELLS:
+            self._context.counters.packets_ended += 1  # its CONNECT
             self._routes.release(leg.route, now)  # the initiator has given up
         elif leg.route.state in _UNHANDED or leg is not leg.route.initiator or frame.destination:
             self._drop_misaddressed(leg, frame, now)

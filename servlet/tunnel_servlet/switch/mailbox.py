@@ -142,6 +142,10 @@ class Mailbox:
         self.wanted[route_key] = None
         return True
 
+    def has_connect(self, route_key: bytes) -> bool:
+        """Whether a CONNECT with this route key waits for the attachment."""
+        return _connect_key(route_key) in self.general
+
     def withdraw_connect(self, route_key: bytes) -> bool:
         """Discard a CONNECT that was answered, whose route has ended, or that another acceptor gets. Return whether it
         waited; the caller counts it."""

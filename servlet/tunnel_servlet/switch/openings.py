@@ -181,15 +181,20 @@ class Openings:
             return None
         stamped = self._stamp(frame, connect, leg.attachment)
         if route.state is RouteState.WAITING:
-            route.frame = stamped
+            self._replace(route, stamped)
         elif route.state is not RouteState.PARKED:
             self._hand_again(route, stamped, now)
         elif connect.resume and connect.options.endpoint_id == route.endpoint_id:
-            route.frame = stamped
+            self._replace(route, stamped)
             self._routes.park(route, now)
         else:
             self._context.drop(Undelivered.IGNORED, frame, now)
         return None
+
+    def _replace(self, route: Route, frame: Frame) -> None:
+        """Let a repeated CONNECT wait at the relay in place of the copy that waited so far."""
+        route.frame = frame
+        self._context.counters.packets_replaced += 1
 
     def _open(self, attachment: ServedAttachment, connect: Connect, frame: Frame, now: int) -> Refusal | None:
         """Open a new route. A resume that finds no room is ignored: a refusal would end a stream that can wait."""
@@ -349,7 +354,10 @@ class Openings:
         """Hand a repeated CONNECT to the same acceptor; if that is silent, to another one if there is one (6.10)."""
         if route.state is RouteState.HANDED:
             route.frame = frame
-            if not route.resume and route.acceptor.attachment.is_silent(now) and self._move(route, now):
+            present = route.acceptor.attachment
+            waits = present.mailbox.has_connect(route.route_key)
+            if not route.resume and present.is_silent(now) and self._move(route, now):
+                self._context.counters.packets_replaced += waits  # the other one gets the repeat alone
                 return
         self._routes.hand_again(route, frame, now)
 

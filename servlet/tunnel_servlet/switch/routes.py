@@ -221,6 +221,7 @@ class RouteTable:
             if route.state is RouteState.RELEASED:
                 continue  # both of its legs were at this attachment
             bound = route.state is RouteState.BOUND
+            self._context.counters.packets_ended += route.state in (RouteState.WAITING, RouteState.PARKED)
             other = route.initiator if route.acceptor.attachment is attachment else route.acceptor
             self.release(route, now, why)
             if other.attachment is attachment:

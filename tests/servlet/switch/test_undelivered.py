@@ -238,6 +238,76 @@ def test_3_3_a_repeated_connect_counts_as_a_copy_while_the_first_one_waits() -> 
     assert undelivered(relay.counters) == {"replaced": 1}
 
 
+def test_3_3_a_repeat_of_a_connect_that_waits_at_the_relay_counts_as_a_copy() -> None:
+    relay = Relay()
+    service, client = Peer(relay, "bob", 2).attached(), Peer(relay).attached()
+    service.listen(backlog=1)
+    client.push(connect(1, target=REPORTS), connect(2, target=REPORTS))
+    assert undelivered(relay.counters) == {}
+    for attempt in (1, 2):
+        client.push(connect(2, target=REPORTS, attempt=attempt))
+        assert undelivered(relay.counters) == {"replaced": attempt}
+    service.push()
+    assert [packet.source for packet in service.push(accepted(1, 21))] == [2]
+    service.push(accepted(2, 22))
+    assert undelivered(relay.counters) == {"replaced": 2}
+
+
+def test_6_5_a_repeat_of_a_resume_that_waits_for_its_endpoint_counts_as_a_copy() -> None:
+    relay = Relay()
+    client, exit_ = Peer(relay).attached(), Peer(relay, "exits", 2, is_exit=True)
+    for attempt in range(3):
+        again = connect(11, resume=True, destination=22, endpoint_id=exit_.identity, attempt=attempt)
+        client.push(again)
+        assert sum(undelivered(relay.counters).values()) == attempt
+    assert undelivered(relay.counters) == {"replaced": 2}
+    assert [packet.type for packet in exit_.attached().push()] == [PacketType.CONNECT]
+    assert undelivered(relay.counters) == {"replaced": 2}
+
+
+@pytest.mark.parametrize("has_it", [False, True])
+def test_6_10_a_connect_that_waits_for_a_silent_exit_when_another_gets_the_repeat_is_counted(*, has_it: bool) -> None:
+    relay = Relay()
+    first = Peer(relay, "exits", 2, "first", is_exit=True).attached()
+    client = Peer(relay).attached()
+    client.push(connect(11))
+    if has_it:
+        assert len(first.push()) == 1
+        client.push(connect(12))
+    relay.advance(10 * SECOND)
+    other = Peer(relay, "exits", 3, "other", is_exit=True).attached()
+    client.push(connect(11, attempt=1))
+    assert [packet.source for packet in other.push()] == [11]
+    assert undelivered(relay.counters) == ({} if has_it else {"replaced": 1})
+
+
+def test_9_5_a_connect_that_waits_at_the_relay_when_its_initiator_gives_up_is_counted() -> None:
+    relay = Relay()
+    service, client = Peer(relay, "bob", 2).attached(), Peer(relay).attached()
+    service.listen(backlog=1)
+    client.push(connect(1, target=REPORTS), connect(2, target=REPORTS))
+    client.push(control(ABORT, 2, 0))
+    assert relay.switch.stats().routes_waiting == 0
+    assert undelivered(relay.counters) == {"ended": 1}
+
+
+@pytest.mark.parametrize("is_resume", [False, True])
+def test_6_4_a_connect_that_waits_at_the_relay_when_its_initiator_is_replaced_is_counted(*, is_resume: bool) -> None:
+    relay = Relay()
+    service, client = Peer(relay, "bob", 2).attached(), Peer(relay, name="one").attached()
+    service.listen(backlog=1)
+    if is_resume:
+        absent = Peer(relay, "exits", 5, is_exit=True)
+        client.push(connect(1, resume=True, destination=22, endpoint_id=absent.identity))
+    else:
+        client.push(connect(1, target=REPORTS))
+        service.push()
+        client.push(connect(2, target=REPORTS))
+    assert undelivered(relay.counters) == {}
+    Peer(relay, seed=3, name="one").attached()
+    assert undelivered(relay.counters) == {"ended": 1}
+
+
 def test_6_5_a_resume_that_the_relay_ignores_is_counted() -> None:
     relay = Relay(trace=True)
     client, exit_ = client_and_exit(relay)
