@@ -19,7 +19,7 @@ from tunnel_client.doctor.road_steps import examine_roads
 from tunnel_client.doctor.size_steps import examine_sizes
 from tunnel_client.doctor.surroundings import examine_proxy
 from tunnel_client.doctor.target_step import TARGET_CONNECTIONS, TARGET_REQUESTS, examine_target
-from tunnel_client.doctor.trials import Trials
+from tunnel_client.doctor.trials import EXAMINING, Trials
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address
 from tunnel_client.proposals import Given
@@ -28,7 +28,6 @@ from tunnel_client.settings import RelaySettings
 __all__ = ["examine"]
 
 _HTTPS_S = 5.0
-_EXAMINING = "examining the path to the relay"
 _HURT = frozenset({"rate limit", "body limit", "answer limit", "altering", "caching"})
 
 
@@ -82,7 +81,7 @@ async def _examine_all(
     report: Report, settings: RelaySettings, trials: Trials, watch_seconds: float, long_seconds: float
 ) -> None:
     """Run the steps after the attach. If several relays answer by turns, or no exchange works, leave out the rest."""
-    report.begin(_EXAMINING)
+    report.begin(EXAMINING)
     is_told = trials.limiter is not None  # at the attach
     is_one = await examine_relays(report, trials)
     if is_one:

@@ -14,8 +14,9 @@ from tunnel_client.doctor.answers import is_from_limiter, may_be_from_limiter
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.pace import Budget
 
-__all__ = ["ANSWER_S", "NOTHING_PASSES", "TRIES", "Ask", "Limiter", "Trials", "now_s"]
+__all__ = ["ANSWER_S", "EXAMINING", "NOTHING_PASSES", "TRIES", "Ask", "Limiter", "Trials", "now_s"]
 
+EXAMINING = "examining the path to the relay"
 NOTHING_PASSES = "nothing passes any more"
 ANSWER_S = 10.0
 TRIES = 3
@@ -166,6 +167,9 @@ class Trials:
         if self.limiter is None:
             self.limiter = self._found(reply)
         began_s, wait_s, last = now_s(), WAIT_S, reply
+        doing, takes_s = self._step()
+        if doing == _PAUSING:  # of another question, which may go on before this one
+            doing, takes_s = EXAMINING, 0.0
         while (waited_s := now_s() - began_s) < GIVE_UP_S and last.wait_ms / 1e3 <= GIVE_UP_S:
             self._tell(f"waiting until a limiter lets requests pass again ({waited_s:.0f} s so far)", is_news=True)
             await asyncio.sleep(max(wait_s, last.wait_ms / 1e3))
@@ -175,7 +179,7 @@ class Trials:
             wait_s = min(2 * wait_s, WAIT_S_MAX)
         else:
             self.is_shut = True
-        self._tell("examining the path to the relay")
+        self._tell(doing, takes_s)
         self.limit(reply, now_s() - began_s)
         self._passes_since_s = now_s()
         return last
@@ -223,13 +227,13 @@ class Trials:
         wait_s = at_s - now_s()
         if wait_s <= 0:
             return
-        doing = _PAUSING if self.report is None else self.report.doing
+        doing, takes_s = self._step()
         if wait_s < _QUIET_S or self.report is None or self.pause_s or doing == _PAUSING:
             await asyncio.sleep(wait_s)
             return
         self.report.begin(_PAUSING, round(wait_s, 1))
         await asyncio.sleep(wait_s)
-        self.report.begin(doing)
+        self.report.begin(doing, takes_s)
 
     def _found(self, reply: Reply) -> Limiter:
         return Limiter(reply, self.asked, now_s() - self._began_s, self.prober.moved_bytes)
@@ -256,9 +260,13 @@ class Trials:
             lambda: self.prober.fetch(_CONTROL_BYTES, lane=self.lanes - 1), max(CONTROL_ANSWER_S, 3 * self.worst_s)
         )
 
-    def _tell(self, doing: str, *, is_news: bool = False) -> None:
+    def _step(self) -> tuple[str, float]:
+        """Return what is being tried, and how long it was said to take, so that it goes on as that after a wait."""
+        return (_PAUSING, 0.0) if self.report is None else (self.report.doing, self.report.takes_s)
+
+    def _tell(self, doing: str, takes_s: float = 0.0, *, is_news: bool = False) -> None:
         if self.report is not None:
-            self.report.begin(doing, is_news=is_news)
+            self.report.begin(doing, takes_s, is_news=is_news)
 
 
 def now_s() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 
 from tests.client.doctor.limiters import PASS, RESET, Judged, Rule, Seen, Window
@@ -12,7 +13,7 @@ from tunnel.carriers.probe import Prober, Reply
 from tunnel_client.doctor.connection_steps import examine_reuse
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.size_steps import examine_sizes
-from tunnel_client.doctor.trials import CONNECTIONS_S, CONTROL_S, REST_S, SLOW_CONNECTIONS, Trials, now_s
+from tunnel_client.doctor.trials import CONNECTIONS_S, CONTROL_S, REQUESTS, REST_S, SLOW_CONNECTIONS, Trials, now_s
 
 
 class Until(Rule):
@@ -129,3 +130,47 @@ def test_a_proxy_that_asks_for_credentials_is_no_limit_of_bodies() -> None:
     line = finding(report, "body limit")
     assert (line.verdict, line.data) == (Verdict.SKIPPED, {})
     assert "HTTP 407" in line.text
+
+
+def test_a_pause_does_not_end_the_time_that_a_step_was_said_to_take() -> None:
+    report, told = Report("", begun=lambda is_news: None), []
+    found = ruled()
+    found.report = report
+
+    async def main() -> None:
+        report.begin("letting a request wait", 30.0)
+        report.begun = lambda is_news: told.append((report.doing, report.takes_s))
+        for _ in range(REQUESTS + 1):
+            await found.ask(found.prober.exchange)
+
+    hurried(main())
+    (pausing, pauses_s), after = told
+    assert pausing.startswith("pausing")
+    assert pauses_s > 0
+    assert after == ("letting a request wait", 30.0)
+
+
+def test_a_step_that_a_limiter_held_up_goes_on_as_it_was_announced() -> None:
+    report = Report("")
+    found = ruled(Until(5.0, 429))
+    found.report = report
+    report.begin("letting a request wait", 30.0)
+    hurried(found.once(found.prober.exchange))
+    assert found.limiter is not None
+    assert (report.doing, report.takes_s) == ("letting a request wait", 30.0)
+
+
+def test_a_limiter_that_is_found_during_a_pause_does_not_make_the_pause_last() -> None:
+    report = Report("")
+    found = ruled(Until(5.0, 429))
+    found.report = report
+
+    async def main() -> None:
+        report.begin("letting a request wait", 30.0)
+        pausing = asyncio.create_task(found._until(now_s() + 4.0))
+        await asyncio.sleep(0)
+        await found.is_refused(foreign(429))
+        await pausing
+
+    hurried(main())
+    assert not report.doing.startswith("pausing")
