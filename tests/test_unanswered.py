@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -97,9 +97,12 @@ class Scene:
         self.answers = list(answers)
         self.asked: list[tuple[str, int | None]] = []
         self.told: list[str] = []
-        self.connects = UnansweredConnects(self._ask, lambda target, seconds, why: self.told.append(f"{target}: {why}"))
+        self.connects = UnansweredConnects(self.ask, self.tell)
 
-    async def _ask(self, host: str, port: int | None, seconds: float) -> str:
+    def tell(self, target: str, seconds: float, why: str) -> None:
+        self.told.append(f"{target}: {why}")
+
+    async def ask(self, host: str, port: int | None, seconds: float) -> str:
         self.asked.append((host, port))
         answer = self.answers.pop(0) if self.answers else ""
         if isinstance(answer, Exception):
@@ -141,3 +144,46 @@ async def test_a_question_that_fails_is_no_answer() -> None:
     with scene.connects.watched("db", 5432) as watch:
         await until(lambda: scene.told == ["db:5432: "])
         assert watch.why == ""
+
+
+@in_loop
+async def test_few_targets_are_asked_about_at_once_and_the_others_have_no_reason() -> None:
+    held, scene = asyncio.Event(), Scene(*(["silent"] * 100))
+
+    async def ask(host: str, port: int | None, seconds: float) -> str:
+        await held.wait()
+        return await scene.ask(host, port, seconds)
+
+    connects = UnansweredConnects(ask, scene.tell)
+    with ExitStack() as watched:
+        for port in range(1, 41):
+            watched.enter_context(connects.watched("db", port))
+        await until(lambda: len(scene.told) == 24)
+        assert {told.partition(" ")[2] for told in scene.told} == {""}
+        assert scene.asked == []
+        held.set()
+        await until(lambda: len(scene.told) == 40)
+    assert len(scene.asked) == 16
+    assert sum(told.endswith(": silent") for told in scene.told) == 16
+
+
+@in_loop
+async def test_a_question_that_ends_in_any_way_makes_place_for_others() -> None:
+    asked: list[int | None] = []
+
+    async def ask(host: str, port: int | None, seconds: float) -> str:
+        asked.append(port)
+        if host == "held":
+            await asyncio.Event().wait()
+        raise DeniedError("no rule")
+
+    scene = Scene()
+    connects = UnansweredConnects(ask, scene.tell)
+    for host in ("failing", "held"):
+        with ExitStack() as watched:
+            for port in range(1, 17):
+                watched.enter_context(connects.watched(host, port))
+            await until(lambda: len(asked) == 16)
+        asked.clear()
+    with connects.watched("failing", 99):
+        await until(lambda: asked == [99])

@@ -16,6 +16,7 @@ __all__ = ["UnansweredConnects", "WaitingLog", "log_move"]
 
 _QUIET_S = 2.0
 _ASK_S, _FIRST_ANSWER_S = 1.5, 0.5  # so the first news comes within 2 s, whether or not the relay answers
+_ASKED_AT_ONCE = 16  # each question is a CONNECT; a client may wait for a thousand targets
 _AGAIN_S, _AGAIN_S_MAX = 3.7, 60.0  # the second question finds an exit that the relay calls silent, after 5 s
 _MOVED = (
     "several relays answer at this address, and this endpoint was moved to another one: its open connections end in "
@@ -57,13 +58,14 @@ class UnansweredConnects:
 
     It asks the relay (`ask`: host, port, and how long to wait) 1.5 s after the first of the connections to a target
     that are unanswered, and at longer and longer intervals from then on. It tells (`tell`: target, seconds, and why,
-    empty if that is not known) each answer.
+    empty if that is not known) each answer. It asks about 16 targets at once at most; why others wait is not known.
     """
 
     def __init__(
         self, ask: Callable[[str, int | None, float], Awaitable[str]], tell: Callable[[str, float, str], None]
     ) -> None:
         self._ask, self._tell = ask, tell
+        self._asking = 0
         self._watches: dict[tuple[str, int | None], _Watch] = {}
 
     @contextmanager
@@ -72,7 +74,7 @@ class UnansweredConnects:
         watch = self._watches.get((host, port))
         if watch is None:
             watch = self._watches[host, port] = _Watch(
-                partial(self._ask, host, port), partial(self._tell, target_text(host, port))
+                partial(self._ask_if_few, host, port), partial(self._tell, target_text(host, port))
             )
         watch.count += 1
         try:
@@ -82,6 +84,15 @@ class UnansweredConnects:
             if not watch.count:
                 del self._watches[host, port]
                 watch.stop()
+
+    async def _ask_if_few(self, host: str, port: int | None, seconds: float) -> str:
+        if self._asking >= _ASKED_AT_ONCE:
+            return ""
+        self._asking += 1
+        try:
+            return await self._ask(host, port, seconds)
+        finally:
+            self._asking -= 1
 
 
 class _Watch:
