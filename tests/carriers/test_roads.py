@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
+from typing import Any
+
+import pytest
 
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
 from tests.carriers.rig import CountingRelay, moved_by, until
@@ -26,6 +30,29 @@ def climbing(relay: LinkTestRelay, links: int = 1) -> Attachment:
             EndpointConfig(),
         )
     )
+
+
+class Woken:
+    """The host of a carrier, which counts how often the carrier wakes it."""
+
+    def __init__(self) -> None:
+        self.pumps = 0
+
+    def now(self) -> int:
+        return 10_000_000
+
+    def pump(self) -> None:
+        self.pumps += 1
+
+
+class Aborted:
+    """A link that the relay has accepted, and that is not wanted any more."""
+
+    owner: object = None
+    is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
 def states(attachment: Attachment) -> list[str]:
@@ -80,3 +107,27 @@ async def test_where_the_best_road_is_refused_the_next_is_tried_and_the_refusal_
         link, websocket = client.stats().roads
         assert (link.name, link.state, websocket.state, websocket.tries) == ("link", "resting", "used", 1)
         assert link.why == "HTTP 404 instead of an upgrade: no link here"
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@in_loop
+async def test_a_road_that_waits_for_a_late_opening_is_tried_when_that_ends(is_closed: bool) -> None:
+    """The link belongs to a generation that has ended: in the new one, a road waits until the opening is over."""
+    host: Any = Woken()
+    link: Any = Aborted()
+    carrier = LinkCarrier(Dialing("http://relay.invalid", proxy=None), bytes(32), Random(1))
+    carrier.start(host)
+    carrier._attached = True
+    carrier._opening = asyncio.get_running_loop().create_task(asyncio.sleep(0))
+    carrier._begin("link", is_spare=False)
+    carrier._is_stale = True
+    assert carrier.next_timeout() is None
+    if is_closed:
+        await carrier.close()
+    pumps = host.pumps
+    carrier.link_opened(link, "link", 9_000_000)
+    assert link.is_aborted
+    assert host.pumps == pumps + (not is_closed)  # it asks for the next timeout again, which is due now
+    if not is_closed:
+        assert carrier.next_timeout() is not None
+        await carrier.close()

@@ -350,6 +350,8 @@ class LinkCarrier(ExchangingCarrier):
         self._tried_once()
         if self._closed or not self._attached or is_stale:
             link.abort()
+            if not self._closed:
+                self._host.pump()  # another road may wait for the end of this try
             return
         now = self._host.now()
         self._spare_times.opened()
@@ -465,9 +467,7 @@ class LinkCarrier(ExchangingCarrier):
 
     def _replace(self, line: OpenLink, now: int) -> None:
         """Use this link from now on. Close the link before it soon, and the spares as well if they are of another road.
-
-        Close the links that were replaced earlier at once: where roads come and go, they would pile up.
-        """
+        Close the links that were replaced earlier at once: where roads come and go, they would pile up."""
         before, self._line = self._line, line
         if before is not None:
             for replaced in list(self._draining):
