@@ -11,10 +11,13 @@ from tests.support.loops import in_loop
 from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay
 from tunnel import ExitRequest, LostError, RefusedError, UnreachableError
 from tunnel.attached_endpoint import AttachedEndpoint
+from tunnel.carriers.base import Carrier
+from tunnel.carriers.exchanging import ExchangingCarrier
 from tunnel.core import EndpointConfig
 from tunnel.encryption.transport import EncryptedTransport
 from tunnel.exchange import AttachRefused, Recovered
 from tunnel.rate_limit import RateLimit
+from tunnel.transport import Transport
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
 PUBLIC = """
@@ -304,3 +307,33 @@ async def test_a_pull_interval_is_not_awaited_once_the_relay_has_refused() -> No
         client._endpoint._ready()._wake_waiters()
         with pytest.raises(UnreachableError, match="had enough"):
             await asking
+
+
+@pytest.mark.parametrize("seconds", [None, 60.0])
+@in_loop
+async def test_a_timeout_of_something_within_a_connect_is_passed_on_as_it_is(
+    seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(transport: Transport) -> None:
+        raise TimeoutError("the key store did not answer")
+
+    monkeypatch.setattr(Transport, "_wait_for_opening", late)
+    async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
+        with pytest.raises(TimeoutError, match=r"^the key store did not answer$"):
+            await attachment.open_connection("reports", timeout=seconds)
+
+
+@pytest.mark.interpreted  # it replaces a method of a compiled class
+@pytest.mark.parametrize("seconds", [None, 60.0])
+@in_loop
+async def test_a_timeout_of_something_within_an_attach_is_passed_on_as_it_is(
+    seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(carrier: Carrier) -> None:
+        raise TimeoutError("the key store did not answer")
+
+    async with MemoryTestRelay() as relay:
+        attachment = relay.attach("ann", attach_timeout=seconds)
+        monkeypatch.setattr(ExchangingCarrier, "prepared", late)
+        with pytest.raises(TimeoutError, match=r"^the key store did not answer$"):
+            await attachment.start()

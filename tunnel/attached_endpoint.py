@@ -97,15 +97,16 @@ class AttachedEndpoint:
         carrier = self._make_carrier(secrets.token_bytes(SECRET_SIZE), random)
         self._driver = Driver(carrier, self, self._config, random, name=self._name, trace=self._trace)
         waiting = WaitingLog(self._driver.relay, self._last_trouble)
+        limit = asyncio.timeout(self._attach_timeout)
         try:
             self._driver.start()
-            async with asyncio.timeout(self._attach_timeout):
+            async with limit:
                 await self._attached
                 await carrier.prepared()
         except BaseException as error:
             trouble = self._last_trouble()  # the end of the carrier changes it
             await self._driver.close()
-            if isinstance(error, TimeoutError):
+            if isinstance(error, TimeoutError) and limit.expired():
                 raise UnreachableError(self._unreachable(trouble)) from None
             raise
         finally:
@@ -205,10 +206,13 @@ class AttachedEndpoint:
         connection = driver.endpoint.connect(target, driver.now(), b"" if offer is None else offer.client_hello)
         label = target_text(host, port)
         made = self._transport(connection, label, peername=(host, port or 0), offer=offer)
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with limit:
                 await made.opened()
         except TimeoutError:
+            if not limit.expired():
+                raise
             raise TimeoutError(f"{label}: no answer within {seconds:g} s") from None
         return made
 

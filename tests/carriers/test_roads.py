@@ -109,6 +109,7 @@ async def test_where_the_best_road_is_refused_the_next_is_tried_and_the_refusal_
         assert link.why == "HTTP 404 instead of an upgrade: no link here"
 
 
+@pytest.mark.interpreted  # the link and the host are no real ones
 @pytest.mark.parametrize("is_closed", [False, True])
 @in_loop
 async def test_a_road_that_waits_for_a_late_opening_is_tried_when_that_ends(is_closed: bool) -> None:
