@@ -16,8 +16,8 @@ _UNANSWERED = (RouteState.WAITING, RouteState.HANDED)
 def oldest_unanswered(attachment: ServedAttachment, target: Target) -> Route | None:
     """Return the oldest connection to this target that the attachment asked for and that has no answer, if any."""
     for leg in attachment.legs.values():
-        route = leg.route
-        if route.state in _UNANSWERED and route.target == target and leg is route.initiator and not route.resume:
+        route = leg.route  # while it has no answer, only its initiator has a leg
+        if route.state in _UNANSWERED and route.target == target and not route.resume:
             return route
     return None
 

@@ -19,7 +19,7 @@ from tests.servlet.support import (
     rejected,
 )
 from tests.servlet.switch.rig import SILENT, encrypted, got, inline_of, scene, separate
-from tunnel.wire import Packet, RejectReason, Target, question_about
+from tunnel.wire import Packet, RejectReason, Target, TargetKind, question_about
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
 
@@ -157,14 +157,15 @@ def test_a_question_tells_of_a_silent_exit_that_is_the_only_one() -> None:
     assert why(client) == ""
 
 
+@pytest.mark.parametrize("has_encrypted", [False, True])
 @pytest.mark.parametrize("offer", [None, b"hello"])
-def test_a_question_says_nothing_that_the_next_repeat_belies(offer: bytes | None) -> None:
+def test_a_question_says_nothing_that_the_next_repeat_belies(offer: bytes | None, *, has_encrypted: bool) -> None:
     """The relay moves a connection when its initiator repeats it: until then another exit has nothing of it."""
     relay = Relay()
     first, client = separate(relay, 2, "first"), Peer(relay).attached()
-    client.push(connect(1, encryption=offer))
+    client.push(connect(1, encryption=b"hello"))
     first.push()
-    first.push(accepted(1, 22) if offer is None else encrypted(1, 22))
+    first.push(encrypted(1, 22) if has_encrypted else accepted(1, 22))
     client.push(connect(2, encryption=offer))
     other = separate(relay, 3, "other")
     relay.advance(SILENT)
@@ -173,7 +174,7 @@ def test_a_question_says_nothing_that_the_next_repeat_belies(offer: bytes | None
     client.push(connect(2, encryption=offer, attempt=1))
     assert got(other) == [[2]]
     kept = "; it encrypts, so its connection does not go to an exit in the relay's process, which does not encrypt"
-    assert told == "the exit has been silent for 5 s" + (kept if offer else "")
+    assert told == "the exit has been silent for 5 s" + (kept if offer and has_encrypted else "")
     assert why(client) == DIALS
 
 
@@ -237,10 +238,21 @@ def test_a_question_tells_of_the_oldest_connection_whatever_became_of_newer_ones
 
 def test_a_question_tells_of_no_resume_and_of_no_connection_to_another_target() -> None:
     relay, _, _, other, client = scene()
-    client.push(connect(1, resume=True, endpoint_id=other.identity), connect(2, target=REPORTS))
-    assert got(other) == [[1]]
-    relay.advance(2 * SECOND)
+    another = Target(TargetKind.TCP, DATABASE.host, DATABASE.port + 1)
+    client.push(connect(1, resume=True, endpoint_id=other.identity), connect(2, target=another))
+    assert got(other) == [[1, 2]]
     assert why(client) == ""
+    assert why(client, another) == DIALS
+
+
+def test_two_users_an_endpoint_does_not_learn_of_connections_that_others_open_to_it() -> None:
+    relay = Relay()
+    service, client = Peer(relay, "bob", 2).attached(), Peer(relay).attached()
+    service.listen()
+    client.push(connect(1, target=REPORTS))
+    relay.advance(2 * SECOND)
+    assert why(client, REPORTS) != ""
+    assert why(service, REPORTS) == ""
 
 
 def test_two_users_a_user_does_not_learn_the_name_of_an_exit() -> None:
