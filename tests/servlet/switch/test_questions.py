@@ -237,7 +237,7 @@ def test_a_question_tells_of_the_oldest_connection_whatever_became_of_newer_ones
 
 
 def test_a_question_tells_of_no_resume_and_of_no_connection_to_another_target() -> None:
-    relay, _, _, other, client = scene()
+    _, _, _, other, client = scene()
     another = Target(TargetKind.TCP, DATABASE.host, DATABASE.port + 1)
     client.push(connect(1, resume=True, endpoint_id=other.identity), connect(2, target=another))
     assert got(other) == [[1, 2]]
