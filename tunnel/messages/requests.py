@@ -85,6 +85,7 @@ class ProduceDecoder:
         self._request_bytes_max = request_bytes_max
         self._buffer = bytearray()
         self._groups: list[ProduceRequest] = []  # groups that have arrived of the request at the start of the buffer
+        self._complete: list[list[ProduceRequest]] = []  # requests that `feed` has found and not returned yet
         self._parsed = 0  # bytes of that request that were parsed and have left the buffer
         self._left: int | None = None  # groups that are still to come; None before the request's key
 
@@ -102,7 +103,6 @@ class ProduceDecoder:
         """Return the requests that are now complete. MalformedFrameError if the key is wrong or the size too large."""
         buffer = self._buffer
         buffer += data
-        found: list[list[ProduceRequest]] = []
         position = 0
         while True:
             if self._left is None:
@@ -121,10 +121,18 @@ class ProduceDecoder:
                 self._left -= 1
             if self._left:
                 break
-            found.append(self._groups)
+            self._complete.append(self._groups)
             self._groups, self._parsed, self._left = [], 0, None
         del buffer[:position]
+        found, self._complete = self._complete, []
         return found
+
+    def abandon(self) -> list[ProduceRequest]:
+        """Return what has arrived and `feed` has not returned, for the caller to free. Feed the decoder no more."""
+        left, self._groups = self._groups, []
+        while self._complete:
+            left += self._complete.pop()
+        return left
 
     def _begin(self, start: int) -> int | None:
         """Parse the key, and the number of groups. Return the position after them, or None if they are incomplete."""

@@ -11,10 +11,11 @@ import pytest
 
 from tests.messages.broker.rig import EVE, brokered, frame, open_as, produce
 from tests.support.loops import in_loop
-from tunnel.messages import TopicSpec
+from tunnel.messages import BrokerSettings, TopicSpec
 from tunnel.messages.broker import storing
-from tunnel.messages.broker.partition import MemoryPartition, StoredPartition
-from tunnel.messages.broker.protocol import PRODUCE
+from tunnel.messages.broker.partition import MemoryPartition, ProduceOptions, StoredPartition
+from tunnel.messages.broker.protocol import PRODUCE, STORAGE
+from tunnel.messages.errors import RemoteCallError
 from tunnel.messages.message import encode_payloads
 from tunnel.messages.requests import ProduceDecoder
 
@@ -70,38 +71,142 @@ def test_two_users_few_sets_of_one_are_stored_between_two_turns_of_the_loop(
     check()
 
 
-@pytest.mark.parametrize("is_damaged", [False, True])
-@pytest.mark.parametrize("is_call", [False, True])
+MANY = produce(*[encode_payloads([b""])] * 60_000)
+ONE = produce(encode_payloads([b""]))
+NO_KEY = b"\xff\xff\xff\xff"
+REPLICA = BrokerSettings(master="127.0.0.1:1")
+
+
+class Blocks:
+    """The blocks of memory that were freed between two turns of the loop, at most."""
+
+    def __init__(self) -> None:
+        self.freed = 0
+        self._before = sys.getallocatedblocks()
+
+    async def pass_turn(self) -> None:
+        await asyncio.sleep(0)
+        now = sys.getallocatedblocks()
+        self.freed, self._before = max(self.freed, self._before - now), now
+
+
+def fails_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the disk be full when nearly all sets are stored. The result of each has three objects of its own."""
+    real, count = MemoryPartition.append, iter(range(59_990))
+
+    def append(self: MemoryPartition, data: bytes, number: int, options: ProduceOptions) -> int:
+        if next(count, None) is None:
+            raise RemoteCallError(STORAGE, "the disk is full")
+        return real(self, data, number, options) + (1 << 40)
+
+    monkeypatch.setattr(MemoryPartition, "append", append)
+
+
+@pytest.mark.parametrize(
+    ("data", "fields", "settings", "full"),
+    [
+        pytest.param(MANY, {}, None, "", id="stored, call"),
+        pytest.param(MANY, None, None, "", id="stored"),
+        pytest.param(MANY[:-1] + b"\xff", {}, None, "", id="damaged, call"),
+        pytest.param(MANY[:-1] + b"\xff", None, None, "", id="damaged"),
+        pytest.param(MANY, {}, REPLICA, "", id="to a replica, call"),
+        pytest.param(MANY, None, REPLICA, "", id="to a replica"),
+        pytest.param(MANY, {"at": "5"}, None, "", id="at an offset, call"),
+        pytest.param(MANY + ONE, {}, None, "", id="two requests, call"),
+        pytest.param(ONE + MANY, {}, None, "", id="two requests, the small one first, call"),
+        pytest.param(ONE * 120_000, {}, None, "", id="many requests, call"),
+        pytest.param(MANY[:-1], {}, None, "", id="cut, call"),
+        pytest.param(MANY[:-1], None, None, "", id="cut"),
+        pytest.param(MANY + NO_KEY, {}, None, "", id="no request after it, call"),
+        pytest.param(MANY + NO_KEY, None, None, "", id="no request after it"),
+        pytest.param(MANY, {}, None, "disk", id="the disk is full, call"),
+        pytest.param(MANY, None, None, "disk", id="the disk is full"),
+        pytest.param(MANY, {}, None, "topic", id="the topic is full, call"),
+        pytest.param(MANY, None, None, "topic", id="the topic is full"),
+    ],
+)
 def test_two_users_the_objects_of_many_sets_are_freed_bit_by_bit(
-    is_call: bool, is_damaged: bool, tmp_path: Path
+    data: bytes,
+    fields: dict[str, str] | None,
+    settings: BrokerSettings | None,
+    full: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each set has several objects, and to free those of 60,000 at once takes as long as two turns of a user."""
     sets, most = 60_000, 20_000
-    data = produce(*[encode_payloads([b""])] * sets)
-    data = data[:-1] + b"\xff" if is_damaged else data
+    if full == "disk":
+        fails_at_the_end(monkeypatch)
 
     @in_loop
     async def check() -> None:
-        async with brokered(tmp_path, topics={"t": TopicSpec(storage="memory")}) as (broker, client):
-            metrics = broker.metrics
+        most_kept = 1 if full == "topic" else sets
+        topics = {"t": TopicSpec(storage="memory", policy="newest", messages_max=most_kept)}
+        async with brokered(tmp_path, settings=settings, topics=topics) as (broker, client):
             reader, writer = await open_as(client, EVE)
+            blocks = Blocks()
+
+            def is_done() -> bool:
+                found = broker.metrics()
+                refused = found["refused_requests"] + found["malformed_connections"]
+                return bool(refused or found["messages_stored_total"] == sets)
+
             gc.disable()  # a collection would free what others have left
             try:
-                writer.write(frame(PRODUCE, 1, data) if is_call else data)
-                before, freed = sys.getallocatedblocks(), 0
-                while metrics()["messages_stored_total"] + metrics()["refused_requests"] * sets < sets:
-                    await asyncio.sleep(0)
-                    now = sys.getallocatedblocks()
-                    freed, before = max(freed, before - now), now
+                writer.write(data if fields is None else frame(PRODUCE, 1, data, **fields))
+                if fields is None:
+                    writer.write_eof()
+                while not is_done():
+                    await blocks.pass_turn()
                 ended = asyncio.ensure_future(reader.read(1))
                 for _ in range(2_000):
-                    await asyncio.sleep(0)
-                    now = sys.getallocatedblocks()
-                    freed, before = max(freed, before - now), now
+                    await blocks.pass_turn()
                 ended.cancel()
             finally:
                 gc.enable()
                 writer.transport.abort()
-            assert freed < most
+            assert blocks.freed < most
+
+    check()
+
+
+@pytest.mark.parametrize("moment", ["decoded", "checked", "appended", "reported"])
+def test_two_users_the_objects_of_a_call_that_is_cancelled_are_freed_bit_by_bit(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a connection cancels its calls."""
+    owner, name = {
+        "decoded": (ProduceDecoder, "_group"),
+        "checked": (storing, "count_whole"),
+        "appended": (MemoryPartition, "append"),
+        "reported": (storing.Outcome, "_add"),
+    }[moment]
+    real, count = getattr(owner, name), 0
+    wanted = 40_000 if moment in ("decoded", "appended") else 1_000
+
+    def counted(*arguments: object) -> object:
+        nonlocal count
+        count += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(owner, name, counted)
+
+    @in_loop
+    async def check() -> None:
+        async with brokered(tmp_path, topics={"t": TopicSpec(storage="memory")}) as (_, client):
+            _, writer = await open_as(client, EVE)
+            blocks = Blocks()
+            gc.disable()  # a collection would free what others have left
+            try:
+                writer.write(frame(PRODUCE, 1, MANY))
+                while count < wanted:
+                    await blocks.pass_turn()
+                writer.transport.abort()
+                for _ in range(2_000):
+                    await blocks.pass_turn()
+            finally:
+                gc.enable()
+            assert count < 60_000  # it was cancelled
+            assert blocks.freed < 20_000
 
     check()

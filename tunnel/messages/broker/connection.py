@@ -40,7 +40,7 @@ from tunnel.messages.broker.protocol import (
     text_field,
 )
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
-from tunnel.messages.broker.storing import Outcome, Pace, Storing
+from tunnel.messages.broker.storing import Outcome, Pace, Storing, free
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.broker.users import Holdings, User
 from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
@@ -128,6 +128,8 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
         reset_stream(writer)
     else:
         writer.close()
+    finally:
+        await free(decoder.abandon())
 
 
 def _end(partition: Partition) -> int | None:
@@ -228,12 +230,19 @@ class CallConnection:
             for start in range(0, len(data), _READ_BYTES):
                 part = data[start : start + _READ_BYTES]
                 found += decoder.feed(part)
+                if len(found) > 1:
+                    break
                 await pace.worked(len(part))
+            if len(found) == 1 and decoder.is_between_requests:
+                return found.pop()
+            raise RemoteCallError(MALFORMED, "the body must be one whole produce request and nothing else")
         except MalformedFrameError as error:
             raise RemoteCallError(MALFORMED, str(error)) from None
-        if len(found) != 1 or not decoder.is_between_requests:
-            raise RemoteCallError(MALFORMED, f"the body must be one produce request, not {len(found)} and a rest")
-        return found[0]
+        finally:
+            left = decoder.abandon()
+            while found:
+                left += found.pop()
+            await free(left)
 
     async def _acknowledge(self, ends: dict[Partition, int], *, durable: bool) -> None:
         for partition, end in ends.items():

@@ -13,13 +13,14 @@ from tunnel.messages.broker.partition import Partition, ProduceOptions
 from tunnel.messages.broker.protocol import CORRUPT, DISCARDED, LIMIT, NOT_MASTER
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.topics import Topic, Topics
+from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.broker.users import User
 from tunnel.messages.errors import CorruptMessageError, RemoteCallError
 from tunnel.messages.message import count_whole
 from tunnel.messages.payers import FREE, Payer
 from tunnel.messages.requests import ProduceRequest
 
-__all__ = ["Outcome", "Pace", "Stored", "Storing", "check_set"]
+__all__ = ["Outcome", "Pace", "Stored", "Storing", "check_set", "free"]
 
 _MEMORY_MESSAGES_MAX = 100_000  # that a client may ask for in a partition: a backlog stops the loop when it grows
 _SLICE_BYTES = 32 * 1024  # bytes checked at once, while other clients wait: about 2 ms if the messages are the smallest
@@ -62,7 +63,8 @@ class Outcome:
 
     def __init__(self) -> None:
         self.ends: dict[Partition, int] = {}
-        self._lost: list[str] = []
+        self._lost = 0
+        self._why_lost = ""  # of the first set that was discarded
         self._count = 0
         self._numbers = bytearray()  # text, each with a comma: 65,535 strings would take as long to free as to make
         self._offsets = bytearray()
@@ -72,17 +74,21 @@ class Outcome:
         """Return the outcome. `places` is emptied bit by bit: a request may have 65,535 sets."""
         found, pace = cls(), Pace(payer)
         places.reverse()
-        while places:
-            found._add(places.pop())
-            await pace.worked(0)
-        return found
+        try:
+            while places:
+                found._add(places.pop())
+                await pace.worked(0)
+            return found
+        finally:
+            await free(places)
 
     def _add(self, place: Stored) -> None:
         self._numbers += b"%d," % place.number
         self._offsets += b"%d," % place.offset
         self._count += 1
         if place.discarded:
-            self._lost.append(place.discarded)
+            self._lost += 1
+            self._why_lost = self._why_lost or place.discarded
         else:
             self.ends[place.partition] = place.end
 
@@ -93,9 +99,10 @@ class Outcome:
 
     def check_discarded(self) -> None:
         """Raise RemoteCallError DISCARDED if a set was discarded."""
-        lost = self._lost
-        if lost:
-            text = lost[0] if self._count == 1 else f"{len(lost)} of {self._count} sets were discarded: {lost[0]}"
+        if self._lost:
+            text = self._why_lost
+            if self._count > 1:
+                text = f"{self._lost} of {self._count} sets were discarded: {text}"
             raise RemoteCallError(DISCARDED, text, self.fields)
 
 
@@ -135,16 +142,16 @@ class Storing:
 
         `requests` is emptied: to free 60,000 sets at once would take as long as two turns.
         """
-        if self._settings.master:
-            raise RemoteCallError(
-                NOT_MASTER, f"this broker is a replica: send to the broker at {self._settings.master}"
-            )
-        if options.at is not None and len(requests) != 1:
-            raise RemoteCallError(LIMIT, "a request that names its offset must have one set: send one for each")
         pace, has_many = Pace(user), len(requests) > 1
         checked: deque[tuple[ProduceRequest, Topic, int]] = deque()
         places: deque[tuple[bytes, int, Partition, int]] = deque()
         try:
+            if self._settings.master:
+                raise RemoteCallError(
+                    NOT_MASTER, f"this broker is a replica: send to the broker at {self._settings.master}"
+                )
+            if options.at is not None and len(requests) != 1:
+                raise RemoteCallError(LIMIT, "a request that names its offset must have one set: send one for each")
             requests.reverse()
             while requests:
                 request = requests.pop()
@@ -159,8 +166,7 @@ class Storing:
                     await pace.worked(0)
             return await self._append(places, options, pace)
         finally:
-            for left in (requests, checked, places):
-                await _free(left)
+            await free(requests, checked, places)
 
     async def _choose(
         self,
@@ -183,18 +189,15 @@ class Storing:
     ) -> list[Stored]:
         found: list[Stored] = []
         has_many = len(places) > 1
-        while places:
-            data, count, partition, number = places.popleft()
-            try:
-                offset = partition.append(data, count, options)
-            except RemoteCallError as error:
-                if error.code != DISCARDED:
-                    raise
-                found.append(Stored(partition, number, -1, 0, str(error)))
-            else:
-                found.append(Stored(partition, number, offset, offset + count))
-            if has_many:
-                await pace.worked(len(data))
+        try:
+            while places:
+                data, count, partition, number = places.popleft()
+                found.append(_appended(partition, number, data, count, options))
+                if has_many:
+                    await pace.worked(len(data))
+        except BaseException:
+            await free(found)
+            raise
         return found
 
     async def _topic(self, name: str, user: str) -> Topic:
@@ -220,9 +223,29 @@ class Storing:
         return topic
 
 
-async def _free(items: list[Any] | deque[Any]) -> None:
-    """Empty a list of which a refusal has left the rest. It does not wait for a turn: the connection may have ended."""
-    while items:
-        for _ in range(min(_FREED, len(items))):
-            items.pop()
-        await asyncio.sleep(0)
+def _appended(partition: Partition, number: int, data: bytes, count: int, options: ProduceOptions) -> Stored:
+    """Append a set, and return where it was stored, or why its topic has discarded it."""
+    try:
+        offset = partition.append(data, count, options)
+    except RemoteCallError as error:
+        if error.code != DISCARDED:
+            raise
+        return Stored(partition, number, -1, 0, str(error))
+    return Stored(partition, number, offset, offset + count)
+
+
+async def free(*left: list[Any] | deque[Any]) -> None:
+    """Empty the lists that a refusal or the end of a call has left.
+
+    It goes on if the caller is cancelled, and does not wait for a turn of the user: the connection may have ended.
+    """
+    if any(left):
+        await unbroken(_emptied(left))
+
+
+async def _emptied(left: tuple[list[Any] | deque[Any], ...]) -> None:
+    for items in left:
+        while items:
+            for _ in range(min(_FREED, len(items))):
+                items.pop()
+            await asyncio.sleep(0)
