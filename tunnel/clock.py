@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-__all__ = ["LoopTimer", "age_now_s", "now_us", "slept_us", "stored_now_s"]
+__all__ = ["LoopTimer", "age_s", "now_us", "passed_s", "slept_us", "stored_now_s"]
 
 _STEP_US = 1_000  # uvloop timers count whole milliseconds, so delays are rounded up to them
 
@@ -14,8 +14,11 @@ def now_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-def _passed_s() -> float:
-    """Return a time that no step of the clock changes. On Linux, it also passes while the machine sleeps."""
+def passed_s() -> float:
+    """Return the seconds since some fixed time. No step of the machine's clock changes them.
+
+    On Linux, they also pass while the machine sleeps.
+    """
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
@@ -23,24 +26,24 @@ def _passed_s() -> float:
 def slept_us() -> int:
     """Return for how long the machine has slept, plus a constant; the clock of `now_us` stood still. Linux alone
     tells this; elsewhere the result does not change."""
-    return round((_passed_s() - time.monotonic()) * 1e6)
+    return round((passed_s() - time.monotonic()) * 1e6)
 
 
-_STARTED_S = time.time() - _passed_s()
+_STARTED_S = time.time() - passed_s()
 
 
-def age_now_s() -> float:
-    """Return the seconds since the epoch, to compare with the time at which something was stored (`stored_now_s`).
+def age_s(stored_s: float) -> float:
+    """Return the seconds since something was stored, by the time that was stored beside it (`stored_now_s`).
 
-    The clock of the machine may step. That makes nothing older than it is: after a step forward, only the time that has
-    passed counts. Things may seem younger until the process starts again.
+    Never less than 0. The clock of the machine may have been set since then. If that was in this process, it makes
+    nothing older than it is, but perhaps younger: take an age once, and count from there on by `passed_s`.
     """
-    return min(time.time(), _STARTED_S + _passed_s())
+    return max(0.0, min(time.time(), _STARTED_S + passed_s()) - stored_s)
 
 
 def stored_now_s() -> float:
     """Return the seconds since the epoch, to store beside something whose age will count."""
-    return max(time.time(), _STARTED_S + _passed_s())
+    return max(time.time(), _STARTED_S + passed_s())
 
 
 class LoopTimer:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.messages.logs import config, payloads
+from tunnel import clock
 from tunnel.messages.errors import LogError
 from tunnel.messages.log import Log
 from tunnel.messages.segments import Segment
@@ -84,6 +85,18 @@ def test_the_last_segment_is_removed_too_when_it_is_too_old(tmp_path: Path) -> N
     assert len(list(tmp_path.glob("*.log"))) == 1
 
 
+def test_a_segment_that_is_written_again_is_new_again(tmp_path: Path) -> None:
+    with Log.open(tmp_path, config()) as log:
+        log.append([b"old"])
+    aged(tmp_path, 0)
+    with Log.open(tmp_path, config(retain_s=100.0)) as log:
+        log.append([b"new"])
+        log.flush()
+        log.retain()
+        assert not log._must_roll
+        assert payloads(log) == [b"old", b"new"]
+
+
 def test_trimming_keeps_the_segment_that_has_the_offset(tmp_path: Path) -> None:
     filled(tmp_path, 4)
     with Log.open(tmp_path) as log:
@@ -128,6 +141,7 @@ def test_a_segment_whose_age_equals_the_limit_is_kept(tmp_path: Path, monkeypatc
         os.utime(tmp_path / f"{base:020d}.log", (900, 900))
     now = 1000.0
     monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(clock, "passed_s", lambda: now)
     with Log.open(tmp_path, config(retain_s=100.0)) as log:
         log.retain()
         assert (log.first_offset, log._must_roll, log.end_offset) == (0, False, 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.disk import recorded_syncs
+from tunnel import clock
 from tunnel.messages.errors import LogError
 from tunnel.messages.file_sets import FileMessageSet
 from tunnel.messages.message import encode_payloads
@@ -266,7 +267,12 @@ def test_the_age_of_a_segment_counts_from_its_last_write(tmp_path: Path, monkeyp
     segment = filled(tmp_path)
     os.utime(segment.path, (0, 1000))
     monkeypatch.setattr(time, "time", lambda: 1300.0)
-    assert segment.age_s() == 300
+    passed = iter((0.0, 0.0, 7.0, 7.0, 12.0))
+    monkeypatch.setattr(clock, "passed_s", lambda: next(passed))
+    segment.recover(last=True)
+    assert segment.age_s() == 307
+    segment.written()
+    assert segment.age_s() == 5
     segment.remove()
     assert segment.age_s() == math.inf  # it has been removed by now: it is older than anything that is to be kept
 

@@ -415,6 +415,7 @@ class Log(Closeable):
             count += append.count
             position += len(append.data)
         self._written = count, position
+        segment.written()
         buffers = [memoryview(append.data) for append in batch]
         start = 0
         while start < len(buffers):

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
 
-from tunnel.clock import age_now_s
+from tunnel import clock
 from tunnel.durable_files import write_atomically
 from tunnel.messages.errors import CorruptMessageError, LogError
 from tunnel.messages.file_sets import FileMessageSet
@@ -77,6 +77,7 @@ class Segment:
         self.path = segment_path(directory, base)
         self.size = 0
         self.count = 0
+        self._written_s = clock.passed_s()  # when it was written last, as far as is known
         self._offsets = array("Q")  # the index: message offsets, relative to base, and positions
         self._positions = array("Q")
         self._descriptor: weakref.ref[_Descriptor] | None = None
@@ -93,11 +94,11 @@ class Segment:
         return self.path.with_suffix(".index")
 
     def age_s(self) -> float:
-        """Return the seconds since the segment was last written, or infinity if its file no longer exists."""
-        try:
-            return age_now_s() - self.path.stat().st_mtime
-        except FileNotFoundError:
-            return math.inf
+        """Return the seconds since the segment was last written, or infinity if its file no longer exists.
+
+        The time of the file counts once, in `recover`: a clock that is set later makes no segment older or younger.
+        """
+        return clock.passed_s() - self._written_s if self.path.exists() else math.inf
 
     # opening
 
@@ -108,6 +109,7 @@ class Segment:
         messages that are not on disk. In any other segment damage raises a LogError: newer messages follow it, which
         must not be lost silently.
         """
+        self._written_s = clock.passed_s() - clock.age_s(self.path.stat().st_mtime)
         if not last and self._load_index():
             return 0
         found = self.messages()
@@ -168,6 +170,10 @@ class Segment:
         descriptor = _Descriptor(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self._descriptor = weakref.ref(descriptor)  # readers use it, too, while the segment is written
         return descriptor
+
+    def written(self) -> None:
+        """Note that the segment has just been written."""
+        self._written_s = clock.passed_s()
 
     def remember_end(self) -> None:
         """Note the present end, so that a reader that has read up to it knows without a search where to go on."""

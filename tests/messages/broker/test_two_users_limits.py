@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages.broker.clocks import sleep
 from tests.messages.broker.rig import brokered, from_address
 from tests.support.loops import in_loop
 from tests.support.relays import MemoryTestRelay
@@ -161,14 +162,14 @@ def test_two_users_a_name_of_the_relay_is_no_address() -> None:
 
 
 @in_loop
-async def test_two_users_positions_without_use_expire_and_those_of_a_member_do_not(tmp_path: Path) -> None:
+async def test_two_users_positions_without_use_expire_and_those_of_a_member_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The positions that one user has left behind are free for others again. A group that waits for messages keeps
     its position."""
-    now = [1000.0]
     topics = {"t": TopicSpec(), "m": TopicSpec(storage="memory")}
-    settings = BrokerSettings(positions_max=4, position_s=100.0)
+    settings = BrokerSettings(positions_max=4, position_s=100_000.0)
     async with brokered(tmp_path, settings=settings, topics=topics) as (broker, client):
-        broker.positions._clock = broker.positions._age_clock = lambda: now[0]
         await client.producer().send("m", b"a")
         await client.commit("left", "t", 0, 0)
         await client.commit("left", "m", 0, 0)
@@ -178,17 +179,16 @@ async def test_two_users_positions_without_use_expire_and_those_of_a_member_do_n
                 await other.commit("more", "m", 0, 0)
             joining = {"group": "more", "topic": "t", "member": "one"}
             await member.table.call(client.address, JOIN, b"", joining)
-            now[0] = 1101.0
+            sleep(monkeypatch, 101_000)
             await broker.expire_positions()
             assert [each.group for each in await client.positions()] == ["more"]
             assert [broker.topics.memory("m", 0)._readers.position(group) for group in ("left", "more")] == [None, None]  # type: ignore[union-attr]
             await member.table.call(client.address, LEAVE, b"", joining)
-            now[0] = 1200.0
+            sleep(monkeypatch, 50_000)
             await broker.expire_positions()
             assert [each.group for each in await client.positions()] == ["more"]
-            now[0] = 1202.0
+            sleep(monkeypatch, 51_000)
     async with Broker(tmp_path, settings) as broker:
-        broker.positions._clock = broker.positions._age_clock = lambda: now[0]
         await broker.expire_positions()
         assert len(broker.positions) == 0
     async with Broker(tmp_path, settings) as broker:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from tunnel.clock import age_now_s, stored_now_s
+from tunnel import clock
 from tunnel.durable_files import write_atomically
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.in_parts import in_parts
@@ -64,16 +64,13 @@ class Positions:
         room: DiskRoom,
         *,
         checkpoint_records: int = _CHECKPOINT_RECORDS,
-        clock: Callable[[], float] = stored_now_s,
-        age_clock: Callable[[], float] = age_now_s,
     ) -> None:
         self._store = StoredPartition(directory, _LOG_CONFIG, room)
         self._file = directory / "positions.json"
         self._checkpoint_records = checkpoint_records
-        self._clock = clock
-        self._age_clock = age_clock
         self._positions: dict[PositionKey, int] = {}
-        self._uses: dict[PositionKey, tuple[str, int]] = {}  # for each, who has added it, and when it was used last
+        # For each, who has added it, and when it was used last, by `clock.passed_s`.
+        self._uses: dict[PositionKey, tuple[str, float]] = {}
         self._holdings = Holdings(positions_max)
         # The positions on disk: for each, the offset of the log that had to be flushed for it, and the position itself.
         # The first is 0 for a position that was read from the log or the checkpoint.
@@ -96,8 +93,10 @@ class Positions:
         log = self._store.log
         self._checked, records = await asyncio.to_thread(self._load, log)
         self._positions = {key: record.offset for key, record in records.items()}
-        now = int(self._clock())  # of positions that earlier versions have stored
-        self._uses = {key: (record.user, record.at or now) for key, record in records.items()}
+        now = clock.passed_s()  # of positions that earlier versions have stored, too
+        self._uses = {
+            key: (record.user, now - clock.age_s(record.at) if record.at else now) for key, record in records.items()
+        }
         self._holdings = Holdings(self._holdings.most)
         for user, count in Counter(record.user for record in records.values()).items():
             self._holdings.add(user, count)
@@ -157,11 +156,11 @@ class Positions:
             offset = max(offset, known)  # the known position may not be on disk yet: wait for it below
         end = self._store.log.next_offset
         if offset != known:
-            payer, now = self._uses[key][0] if known is not None else user, int(self._clock())
-            record = encode_payloads([msgspec.json.encode(_Record(*key, offset, payer, now))])
+            payer = self._uses[key][0] if known is not None else user
+            record = encode_payloads([msgspec.json.encode(_Record(*key, offset, payer, int(clock.stored_now_s())))])
             end = self._store.append(record, 1, _OPTIONS) + 1
             self._positions[key] = offset
-            self._uses[key] = payer, now
+            self._uses[key] = payer, clock.passed_s()
             if known is None:
                 self._holdings.add(payer)
         await self._store.flushed(end)
@@ -182,16 +181,16 @@ class Positions:
 
     async def unused(self, seconds: float, is_used: Callable[[str, str], bool]) -> list[PositionKey]:
         """Return the positions that were not used for longer. `is_used(group, topic)`: they are used now."""
-        now, age_now = int(self._clock()), self._age_clock()
+        now = clock.passed_s()
 
         def is_old(key: PositionKey) -> bool:
             if key not in self._uses:
                 return False
-            user, at = self._uses[key]
+            user, used = self._uses[key]
             if is_used(key[0], key[1]):
                 self._uses[key] = user, now
                 return False
-            return age_now - at > seconds
+            return now - used > seconds
 
         return await self.keys(is_old)
 
@@ -240,7 +239,7 @@ class Positions:
             if not self._checkpoint_is_due:
                 return  # another task has made the checkpoint, or the log failed and has not been read again yet
             log = self._store.log
-            records = [_Record(*key, offset, *self._uses[key]) for key, offset in self._positions.items()]
+            records = self._records()
             checkpoint = _Checkpoint(log.next_offset, records)
             await self._store.flushed(checkpoint.offset)
             try:
@@ -250,6 +249,14 @@ class Positions:
                 return
             self._checked = checkpoint.offset
             await asyncio.to_thread(log.trim, checkpoint.offset)
+
+    def _records(self) -> list[_Record]:
+        """Return all positions, dated by the present clock: it may have been set since they were used."""
+        start = clock.stored_now_s() - clock.passed_s()
+        return [
+            _Record(*key, offset, self._uses[key][0], int(start + self._uses[key][1]))
+            for key, offset in self._positions.items()
+        ]
 
     async def close(self) -> None:
         """Store everything."""
