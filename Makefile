@@ -86,7 +86,7 @@ test-long: setup ## Run the tests that take long: Spark, load tests, some of the
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(LONG) --summary-file=$(LONG_SUMMARY)
 	@cat $(LONG_SUMMARY)
 
-test-install: setup ## Install tunnel into bare environments, plain and compiled; needs the package index (7 minutes)
+test-install: setup build/wheel/.stamp ## Install tunnel into bare environments, plain and compiled; needs the package index (7 minutes)
 	@rm -f $(INSTALL_SUMMARY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(INSTALL) --summary-file=$(INSTALL_SUMMARY)
 	@cat $(INSTALL_SUMMARY)

@@ -73,7 +73,9 @@ def sdist(folder: Path, builder: Bare) -> Path:
     packer.run(packer.command("hatchling"), "build", "-t", "sdist", "-d", folder / "sdist", directory=source)
     (packed,) = (folder / "sdist").glob("*.tar.gz")
     with tarfile.open(packed) as archive:
-        archive.extractall(folder / "sdist", filter="data")
+        # Where the attribute exists, it must be set; `extractall` has no such parameter before Python 3.11.4.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder / "sdist")
     (unpacked,) = (path for path in (folder / "sdist").iterdir() if path.is_dir())
     return unpacked
 
