@@ -212,6 +212,7 @@ async def test_4_15_the_relay_counts_as_absent_while_it_does_not_answer() -> Non
     await driver.close()
 
 
+@pytest.mark.interpreted  # it replaces a method of Endpoint
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="nothing else knows of a sleep here")
 @pytest.mark.parametrize(
     ("both_ran_s", "naps_s", "is_moved"),
