@@ -66,13 +66,20 @@ class Figures(msgspec.Struct, frozen=True):
     connections_after: int  # the number beyond those that there were before the attack
     failure: str = ""
 
-    def is_good(self, limit_ms: float, turn_limit_ms: float) -> bool:
-        """Return whether the victim's connection lived, its round trips and the relay's turns were measured and stayed
-        within their limits, and nothing of the attack was left."""
-        is_quick = 0 < self.p99_ms <= limit_ms and 0 < self.turn_ms <= turn_limit_ms
-        is_clean = not self.waiting_after_bytes and self.connections_after <= 0
-        is_measured = self.pings > 0 and self.used_before_bytes > 0 and self.used_after_bytes > 0
-        return not self.failure and is_measured and is_quick and is_clean and self.keeps_little
+    def fault(self, limit_ms: float, turn_limit_ms: float) -> str:
+        """Return why the figures are not good: the victim's connection must live, its round trips and the relay's turns
+        must be measured and stay within their limits, and nothing of the attack may be left. Empty if they are good."""
+        if self.failure:
+            return self.failure
+        if not (self.pings > 0 and self.used_before_bytes > 0 and self.used_after_bytes > 0 and self.turn_ms > 0):
+            return "round trips, turns or memory were not measured"
+        if not 0 < self.p99_ms <= limit_ms:
+            return f"p99 {self.p99_ms:.1f} ms, at most {limit_ms:g}"
+        if self.turn_ms > turn_limit_ms:
+            return f"a turn of {self.turn_ms:.1f} ms, at most {turn_limit_ms:g}"
+        if self.waiting_after_bytes or self.connections_after > 0:
+            return f"left: {self.waiting_after_bytes} bytes that wait, {self.connections_after} connections"
+        return "" if self.keeps_little else f"{self.used_after_bytes / _MIB:.0f} MiB are in use afterwards"
 
     def harm(self, neighbour: "Figures", ratio: float) -> str:
         """Return how the victim fares worse beside this attack than beside an honest neighbour: its round trips are
@@ -219,7 +226,7 @@ async def _pings(ping: Callable[[], Awaitable[None]], seconds: float) -> list[fl
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the figures. Return 0 if those of every attack are good (`Figures.is_good`), 1 if not, 3 if a process did
+    """Print the figures. Return 0 if those of every attack are good (`Figures.fault`), 1 if not, 3 if a process did
     not start."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.hostile",
@@ -297,7 +304,10 @@ class _Table:
         self.is_good &= is_good
 
     def _is_good(self, figures: Figures) -> bool:
-        return figures.is_good(self._options.limit_ms, self._options.turn_ms)
+        fault = figures.fault(self._options.limit_ms, self._options.turn_ms)
+        if fault:
+            self._show(f"{figures.attack:23} not good: {fault}")
+        return not fault
 
     async def _measure(self, attack: str) -> Figures:
         figures = await measure(attack, self._options.seconds)

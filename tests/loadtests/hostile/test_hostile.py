@@ -42,16 +42,16 @@ def test_two_users_of_a_broker_are_measured_beside_the_neighbour_and_two_attacks
 def test_a_slow_or_lost_victim_a_long_turn_and_a_remnant_are_failures() -> None:
     mib = 1 << 20
     good = Figures("x", 1, 1, 10, 20, 1, 5, 10, 20, 50, 60 * mib, 150 * mib, 82 * mib, 0, 0, 0)
-    assert good.is_good(10, 20)
-    assert not good.is_good(9, 20)
-    assert not good.is_good(10, 19)
-    assert not msgspec.structs.replace(good, waiting_after_bytes=1).is_good(10, 20)
-    assert not msgspec.structs.replace(good, connections_after=1).is_good(10, 20)
+    assert not good.fault(10, 20)
+    assert good.fault(9, 20) == "p99 10.0 ms, at most 9"
+    assert good.fault(10, 19) == "a turn of 20.0 ms, at most 19"
+    assert msgspec.structs.replace(good, waiting_after_bytes=1).fault(10, 20)
+    assert msgspec.structs.replace(good, connections_after=1).fault(10, 20)
     much = msgspec.structs.replace(good, used_after_bytes=83 * mib)
-    assert not much.is_good(10, 20)
-    assert msgspec.structs.replace(much, held_after_bytes=mib).is_good(10, 20)
-    assert msgspec.structs.replace(much, attack=NEIGHBOUR).is_good(10, 20)
-    assert not msgspec.structs.replace(good, failure="lost").is_good(10, 20)
+    assert much.fault(10, 20)
+    assert not msgspec.structs.replace(much, held_after_bytes=mib).fault(10, 20)
+    assert not msgspec.structs.replace(much, attack=NEIGHBOUR).fault(10, 20)
+    assert msgspec.structs.replace(good, failure="lost").fault(10, 20)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_slow_or_lost_victim_a_long_turn_and_a_remnant_are_failures() -> None:
 def test_figures_that_were_not_measured_are_not_good(change: dict[str, float]) -> None:
     mib = 1 << 20
     good = Figures("x", 1, 1, 10, 20, 1, 5, 10, 20, 50, 60 * mib, 150 * mib, 82 * mib, 0, 0, 0)
-    assert good.is_good(10, 20)
-    assert not msgspec.structs.replace(good, **change).is_good(10, 20)
+    assert not good.fault(10, 20)
+    assert msgspec.structs.replace(good, **change).fault(10, 20)
 
 
 def test_an_attacker_that_ends_at_once_is_a_failure(
@@ -78,7 +78,7 @@ def test_an_attacker_that_ends_at_once_is_a_failure(
     monkeypatch.setattr(hostile, "python_command", command)
     found = asyncio.run(hostile.measure("tiny-packets", 0.3))
     assert "the attacker had ended" in found.failure
-    assert not found.is_good(20_000, 1000)
+    assert found.fault(20_000, 1000)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -94,8 +94,8 @@ def test_every_attack_on_a_broker_says_what_it_does(attack: str) -> None:
 def test_a_broker_that_keeps_the_memory_of_an_attack_is_a_failure_and_its_neighbour_may_keep_it() -> None:
     mib = 1 << 20
     much = Figures("broker-calls", 1, 1, 10, 20, 1, 5, 10, 20, 50, 60 * mib, 150 * mib, 83 * mib, 0, 0, 0)
-    assert not much.is_good(10, 20)
-    assert msgspec.structs.replace(much, attack=BROKER_NEIGHBOUR).is_good(10, 20)
+    assert much.fault(10, 20)
+    assert not msgspec.structs.replace(much, attack=BROKER_NEIGHBOUR).fault(10, 20)
 
 
 BESIDE_NEIGHBOUR = Figures(BROKER_NEIGHBOUR, 5, 20, 100, 200, 5, 250, 50, 3, 1, 1, 1, 1, 0, 0, 0)
