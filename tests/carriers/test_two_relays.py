@@ -58,7 +58,7 @@ class Balancer:
         task.add_done_callback(lambda _: writer.close())  # a task that is cancelled before it begins runs nothing
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, RuntimeError):  # uvloop's, for a write after the peer's reset
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
             with contextlib.closing(far_writer):
                 await asyncio.gather(splice(reader, far_writer), splice(far_reader, writer))
