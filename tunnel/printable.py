@@ -3,7 +3,7 @@
 import re
 from unicodedata import category
 
-__all__ = ["ascii_json", "counted", "printable", "printable_lines"]
+__all__ = ["ascii_json", "counted", "no_answer", "printable", "printable_lines"]
 
 _LAYOUT = re.compile(r"([\n\t])")
 _NOT_PLAIN = re.compile(r"[^\n -~]")
@@ -28,6 +28,11 @@ def printable_lines(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """Return "1 note", "2 notes"."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def no_answer(seconds: float, why: str) -> str:
+    """Return "no answer for 2 s", with the reason if it is known."""
+    return f"no answer for {seconds:.0f} s" + (f" ({why})" if why else "")
 
 
 def ascii_json(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
@@ -64,6 +65,13 @@ class Balancer:
                 await asyncio.gather(splice(reader, far_writer), splice(far_reader, writer))
 
 
+@contextlib.asynccontextmanager
+async def two_relays() -> AsyncIterator[tuple[HttpTestRelay, HttpTestRelay, Balancer]]:
+    """Two relays that can open links, and a balancer before them."""
+    async with LinkTestRelay() as one, LinkTestRelay() as other, Balancer(one, other) as balancer:
+        yield one, other, balancer
+
+
 SEVERAL = "several relays answer at this address by turns"
 
 
@@ -100,9 +108,7 @@ def test_a_client_is_moved_to_another_relay_and_back(carrier: str) -> None:
 
     async def main() -> None:
         async with (
-            LinkTestRelay() as one,
-            LinkTestRelay() as other,
-            Balancer(one, other) as balancer,
+            two_relays() as (one, _, balancer),
             one.attach("ann", carrier="poll") as service,
         ):
             await service.start_server(echo, "echo")
@@ -147,9 +153,7 @@ def test_a_connection_that_stays_at_another_relay_ends_soon(carrier: str) -> Non
 
     async def main() -> None:
         async with (
-            LinkTestRelay() as one,
-            LinkTestRelay() as other,
-            Balancer(one, other) as balancer,
+            two_relays() as (one, other, balancer),
             one.attach("ann", carrier="poll") as service,
             balancer.attach(carrier) as client,
         ):
@@ -170,9 +174,7 @@ def test_a_connection_that_stays_at_another_relay_ends_soon(carrier: str) -> Non
 def test_a_move_is_logged_at_once_if_there_are_connections(carrier: str, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with (
-            LinkTestRelay() as one,
-            LinkTestRelay() as other,
-            Balancer(one, other) as balancer,
+            two_relays() as (one, other, balancer),
             one.attach("ann", carrier="poll", linger=0.0) as service,
             balancer.attach(carrier) as idle,
             balancer.attach(carrier) as client,
@@ -238,9 +240,7 @@ def test_an_acceptor_that_is_moved_ends_its_connections_soon(carrier: str) -> No
 
     async def main() -> None:
         async with (
-            LinkTestRelay() as one,
-            LinkTestRelay() as other,
-            Balancer(one, other) as balancer,
+            two_relays() as (one, other, balancer),
             balancer.attach(carrier) as service,
             one.attach("ann", carrier="poll", linger=0.0) as client,
         ):

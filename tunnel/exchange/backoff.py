@@ -135,8 +135,6 @@ class Backoff:
             self.next_us = max(self.next_us, now + retry_after_us if retry_after_us else 0)
             return
         row = self._row
-        if row.count == 1:
-            self._pause_us = 0
         self._pause_us = _pause_us(refusal, row.count, self._pause_us, now - row.first_us)
         pause_us = max(retry_after_us, self._pause_us - (self._pause_us // 4 * self._random.getrandbits(16) >> 16))
         self._about_bodies = refusal in _OF_BODIES

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from tunnel.printable import no_answer
+
 __all__ = ["OutageLog"]
 
 
@@ -26,7 +28,5 @@ class OutageLog:
         self._log.warning("reconnected")
 
     def unanswered(self, target: str, seconds: float, why: str) -> None:
-        text = (
-            f"no answer for {seconds:.0f} s{f' ({why})' if why else ' from the target, or from an exit'}: still trying"
-        )
-        self._log.warning("connecting", target=target, text=text)
+        who = "" if why else " from the target, or from an exit"
+        self._log.warning("connecting", target=target, text=f"{no_answer(seconds, why)}{who}: still trying")

@@ -45,9 +45,8 @@ def conclude(report: Report, settings: RelaySettings, target: Address | None, gi
     notes = sum(finding.verdict is Verdict.NOTE for finding in report.findings)
     report.summary = "the tunnel works here" + (f"; see the {counted(notes, 'note')} above" if notes else "")
     if target is not None:
-        port = (
-            target.port if target.port is not None and target.port > 1023 else 8081
-        )  # a relay on this machine has 8080
+        # A relay on this machine has port 8080.
+        port = target.port if target.port is not None and target.port > 1023 else 8081
         if target.is_loopback and port == target.port:
             port = (port + 10_000 - 1024) % 64_512 + 1024  # the target itself may be on this machine, at its own port
         report.next = line(f"tunnel forward {shlex.quote(f'{port}:{target}')}", given)

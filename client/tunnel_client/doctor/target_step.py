@@ -8,6 +8,7 @@ from pathlib import Path
 from tunnel import DeniedError, NotAuthenticatedError, PeerKeyError, RefusedError, TunnelError
 from tunnel.encryption.known_peers import EXIT, KnownPeers, service_peer
 from tunnel.exit_codes import LOST, UNREACHABLE
+from tunnel.printable import no_answer
 from tunnel.refusals import OR_WAIT
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.places import Address
@@ -61,9 +62,7 @@ class _Waits:
         self._report = report
 
     def unanswered(self, target: str, seconds: float, why: str) -> None:
-        self._report.begin(
-            f"asking for {target}: no answer for {seconds:.0f} s{f' ({why})' if why else ''}", is_news=True
-        )
+        self._report.begin(f"asking for {target}: {no_answer(seconds, why)}", is_news=True)
 
 
 def _known_peers(settings: RelaySettings, target: Address) -> tuple[str, Path | None]:

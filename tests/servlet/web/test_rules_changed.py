@@ -328,18 +328,18 @@ async def test_two_users_a_held_pull_ends_when_its_token_is_revoked() -> None:
         held.cancel()
 
 
+async def attach_in_parts(goes_on: asyncio.Event) -> AsyncIterator[bytes]:
+    body = attach_body()
+    yield body[:10]
+    await goes_on.wait()
+    yield body[10:]
+
+
 @in_loop
 async def test_two_users_a_body_that_was_on_its_way_when_its_token_was_revoked_attaches_nothing() -> None:
-    body = attach_body()
     sent = asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        yield body[:10]
-        await sent.wait()
-        yield body[10:]
-
     async with relay() as running, Client(running) as ann:
-        coming = asyncio.ensure_future(ann.post(slowly()))
+        coming = asyncio.ensure_future(ann.post(attach_in_parts(sent)))
         await until(lambda: running.relay._watched)
         running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))
         sent.set()
@@ -367,16 +367,9 @@ async def test_two_users_a_link_of_a_token_that_was_revoked_ends_and_the_other_s
 @in_loop
 async def test_two_users_a_body_on_its_way_when_its_user_may_no_longer_be_an_exit_attaches_no_exit() -> None:
     """The exit would get the connections of other users."""
-    body = attach_body()
     sent = asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        yield body[:10]
-        await sent.wait()
-        yield body[10:]
-
     async with relay() as running, Client(running, "exits") as was_exit:
-        coming = asyncio.ensure_future(was_exit.post(slowly()))
+        coming = asyncio.ensure_future(was_exit.post(attach_in_parts(sent)))
         await until(lambda: running.relay._watched)
         changed(running, exits=Grant())
         sent.set()

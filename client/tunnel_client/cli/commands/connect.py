@@ -10,6 +10,7 @@ from typing import Any
 import tunnel
 from tunnel.command_line import CommandAdder
 from tunnel.exit_codes import OK
+from tunnel.printable import no_answer
 from tunnel_client.cli.attaching import WAITING, add_wait_option, attached, say_to_people
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.stdio import Input, Output
@@ -67,7 +68,7 @@ class _Waits:
     """Says why the target does not answer."""
 
     def unanswered(self, target: str, seconds: float, why: str) -> None:
-        say_to_people(WAITING, f"{target}: no answer for {seconds:.0f} s{f' ({why})' if why else ''}: still trying")
+        say_to_people(WAITING, f"{target}: {no_answer(seconds, why)}: still trying")
 
 
 async def join(reader: tunnel.StreamReader, writer: tunnel.StreamWriter, source: Input, sink: Output) -> None:
