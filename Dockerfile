@@ -1,8 +1,8 @@
 # One image for all services of docker-compose.yml: relay, exit, client, fault proxy, target, users, analysis.
 #   docker build -t tunnel .                                   the relay and its clients
-#   docker build -t tunnel --build-arg EXTRAS=[analysis,loadtest] --build-arg JAVA=1 .    with load tests and Spark
+#   docker build -t tunnel --build-arg EXTRAS=[analysis,spark,loadtest,metrics] --build-arg JAVA=1 .    with load tests and Spark
 FROM python:3.12-slim AS build
-ARG EXTRAS=""
+ARG EXTRAS="[metrics]"
 # The hot path is compiled (docs/DECISIONS.md, 39 and 41). The compiler is only in this stage.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ENV HATCH_BUILD_HOOKS_ENABLE=true

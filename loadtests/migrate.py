@@ -6,7 +6,6 @@ in use, or lets a better road pass, and the client must go on with what is left.
 arrive is measured for each kind of migration, and at the end the digests of both directions are compared.
 """
 
-import argparse
 import asyncio
 import contextlib
 import enum
@@ -21,15 +20,14 @@ from random import Random
 import msgspec
 from xxhash import xxh3_128
 
-from loadtests.faultproxy.grammar import parse_size_bytes
-from loadtests.harness.experiment import perform
+from loadtests.harness.experiment import command, perform, size_bytes
 from loadtests.harness.relays import RelayProcess
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
 from tunnel.attached_endpoint import AttachedEndpoint
-from tunnel.carrier_names import ROADS
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.link import LinkCarrier
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.roads import RoadCarrier
 from tunnel.core import EndpointConfig
+from tunnel.ground.carrier_names import ROADS
 
 __all__ = ["Kind", "Migration", "Report", "main", "measure", "summary"]
 
@@ -223,9 +221,9 @@ async def measure(
         port = int(relay.url.rpartition(":")[2])
         async with _Gate(port) as gate:
 
-            def make(secret: bytes, random: Random) -> LinkCarrier:
+            def make(secret: bytes, random: Random) -> RoadCarrier:
                 # An eager carrier tries a refused road again within a second each time, instead of with a backoff.
-                return LinkCarrier(
+                return RoadCarrier(
                     Dialing(gate.url, token=token, proxy=None), secret, random, name="client", eager=True, roads=ROADS
                 )
 
@@ -354,23 +352,19 @@ def _too_long(report: Report) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if every byte arrived and no pause was too long, 1 if not, and 3 without a result."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.migrate",
-        description="One stream, both directions at once, whose client migrates among roads at random.",
-        epilog="example: python -m loadtests.migrate --times 20 --size 64MiB",
-        allow_abbrev=False,
+    parser = command(
+        "migrate",
+        "One stream, both directions at once, whose client migrates among roads at random.",
+        "--times 20 --size 64MiB",
     )
     parser.add_argument("--times", type=int, default=20, metavar="N", help="number of migrations (default 20)")
-    parser.add_argument("--size", default="64MiB", metavar="SIZE", help="bytes each way, at least (default 64MiB)")
+    parser.add_argument(
+        "--size", type=size_bytes, default="64MiB", metavar="SIZE", help="bytes each way, at least (default 64MiB)"
+    )
     parser.add_argument("--seed", type=int, metavar="S", help="choose the same migrations as another run")
-    parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
     if options.times < 1:
         parser.error("--times must be at least 1")
-    try:
-        size_bytes = parse_size_bytes(options.size)
-    except ValueError as error:
-        parser.error(str(error))
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
 
     def tell(one: Migration) -> None:
@@ -378,7 +372,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{one.before} to {one.after} ({one.kind}): {one.pause_s:.2f} s", file=sys.stderr)
 
     return perform(
-        measure(options.times, size_bytes, seed, tell),
+        measure(options.times, options.size, seed, tell),
         verdict=lambda report: 1 if report.failure or _too_long(report) else 0,
         text=summary,
         as_json=options.json,

@@ -1,5 +1,6 @@
 """For all tests: Hypothesis without deadlines, skips for missing real programs, and the summary for `make test`."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("interpreted")]
         items[:] = [item for item in items if not item.get_closest_marker("interpreted")]
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected, half a million objects, out of all later collections of garbage. `in_loop`
+    collects after each test, which took 0.25 s of processor time before, with all tests collected."""
+    gc.freeze()
 
 
 def check_the_build() -> None:

@@ -10,8 +10,8 @@ import pathspec
 
 from tests.support.certificates import TLS
 from tests.support.imports import project_files
-from tunnel.datagrams import Deframer
-from tunnel.splice import Side
+from tunnel.streams.datagrams import Deframer
+from tunnel.streams.splice import Side
 
 __all__ = ["FILES", "HOOK", "ROOT", "Stream", "compiled_files", "contexts"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread, run_python
-from tunnel.exit_codes import USAGE
+from tunnel.ground.exit_codes import USAGE
 
 # Attaches within an event loop, and prints the modules that each thread imported then.
 ATTACHING = """
@@ -38,7 +38,9 @@ async def main(url, token):
 asyncio.run(main(*sys.argv[1:]))
 """
 # What the loop may import: modules that themselves import nothing that takes time.
-QUICK = {f"tunnel.{name}" for name in "attaching attachment carrier_names carrier_rates defaults unused".split()}
+QUICK = {"tunnel.attaching", "tunnel.attachment", "tunnel.ground"} | {
+    f"tunnel.ground.{name}" for name in "carrier_names carrier_limits defaults relay_options unused".split()
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def test_the_first_attachment_imports_what_it_needs_in_another_thread(relay: Rel
     imported = json.loads(run_python(relay, ATTACHING, relay.url, relay.token).stdout)
     ours = {name for name in imported["True"] if name.partition(".")[0] in ("tunnel", "aiohttp", "cryptography")}
     assert ours <= QUICK
-    assert {"aiohttp", "tunnel.carriers.link", "tunnel.core", "tunnel.encryption"} <= set(imported["False"])
+    assert {"aiohttp", "tunnel.carriers.roads", "tunnel.core", "tunnel.encryption"} <= set(imported["False"])
     assert imported["error"].startswith("'ftp://nowhere' is not a relay URL")
 
 

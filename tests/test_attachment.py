@@ -8,7 +8,7 @@ import pytest
 import tunnel
 from tests.carriers.harness import echo, end, say_and_hear
 from tests.support.loops import in_loop
-from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay
+from tests.support.relays import LOSE_REQUEST, Fault, MemoryTestRelay, inside
 from tunnel import ExitRequest, LostError, RefusedError, UnreachableError
 from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.carriers.base import Carrier
@@ -16,8 +16,8 @@ from tunnel.carriers.exchanging import ExchangingCarrier
 from tunnel.core import EndpointConfig
 from tunnel.encryption.transport import EncryptedTransport
 from tunnel.exchange import AttachRefused, Recovered
-from tunnel.rate_limit import RateLimit
-from tunnel.transport import Transport
+from tunnel.streams.rate_limit import RateLimit
+from tunnel.streams.transport import Transport
 from tunnel.wire import Attach, Message, Packet, PacketType, RejectReason
 
 PUBLIC = """
@@ -70,11 +70,11 @@ async def test_a_caller_that_asks_while_the_imports_run_gets_the_endpoint_that_i
     def make() -> AttachedEndpoint:
         if threading.current_thread() is not threading.main_thread():
             assert asked.wait(60)
-        return AttachedEndpoint(carrier, EndpointConfig(), rate_limit=RateLimit.parsed("1 MiB/s"))
+        return AttachedEndpoint(carrier, EndpointConfig(), rate_limit=RateLimit.parse("1 MiB/s"))
 
     async with MemoryTestRelay() as relay:
         other = relay.attach("ann")
-        carrier = other._endpoint._make_carrier
+        carrier = inside(other)._make_carrier
         await other.close()
         attachment = tunnel.Attachment(make, later=True)
         starting = asyncio.get_running_loop().create_task(attachment.start())
@@ -99,6 +99,31 @@ async def test_an_attachment_starts_once_and_ends_once() -> None:
         await attachment.close()
         with pytest.raises(RuntimeError, match="not open"):
             attachment.stats()
+
+
+class Asking:
+    """A collector that asks for the state of the attachment whenever something leaves."""
+
+    def __init__(self, attachment: tunnel.Attachment) -> None:
+        self._attachment = attachment
+        self.asked = 0
+
+    def increment_out_bytes(self, size_bytes: int) -> None:
+        self._attachment.stats()
+        self.asked += 1
+
+    def register_write(self, size_bytes: int) -> None:
+        self.increment_out_bytes(size_bytes)
+
+
+@in_loop
+async def test_a_listener_may_ask_while_the_attachment_says_that_it_leaves() -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
+        asking = Asking(attachment)
+        attachment.set_statistics_collector(asking)
+        before = asking.asked
+        await attachment.close()
+        assert asking.asked > before
 
 
 @in_loop
@@ -195,7 +220,7 @@ async def test_4_15_the_user_timeout_ends_a_stream_whose_relay_is_gone() -> None
 async def test_a_connection_to_a_service_that_has_just_closed_is_ended() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         server = await service.start_server(echo, "echo")
-        service._endpoint._servers.clear()  # as if it had closed between the acceptance and the first packet
+        inside(service)._servers.clear()  # as if it had closed between the acceptance and the first packet
         reader, writer = await client.open_connection("echo")
         with pytest.raises(ConnectionResetError):
             await reader.read()
@@ -206,8 +231,8 @@ async def test_a_connection_to_a_service_that_has_just_closed_is_ended() -> None
 @in_loop
 async def test_packets_for_an_unknown_connection_are_counted() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as client:
-        client._endpoint._ready().endpoint.receive_packets(
-            [Packet(PacketType.PONG, 0, 0, 0)], client._endpoint._ready().now()
+        inside(client)._ready().endpoint.receive_packets(
+            [Packet(PacketType.PONG, 0, 0, 0)], inside(client)._ready().now()
         )
         assert client.stats().packets_discarded == 1
 
@@ -242,14 +267,14 @@ async def test_recovery_after_closing_is_no_error() -> None:
         attachment = relay.attach("ann")
         await attachment.start()
         await attachment.close()
-        attachment._endpoint.status(Recovered())  # from an answer that was still in flight
+        inside(attachment).status(Recovered())  # from an answer that was still in flight
         assert attachment.refusal is None
 
 
 @in_loop
 async def test_connecting_after_the_relay_has_refused_raises_its_refusal_at_once() -> None:
     async with MemoryTestRelay() as relay, relay.attach("bob", linger=0.01) as client:
-        client._endpoint.status(AttachRefused(0, 0, "the relay has had enough"))
+        inside(client).status(AttachRefused(0, 0, "the relay has had enough"))
         asking = asyncio.ensure_future(client.open_connection("reports"))
         await asyncio.sleep(0)
         assert asking.done()
@@ -263,7 +288,7 @@ async def test_an_exit_that_leaves_dials_no_target_that_reaches_it_nevertheless(
         raise AssertionError("it leaves")
 
     async with MemoryTestRelay() as relay, relay.attach("exit", exit_handler=dial) as exit_, relay.attach() as client:
-        exit_._endpoint._leaving = True  # and the relay has not heard it yet
+        inside(exit_)._leaving = True  # and the relay has not heard it yet
         with pytest.raises(RefusedError, match="the exit is shutting down") as refused:
             await client.open_connection("db.internal", 5432)
     assert refused.value.reason is RejectReason.SHUTTING_DOWN
@@ -303,8 +328,8 @@ async def test_a_pull_interval_is_not_awaited_once_the_relay_has_refused() -> No
         relay.fault = lambda message: LOSE_REQUEST
         asking = asyncio.ensure_future(client.set_pull_interval(0.02))
         await asyncio.sleep(0)
-        client._endpoint.status(AttachRefused(0, 0, "the relay has had enough"))
-        client._endpoint._ready()._wake_waiters()
+        inside(client).status(AttachRefused(0, 0, "the relay has had enough"))
+        inside(client)._ready()._wake_waiters()
         with pytest.raises(UnreachableError, match="had enough"):
             await asking
 
@@ -334,6 +359,6 @@ async def test_a_timeout_of_something_within_an_attach_is_passed_on_as_it_is(
 
     async with MemoryTestRelay() as relay:
         attachment = relay.attach("ann", attach_timeout=seconds)
-        monkeypatch.setattr(ExchangingCarrier, "prepared", late)
+        monkeypatch.setattr(ExchangingCarrier, "until_ready", late)
         with pytest.raises(TimeoutError, match=r"^the key store did not answer$"):
             await attachment.start()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.loops import in_loop
-from tests.support.relays import MemoryTestRelay
+from tests.support.relays import MemoryTestRelay, inside
 from tunnel import ExitRequest, RefusedError, RejectReason, StreamReader, StreamWriter
 
 
@@ -52,7 +52,17 @@ async def test_an_exit_that_is_closed_has_told_the_relay() -> None:
         assert relay.core.switch.stats().exits == 0
         with pytest.raises(RefusedError, match="no exit is attached") as refused:
             await client.open_connection("db", 5432)
-        assert refused.value.reason is RejectReason.UNREACHABLE
+        assert refused.value.reason is RejectReason.NO_EXIT
+
+
+@in_loop
+async def test_a_client_that_is_closed_has_told_the_relay() -> None:
+    """So it takes no place at the relay for minutes: a user may run any number of commands, one after the other."""
+    async with MemoryTestRelay() as relay:
+        async with relay.attach("bob", linger=0.1):
+            (bob,) = relay.core.switch.operator.attachments()
+            assert not bob.is_leaving
+        assert bob.is_leaving
 
 
 @in_loop
@@ -98,7 +108,7 @@ async def test_an_exit_that_the_relay_has_refused_tells_it_nothing() -> None:
     async with MemoryTestRelay() as relay:
         attachment = relay.attach("exit", exit_handler=Greeter(b"x"), linger=0.1)
         await attachment.start()
-        endpoint = attachment._endpoint
+        endpoint = inside(attachment)
         assert endpoint._driver is not None
         endpoint._refusal = RefusedError("", RejectReason.DENIED)
         endpoint.leave()

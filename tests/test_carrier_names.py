@@ -7,11 +7,11 @@ from typing import get_args
 
 from tests.carriers import harness
 from tests.support.imports import project_files
-from tunnel.carrier_names import CARRIERS, ROADS, CarrierName
-from tunnel.carriers.openers import OPENERS
+from tunnel.carriers.links.openers import OPENERS
+from tunnel.ground.carrier_names import CARRIERS, ROADS, CarrierName
 
 ROOT = Path(__file__).resolve().parents[1]
-HOME = "tunnel/carrier_names.py"
+HOME = "tunnel/ground/carrier_names.py"
 # The carriers that have a step of their own in the doctor; each other one is tried by attaching with it.
 EXCEPTIONS = {"client/tunnel_client/doctor/carrier_steps.py": 1}
 

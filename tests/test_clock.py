@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.support.loops import in_loop
-from tunnel.clock import LoopTimer, now_us
+from tunnel.system.clock import LoopTimer, now_us
 
 
 class Pump:

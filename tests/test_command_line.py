@@ -13,9 +13,9 @@ import tunnel.analysis.cli
 import tunnel_client.cli.broker.main
 import tunnel_client.cli.main
 import tunnel_servlet.command.main
-from tunnel.command_line import CommandAdder, CommandParser, configure_log, exit_code_of, may_escape
 from tunnel.errors import DeniedError
-from tunnel.exit_codes import DENIED, INTERNAL, INTERRUPTED, USAGE
+from tunnel.ground.exit_codes import DENIED, INTERNAL, INTERRUPTED, USAGE
+from tunnel.process.command_line import CommandAdder, CommandParser, configure_log, exit_code_of, may_escape
 
 
 def raising(error: BaseException) -> int:

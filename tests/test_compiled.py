@@ -5,6 +5,7 @@ tuples and numbers wherever they pass to code that is not compiled, so that `is`
 """
 
 import ast
+import enum
 import importlib
 import inspect
 import re
@@ -14,10 +15,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.rig import FILES, ROOT
-from tests.support.imports import project_files
+from tests.support.imports import module_name, project_files
 
 CHECKED_CASTS = frozenset("bool bytearray bytes dict float frozenset int list memoryview set str tuple".split())
 
@@ -55,15 +57,15 @@ def test_modules_that_move_bytes_are_compiled() -> None:
     assert {
         "tunnel/core/connection/connection.py",
         "tunnel/wire/batch.py",
-        "tunnel/exchange/lanes.py",
+        "tunnel/exchange/lanes/lanes.py",
         "servlet/tunnel_servlet/switch/switch.py",
         "tunnel/driver.py",
-        "tunnel/carriers/link_protocol.py",
+        "tunnel/carriers/halves/link_protocol.py",
     } <= names
     assert not names & {
         "tunnel/core/events.py",
         "tunnel/wire/packet.py",
-        "tunnel/streams.py",
+        "tunnel/streams/streams.py",
         "servlet/tunnel_servlet/web/application.py",
     }
 
@@ -98,7 +100,8 @@ def heirs_of_compiled_classes(source: str) -> Iterator[str]:
 
 
 def _named(module: str, name: str) -> object:
-    return getattr(importlib.import_module(module), name)
+    found = importlib.import_module(module)
+    return getattr(found, name) if hasattr(found, name) else importlib.import_module(f"{module}.{name}")
 
 
 def _is_compiled(module: str, name: str) -> bool:
@@ -125,7 +128,7 @@ def test_files_whose_tests_inherit_from_compiled_classes_have_a_mark() -> None:
     heirs = {str(path): [*heirs_of_compiled_classes((ROOT / path).read_text())] for path in compiled_run()}
     marked = {path for path in heirs if "pytest.mark.interpreted" in (ROOT / path).read_text()}
     assert {path: found for path, found in heirs.items() if found and path not in marked} == {}
-    assert heirs["tests/carriers/test_link_protocol.py"] == ["Half(LinkProtocol)"]
+    assert heirs["tests/carriers/halves/test_link_protocol.py"] == ["Half(LinkProtocol)"]
 
 
 def methods_in(paths: Iterable[Path]) -> set[str]:
@@ -251,3 +254,31 @@ def test_code_that_compilation_would_change_is_caught(source: str, objection: st
 @pytest.mark.parametrize("source", ["class A(Struct): ...", "cast(Sized, x)", "found = 1, 2\nif found is None: ..."])
 def test_code_that_compilation_does_not_change_passes(source: str) -> None:
     assert list(objections(source)) == []
+
+
+def interpreted_heirs(path: Path) -> Iterator[str]:
+    """Yield the classes of a module that is not compiled whose base is a class of a compiled one: making one fails."""
+    tree = ast.parse(path.read_text())
+    modules = {module_name(compiled) for compiled in FILES}
+    compiled_names = {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in modules
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                if isinstance(base, ast.Name) and _is_native(compiled_names.get(base.id)):
+                    yield f"{path.relative_to(ROOT)}: {node.name}({base.id})"
+
+
+def _is_native(origin: tuple[str, str] | None) -> bool:
+    found = _named(*origin) if origin is not None else None
+    plain = (BaseException, enum.Enum, msgspec.Struct)
+    return inspect.isclass(found) and not issubclass(found, plain) and not getattr(found, "_is_protocol", False)
+
+
+def test_no_class_of_the_product_inherits_from_a_compiled_one_unless_it_is_compiled_itself() -> None:
+    paths = [path for path in project_files(ROOT) if path.parts[0] in ("tunnel", "servlet", "client")]
+    assert [heir for path in paths if path not in FILES for heir in interpreted_heirs(ROOT / path)] == []

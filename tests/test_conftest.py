@@ -1,6 +1,7 @@
 """A missing program skips a test, or fails it when real programs are required; the summary file counts the tests and
 names the skipped ones. Tests that ran through real proxies are counted by the configurations of those proxies."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,8 @@ def test_no_configuration_is_named_without_a_proxy(pytester: pytest.Pytester) ->
     pytester.makeconftest(CONFTEST.read_text())
     pytester.makepyfile(test_suite="def test_it(): pass")
     assert "real proxies" not in pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout.str()
+
+
+def test_what_was_imported_and_collected_is_no_work_for_the_collections_of_garbage_in_tests() -> None:
+    gc.collect()
+    assert gc.get_freeze_count() > len(gc.get_objects())

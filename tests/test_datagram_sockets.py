@@ -10,9 +10,9 @@ import pytest
 from loadtests.harness.ports import hold_port
 from tests.rig import Stream
 from tests.support.loops import in_loop
-from tunnel.datagram_sockets import open_datagrams
-from tunnel.datagrams import frame_datagram
-from tunnel.splice import splice
+from tunnel.streams.datagram_sockets import open_datagrams
+from tunnel.streams.datagrams import frame_datagram
+from tunnel.streams.splice import splice
 
 
 async def until(stream: Stream, count: int) -> list[bytes]:

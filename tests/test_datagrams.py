@@ -8,8 +8,8 @@ import pytest
 
 from tests.rig import Stream
 from tests.support.loops import in_loop
-from tunnel.datagrams import DATAGRAM_BYTES_MAX, DatagramSide, Deframer, frame_datagram
-from tunnel.splice import Side, splice
+from tunnel.streams.datagrams import DATAGRAM_BYTES_MAX, DatagramSide, Deframer, frame_datagram
+from tunnel.streams.splice import Side, splice
 
 SAMPLES = [b"", b"x", b"hello", bytes(300), bytes(DATAGRAM_BYTES_MAX)]
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from tests.support.loops import DEADLINE_S
-from tunnel.descriptors import raise_descriptor_limit
+from tunnel.process.descriptors import raise_descriptor_limit
 
 SHOW = """
 import resource, sys
-from tunnel.event_loops import new_event_loop
+from tunnel.process.event_loops import new_event_loop
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), min(hard, 4000)))
 new_event_loop().close()

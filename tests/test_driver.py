@@ -10,7 +10,6 @@ from msgspec import structs
 
 from tests.support.loops import in_loop
 from tunnel.carriers import Host
-from tunnel.clock import now_us
 from tunnel.core import ConnectRequested, EndpointConfig, Event, Incoming, Refused
 from tunnel.core.constants import NEVER_US
 from tunnel.driver import Driver, StatusEvent
@@ -25,6 +24,7 @@ from tunnel.exchange import (
     Recovered,
     Troubled,
 )
+from tunnel.system.clock import now_us
 from tunnel.wire import (
     Option,
     Options,
@@ -49,6 +49,7 @@ class HandCarrier:
 
     attachment_id = bytes(16)
     description = "by hand"
+    relay = "hand"
     failure = ""
     round_trip_us = 0
     pull_interval_us = 0
@@ -58,6 +59,9 @@ class HandCarrier:
         self.pushed: list[tuple[list[Packet], int]] = []
         self.room_bytes = 1 << 16
         self.due_us: int | None = None
+        self.asked = 0  # how often it was asked for its due time
+        self.advanced = 0
+        self.pushes_wait = False  # for `advance`
         self.timeouts: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.is_closed = False
         self.settled: list[tuple[int, int]] = []
@@ -65,16 +69,23 @@ class HandCarrier:
     def start(self, host: Host) -> None:
         self.host = host
 
+    @property
+    def has_events(self) -> bool:
+        return bool(self.events)
+
     def room(self, now: int) -> int:
         return self.room_bytes
 
-    def push(self, packets: list[Packet], token: int, now: int) -> None:
+    def push(self, packets: list[Packet], token: int, now: int) -> bool:
         self.pushed.append((packets, token))
+        return self.pushes_wait
 
     def advance(self, now: int) -> bool:
+        self.advanced += 1
         return False
 
     def next_timeout(self) -> int | None:
+        self.asked += 1
         return self.due_us
 
     def handle_timeout(self, now: int) -> None:
@@ -87,7 +98,7 @@ class HandCarrier:
     def set_pull_interval(self, settled_us: int, *, wanted_us: int) -> None:
         self.settled.append((settled_us, wanted_us))
 
-    async def prepared(self) -> None: ...
+    async def until_ready(self) -> None: ...
 
     async def close(self) -> None:
         self.is_closed = True
@@ -106,7 +117,7 @@ class Audience:
     def incoming(self, event: Incoming) -> None:
         self.told.append(event)
 
-    def asked(self, event: ConnectRequested) -> None:
+    def on_asked(self, event: ConnectRequested) -> None:
         self.told.append(event)
 
     def status(self, event: StatusEvent) -> None:
@@ -115,18 +126,27 @@ class Audience:
     def trouble(self, text: str, *, final: bool) -> None:
         self.told.append((text, final))
 
-    def buffered(self, size_bytes: int) -> None:
-        self.told.append(("buffered", size_bytes))
+    def increment_out_bytes(self, size_bytes: int) -> None:
+        self.told.append(("filled", size_bytes))
 
-    def wrote(self, size_bytes: int) -> None:
-        self.told.append(("wrote", size_bytes))
+    def register_write(self, size_bytes: int) -> None:
+        self.told.append(("written", size_bytes))
 
 
 def make(**settings: object) -> tuple[Driver, HandCarrier, Audience]:
     carrier, audience = HandCarrier(), Audience()
     driver = Driver(carrier, audience, EndpointConfig(**settings), Random(1))  # type: ignore[arg-type]
+    driver.statistics = audience
     driver.start()
     return driver, carrier, audience
+
+
+def rejection(packet: Packet) -> Packet:
+    """Return the refusal of a CONNECT."""
+    connect = decode_connect(packet.payload)
+    assert connect is not None
+    payload = encode_rejected(Rejected(connect.route_key, RejectReason.BUSY, "no"))
+    return Packet(PacketType.REJECTED, packet.source, 0, 0, payload)
 
 
 @in_loop
@@ -139,9 +159,31 @@ async def test_packets_of_one_loop_turn_leave_in_one_batch() -> None:
     await asyncio.sleep(0)
     ((packets, _),) = carrier.pushed
     assert [packet.type for packet in packets] == [PacketType.CONNECT] * 3
-    assert audience.told == [("buffered", sum(packet.size for packet in packets))]
+    assert audience.told == [("filled", sum(packet.size for packet in packets))]
     await driver.close()
     assert carrier.is_closed
+
+
+@in_loop
+async def test_a_batch_waits_for_what_the_application_adds_in_its_next_turn() -> None:
+    driver, carrier, _ = make()
+
+    def answer(event: Event) -> None:
+        driver.await_turn()
+        asyncio.get_running_loop().call_soon(driver.endpoint.connect, SERVICE, driver.now())
+
+    refused = driver.endpoint.connect(SERVICE, driver.now())
+    driver.register(refused.id, answer)
+    driver.pump()
+    driver.endpoint.connect(SERVICE, driver.now())
+    carrier.tell(PacketsReceived([rejection(carrier.pushed[0][0][0])], None))
+    assert len(carrier.pushed) == 1
+    await asyncio.sleep(0)
+    assert [[packet.type for packet in packets] for packets, _ in carrier.pushed[1:]] == [[PacketType.CONNECT] * 2]
+    driver.endpoint.connect(SERVICE, driver.now())
+    driver.pump()
+    assert len(carrier.pushed) == 3  # no later batch waits
+    await driver.close()
 
 
 @in_loop
@@ -167,12 +209,7 @@ async def test_events_go_to_the_registered_handler_until_it_unregisters() -> Non
     driver.unregister(connections[1].id)
     driver.pump()
     ((packets, token),) = carrier.pushed
-    answers = []
-    for packet in packets:
-        connect = decode_connect(packet.payload)
-        assert connect is not None
-        payload = encode_rejected(Rejected(connect.route_key, RejectReason.BUSY, "no"))
-        answers.append(Packet(PacketType.REJECTED, packet.source, 0, 0, payload))
+    answers = [rejection(packet) for packet in packets]
     carrier.round_trip_us = 2_000_000
     carrier.tell(BatchDone(token, ok=True), PacketsReceived(answers, None))
     assert driver.endpoint.carrier.round_trip_us == 2_000_000  # windows grow in proportion to it
@@ -185,7 +222,7 @@ async def test_4_15_the_relay_counts_as_absent_while_it_does_not_answer() -> Non
     driver, carrier, audience = make()
     view = driver.endpoint.carrier
     carrier.tell(ATTACHED, LanesChanged(3, 5000))
-    assert driver.attached
+    assert driver.is_attached
     assert (view.absent_since_us, view.lanes, view.pull_interval_us) == (NEVER_US, 3, 5000)
     assert view.packet_bytes_max == 1 << 20
     carrier.tell(Troubled(3, "reset"))
@@ -193,13 +230,13 @@ async def test_4_15_the_relay_counts_as_absent_while_it_does_not_answer() -> Non
     carrier.tell(Recovered())
     assert view.absent_since_us == NEVER_US
     carrier.tell(Detached())
-    assert not driver.attached
+    assert not driver.is_attached
     carrier.tell(Recovered())  # the relay answers, but does not know this attachment yet
     assert view.absent_since_us < NEVER_US
     carrier.tell(ATTACHED)
     assert view.absent_since_us == NEVER_US
     carrier.tell(AttachRefused(401, 0, "no"))
-    assert not driver.attached
+    assert not driver.is_attached
     assert [type(event) for event in audience.told] == [
         AttachedEvent,
         Troubled,
@@ -224,7 +261,7 @@ async def test_6_3_a_relay_that_may_have_been_restarted_during_a_sleep_is_no_oth
 ) -> None:
     driver, carrier, audience = make()
     moves: list[bool] = []
-    monkeypatch.setattr(driver.endpoint, "attached", lambda *_, moved, **__: moves.append(moved))
+    monkeypatch.setattr(driver.endpoint, "on_attached", lambda *_, moved, **__: moves.append(moved))
     slept_s = 0.0
     read = time.clock_gettime
     monkeypatch.setattr(time, "clock_gettime", lambda clock: read(clock) + slept_s)
@@ -252,6 +289,97 @@ async def test_the_timer_moves_when_the_carrier_is_due_earlier() -> None:
     due_us = carrier.due_us = now_us() + 5_000
     driver.pump()
     assert await carrier.timeouts >= due_us
+    await driver.close()
+
+
+@in_loop
+async def test_the_carrier_is_asked_once_after_each_change_and_not_otherwise() -> None:
+    driver, carrier, _ = make()
+
+    async def asked(*, after_wake: bool = False) -> tuple[int, int]:
+        carrier.asked = carrier.advanced = 0
+        if after_wake:
+            driver.wake()
+            await asyncio.sleep(0)
+        return carrier.asked, carrier.advanced
+
+    assert await asked(after_wake=True) == (0, 0)  # nothing has changed since the start
+    await asked()
+    carrier.host.pump()
+    assert (carrier.asked, carrier.advanced) == (1, 1)
+    await asked()
+    carrier.host.deliver()
+    assert (carrier.asked, carrier.advanced) == (1, 0)  # no exchange can start
+    driver.endpoint.listen("s", 1, driver.now())
+    assert await asked(after_wake=True) == (1, 0)  # a batch was pushed
+    assert len(carrier.pushed) == 1
+    carrier.pushes_wait = True
+    driver.endpoint.listen("t", 1, driver.now())
+    assert await asked(after_wake=True) == (1, 1)
+    await asked()
+    carrier.tell(BatchDone(carrier.pushed[0][1], ok=True))
+    assert (carrier.asked, carrier.advanced) == (1, 1)
+    carrier.due_us = now_us()
+    carrier.host.pump()
+    await carrier.timeouts
+    assert await asked(after_wake=True) == (0, 0)
+    await driver.close()
+
+
+@in_loop
+async def test_a_push_that_makes_an_exchange_due_starts_it() -> None:
+    driver, carrier, _ = make()
+    driver.endpoint.listen("s", 1, driver.now())
+    carrier.due_us = now_us()
+    carrier.advanced = 0
+    driver.wake()
+    await asyncio.sleep(0)
+    assert carrier.advanced
+    assert carrier.due_us is None  # it was still due afterwards
+    await driver.close()
+
+
+@pytest.mark.interpreted  # it replaces a function that the driver calls
+@in_loop
+async def test_packets_that_are_due_leave_before_the_carrier_sends_what_they_could_have_carried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver, carrier, _ = make()
+    driver.endpoint.connect(SERVICE, driver.now())
+    driver.pump()
+    carrier.due_us = now_us() + 500_000
+    carrier.host.pump()
+    later_us = now_us() + 2_000_000  # CONNECT is repeated by then
+    monkeypatch.setattr("tunnel.driver.now_us", lambda: later_us)
+    pushed_before_timeout: list[int] = []
+    handle_timeout = carrier.handle_timeout
+
+    def note(now: int) -> None:
+        pushed_before_timeout.append(len(carrier.pushed))
+        handle_timeout(now)
+
+    carrier.handle_timeout = note  # type: ignore[method-assign]
+    driver.wake()
+    await asyncio.sleep(0)
+    assert pushed_before_timeout == [2]
+    await driver.close()
+
+
+@in_loop
+async def test_events_that_a_push_causes_are_handled_in_the_same_pump() -> None:
+    driver, carrier, _ = make()
+    push = carrier.push
+
+    def push_in_vain(packets: list[Packet], token: int, now: int) -> bool:
+        if not carrier.pushed:
+            carrier.events.append(BatchDone(token, ok=False))
+        return push(packets, token, now)
+
+    carrier.push = push_in_vain  # type: ignore[method-assign]
+    driver.endpoint.connect(SERVICE, driver.now())
+    driver.pump()
+    assert [[packet.type for packet in packets] for packets, _ in carrier.pushed] == [[PacketType.CONNECT]] * 2
+    assert driver.unreceipted == 1
     await driver.close()
 
 
@@ -289,7 +417,7 @@ async def test_reports_of_the_carrier_are_passed_on() -> None:
     carrier.host.wrote(7)
     carrier.host.trouble("reset")
     carrier.host.trouble("certificate", final=True)
-    assert audience.told == [("wrote", 7), ("reset", False), ("certificate", True)]
+    assert audience.told == [("written", 7), ("reset", False), ("certificate", True)]
     await driver.close()
 
 
@@ -322,4 +450,19 @@ async def test_the_carrier_hears_on_which_pull_interval_the_relay_settled() -> N
     answer = Packet(PacketType.OPTION, 0, 0, 0, encode_option(Option(1, Options(pull_interval_ms=500))))
     carrier.tell(PacketsReceived([answer], None), PacketsReceived([answer], None))
     assert carrier.settled == [(500_000, 200_000)]
+    await driver.close()
+
+
+@in_loop
+async def test_what_is_delivered_leaves_an_exchange_that_is_due_to_its_time() -> None:
+    driver, carrier, _ = make()
+    driver.endpoint.connect(SERVICE, driver.now())
+    driver.pump()
+    carrier.advanced = 0
+    carrier.events.append(BatchDone(carrier.pushed[0][1], ok=True))
+    carrier.host.deliver()
+    assert (driver.unreceipted, carrier.advanced) == (0, 0)
+    carrier.due_us = now_us()
+    carrier.host.deliver()
+    assert carrier.advanced
     await driver.close()

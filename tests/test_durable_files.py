@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.disk import RecordedDisk, recorded_syncs
-from tunnel.durable_files import make_directory, write_atomically
+from tunnel.system.durable_files import make_directory, write_atomically
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_directory_may_be_made_below_one_that_cannot_be_read_or_synced(
     def refuse(directory: Path) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("tunnel.durable_files.sync_directory", refuse)
+    monkeypatch.setattr("tunnel.system.durable_files.sync_directory", refuse)
     for code in (errno.EACCES, errno.EPERM, errno.EINVAL):
         make_directory(tmp_path / str(code))
         assert (tmp_path / str(code)).is_dir()

@@ -115,6 +115,7 @@ def test_refusals_have_the_errno_of_a_socket_error() -> None:
     numbers = {reason: RefusedError("", reason).errno for reason in RejectReason}
     assert numbers[RejectReason.REFUSED] == errno.ECONNREFUSED
     assert numbers[RejectReason.UNREACHABLE] == errno.EHOSTUNREACH
+    assert numbers[RejectReason.NO_EXIT] == errno.EHOSTUNREACH
     assert numbers[RejectReason.TIMED_OUT] == errno.ETIMEDOUT
 
 

@@ -22,9 +22,9 @@ IN_ITS_OWN = [module_name(path) for path in FILES if ALONE.search((ROOT / path).
 MODULES = [name for name in map(module_name, FILES) if name not in IN_ITS_OWN]
 
 # Modules that an extra installs: a module that needs one of these is skipped where it is absent.
-OPTIONAL = ("locust", "nats", "prometheus_client", "pyspark", "zstandard")
+OPTIONAL = ("duckdb", "locust", "nats", "prometheus_client", "pyspark", "zstandard")
 # Modules that `import tunnel` must not import, installed or not.
-NOT_BROUGHT = ("aiohttp", "locust", "nats", "prometheus_client", "pyspark", "client", "servlet", "loadtests")
+NOT_BROUGHT = ("aiohttp", "duckdb", "locust", "nats", "prometheus_client", "pyspark", "client", "servlet", "loadtests")
 
 
 @pytest.mark.parametrize("package", ["tunnel", "tunnel_servlet", "tunnel_client", "loadtests"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.loops import in_loop
-from tunnel.file_watch import FileWatch
+from tunnel.system.file_watch import FileWatch
 
 
 class Changes:

@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 from tests.support.loops import DEADLINE_S
-from tunnel.garbage import CollectorTime
+from tunnel.process.garbage import CollectorTime
 
 PROGRAM = """
 import gc, weakref
-from tunnel.event_loops import new_event_loop
+from tunnel.process.event_loops import new_event_loop
 
 class Node:
     def __init__(self):

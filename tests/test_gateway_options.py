@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tunnel.gateway_options import add_gateway_options, parse_headers, parse_proxy
+from tunnel.process.gateway_options import add_path_options, parse_headers, parse_proxy
 
 SECRET = "s3cret"
 
@@ -20,9 +20,9 @@ def file(tmp_path: Path) -> Path:
 def test_headers_come_from_options_and_files(file: Path) -> None:
     file.write_text(f"X-Id: a b\n\nX-Secret:{SECRET} \n")
     parser = argparse.ArgumentParser()
-    add_gateway_options(parser)
+    add_path_options(parser)
     given = parser.parse_args(["--header", "X-Team: db", "--header", f"@{file}", "--sni", "front"])
-    assert parse_headers(given.header) == {"X-Team": "db", "X-Id": "a b", "X-Secret": SECRET}
+    assert parse_headers(given.headers) == {"X-Team": "db", "X-Id": "a b", "X-Secret": SECRET}
     assert (given.hostname, given.sni) == ("", "front")
     assert parse_headers([]) == {}
 

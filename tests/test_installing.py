@@ -14,7 +14,7 @@ from pathlib import Path
 import pathspec
 import pytest
 
-from tunnel.installing import install_command
+from tunnel.system.installing import install_command
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -51,7 +51,7 @@ def test_the_command_is_that_of_the_running_python(monkeypatch: pytest.MonkeyPat
 def test_errors_name_packages_that_we_require() -> None:
     named = {package for file in SOURCES for package in named_packages(file.read_text())}
     assert named <= known_packages()
-    for extra in ("encryption", "proxy-auth", "analysis"):  # without these, something ends with an error
+    for extra in ("encryption", "proxy-auth", "analysis", "spark"):  # without these, something ends with an error
         assert EXTRAS[extra] <= named, f"an error must name every package of {extra}"
 
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tunnel.linger import deliver_when_closed, reset_when_closed
+from tunnel.system.linger import deliver_when_closed, reset_when_closed
 
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable
 
 import pytest
 
@@ -9,7 +10,7 @@ from tests.carriers.harness import ask, echo, end, say_and_hear
 from tests.support.loops import in_loop
 from tests.support.relays import MemoryTestRelay
 from tunnel import DeniedError, ExitRequest, RefusedError, RejectReason, ResetError, Server, StreamReader, StreamWriter
-from tunnel.listener import dial_failure
+from tunnel.streams.listener import dial_failure
 from tunnel.wire import Frame, PacketType
 
 
@@ -37,6 +38,28 @@ async def test_a_server_behaves_like_asyncio_server() -> None:
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
+
+
+@in_loop
+async def test_a_handler_that_is_cancelled_before_it_begins_resets_its_connection_and_leaves_no_warning() -> None:
+    async def unbegun() -> None:
+        raise AssertionError
+
+    def handle(reader: StreamReader, writer: StreamWriter) -> Awaitable[None]:
+        others = asyncio.all_tasks()
+
+        def cancel() -> None:
+            (task,) = asyncio.all_tasks() - others
+            task.cancel()
+
+        asyncio.get_running_loop().call_soon(cancel)
+        return unbegun()
+
+    async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
+        await service.start_server(handle, "echo")
+        reader, _ = await client.open_connection("echo")
+        with pytest.raises(ResetError):
+            await reader.read()
 
 
 def relay_losing_one_announcement() -> MemoryTestRelay:
@@ -210,3 +233,35 @@ def test_an_error_of_dialling_becomes_a_reject_reason() -> None:
         RejectReason.UNREACHABLE: OSError(),
     }
     assert {dial_failure(error): error for error in reasons.values()} == reasons
+
+
+class Batches:
+    """Counts the batches that leave."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def increment_out_bytes(self, size_bytes: int) -> None:
+        self.count += 1
+
+    def register_write(self, size_bytes: int) -> None:
+        """Do nothing: repeats count, too."""
+
+
+@in_loop
+async def test_what_is_written_to_a_new_connection_leaves_with_the_ack_of_its_opening() -> None:
+    heard: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def hear(request: ExitRequest) -> None:
+        reader, writer = request.accept_streams()
+        await reader.readexactly(5)
+        heard.set_result(batches.count)
+        writer.transport.abort()
+
+    async with MemoryTestRelay() as relay, relay.attach("exit", exit_handler=hear), relay.attach("bob") as client:
+        client.set_statistics_collector(batches := Batches())
+        _, writer = await client.open_connection("db", 5432)
+        assert batches.count == 1  # CONNECT
+        writer.write(b"early")
+        assert await heard == 2
+        writer.transport.abort()

@@ -14,7 +14,7 @@ import pytest
 from tests.servlet.rig import until
 from tests.support.loops import in_loop
 from tests.support.name_server import NameServer
-from tunnel.lookups import KEPT_S, Lookups
+from tunnel.system.lookups import KEPT_S, Lookups
 
 NAME = "relay.example"
 HERE, THERE = "127.0.0.1", "127.0.0.2"

@@ -60,6 +60,15 @@ def test_python_keeps_bytecode_although_the_environment_forbids_it(
     assert "runs tests.sim" in said(project, "sim")
 
 
+def test_all_tests_are_imported_once_before_six_workers_import_them(project: Path) -> None:
+    lines = said(project, "-n", "test")
+    imports, units = (next(line for line in lines if word in line) for word in ("--collect-only", "-n 6"))
+    assert lines.index(imports) < lines.index(units)
+    ignored = [word for word in imports.split() if word.startswith("--ignore")]
+    assert ignored == [word for word in units.split() if word.startswith("--ignore")]
+    assert "--ignore=tests/install" in ignored
+
+
 def test_a_target_says_that_it_compiles_before_pip_runs(project: Path) -> None:
     lines = said(project, "compiled")
     assert lines.index("pip runs", 2) == 3

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from tunnel.malloc import give_back_freed_memory, keep_freed_memory
+from tunnel.process.malloc import give_back_freed_memory, keep_freed_memory
 
 PROGRAM = """
 import resource
-from tunnel.malloc import keep_freed_memory
+from tunnel.process.malloc import keep_freed_memory
 {prepare}
 for _ in range(3):
     bytearray(8 << 20)  # the allocator adapts its thresholds to the first large blocks
@@ -35,7 +35,7 @@ def test_freed_memory_is_used_again() -> None:
 
 HOLDER = """
 import os
-from tunnel.malloc import give_back_freed_memory, keep_freed_memory
+from tunnel.process.malloc import give_back_freed_memory, keep_freed_memory
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel.printable import ascii_json, printable, printable_lines
+from tunnel.ground.printable import ascii_json, printable, printable_lines
 
 DANGEROUS = [
     *map(chr, (*range(0x20), 0x7F, *range(0x80, 0xA0))),  # C0, DEL, C1

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from loadtests.harness.tree import python_path
-from tunnel.private_files import (
+from tunnel.system.private_files import (
     create_private,
     make_private_directory,
     read_private,
     read_token,
+    require_ordinary,
     require_private,
     require_trusted,
     write_private,
@@ -73,6 +74,26 @@ def test_a_written_file_is_private_and_no_draft_is_left(tmp_path: Path) -> None:
     assert file.read_bytes() == b"new"
     assert file.stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["secrets"]
+
+
+def test_what_root_writes_for_the_owner_of_a_folder_stays_with_that_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay goes on reading the tokens file after root has added a user."""
+    given = list[tuple[int, int]]()
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: given.append((user, group)))
+    write_private(tmp_path / "file", b"new")
+    found = (tmp_path / "file").stat()
+    monkeypatch.setattr(os, "geteuid", lambda: 1)
+    write_private(tmp_path / "file", b"by another user")
+    assert given == []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    write_private(tmp_path / "file", b"by root")
+    assert given == [(found.st_uid, found.st_gid)]
+    write_private(tmp_path / "another", b"new")
+    monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result((0, 0, 0, 0, 77, 77, 0, 0, 0, 0)))
+    write_private(tmp_path / "placed", b"of a user who does not own the folder")
+    assert given == [(found.st_uid, found.st_gid)]
 
 
 def test_without_replacing_the_first_writer_wins(tmp_path: Path) -> None:
@@ -203,6 +224,21 @@ def test_two_users_a_configuration_that_a_stranger_left_in_tmp_is_refused(tmp_pa
     with pytest.raises(ValueError, match="belongs to another user, and every user can create files in"):
         require_trusted(file)
     tmp_path.chmod(0o700)
+
+
+def test_what_is_no_file_is_not_read_unless_the_shell_has_opened_it(tmp_path: Path) -> None:
+    for place in (tmp_path / "missing", tmp_path):  # reading them tells
+        require_ordinary(place)
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    for place in (pipe, link):
+        with pytest.raises(ValueError, match="it is no ordinary file"):
+            require_ordinary(place)
+    reading, writing = os.pipe()
+    require_ordinary(Path(f"/dev/fd/{reading}"))
+    os.close(reading)
+    os.close(writing)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")

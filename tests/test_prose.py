@@ -76,18 +76,18 @@ def test_findings_are_printed_and_fail(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_a_finding_in_code_is_advice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(prose, "checked_files", lambda: iter([prose.ROOT / "tunnel/clock.py"]))
+    monkeypatch.setattr(prose, "checked_files", lambda: iter([prose.ROOT / "tunnel/system/clock.py"]))
     monkeypatch.setattr(prose, "check_python", lambda path, text: check_python(path, "# Nobody reads it."))
     assert prose.main() == 0
     first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("tunnel/clock.py:1: ")
+    assert first.startswith("tunnel/system/clock.py:1: ")
     assert first.endswith("(advice)")
     assert last == "prose: 1 files, 0 findings in documents, 1 in code"
 
 
 def test_single_files_can_be_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(prose, "check_document", lambda path, text: check_document(path, "Nobody reads it."))
-    assert prose.main([str(prose.ROOT / "README.md"), str(prose.ROOT / "tunnel/clock.py")]) == 1
+    assert prose.main([str(prose.ROOT / "README.md"), str(prose.ROOT / "tunnel/system/clock.py")]) == 1
     assert capsys.readouterr().out.splitlines()[-1].startswith("prose: 2 files, 1 findings")
 
 

@@ -11,9 +11,11 @@ import pytest
 
 from tests.servlet.rig import TOKENS, relay, settings, until
 from tests.support.loops import in_loop
-from tunnel import attach, rate_limit
-from tunnel.rate_limit import RateLimit, Turns
-from tunnel.rates import RATE_LEAST
+from tests.support.targets import echo
+from tunnel import attach
+from tunnel.ground.rates import RATE_LEAST
+from tunnel.streams import rate_limit
+from tunnel.streams.rate_limit import RateLimit, RateTurns
 
 MIB = 1 << 20
 SECOND = 1_000_000
@@ -63,7 +65,7 @@ class Stream:
         self.moved: list[tuple[int, int]] = []  # time, bytes
         self.waiting = waiting
         self._time = time
-        self.turns = Turns(getattr(limit, direction), self._take)
+        self.turns = RateTurns(getattr(limit, direction), self._take)
         if waiting:
             self.turns.ask()
 
@@ -141,28 +143,38 @@ def test_a_stream_that_asks_within_its_turn_waits_for_the_others(time: Time) -> 
         moved += size_max
         return size_max
 
-    turns = Turns(limit.up, take)
+    turns = RateTurns(limit.up, take)
     turns.ask()
     time.run(15 * SECOND)
     assert moved == pytest.approx(other.total, rel=0.02)
 
 
+def test_bytes_that_come_within_a_turn_in_which_nothing_moved_get_the_next_one(time: Time) -> None:
+    """A layer above may write, in the turn itself, what it has encrypted: nobody asks for it later."""
+    moved: list[int] = []
+
+    def take(size_max: int) -> int:
+        used = 10 if len(moved) == 1 else 0
+        if not moved:
+            turns.ask()
+        moved.append(used)
+        return used
+
+    turns = RateTurns(RateLimit(MIB).up, take)
+    turns.ask()
+    time.run(15 * SECOND)
+    assert moved == [0, 10, 0]
+
+
 def test_an_empty_text_is_no_limit_of_its_own() -> None:
     whole = RateLimit(MIB)
-    assert RateLimit.parsed("") is None
-    assert RateLimit.parsed("", whole) is whole
+    assert RateLimit.parse("") is None
+    assert RateLimit.parse("", whole) is whole
     with pytest.raises(ValueError, match="is not a rate"):
-        RateLimit.parsed("fast")
+        RateLimit.parse("fast")
 
 
 # through a relay
-
-
-async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(1 << 16):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
 
 
 @pytest.mark.parametrize("encryption", ["off", "require"])
@@ -177,7 +189,7 @@ async def test_bytes_and_ends_arrive_whole_and_not_faster_than_the_rate(encrypti
             attach(url, token=TOKENS["bob"], proxy=None, encryption=encryption, key=key) as far,
             attach(url, token=TOKENS["ann"], proxy=None, encryption=encryption, rate="2 MiB/s") as near,
         ):
-            await far.start_server(_echo, "reports")
+            await far.start_server(echo, "reports")
             reader, writer = await near.open_connection("reports")
             began = asyncio.get_running_loop().time()
             writer.write(data)
@@ -199,7 +211,7 @@ async def test_the_limit_of_an_open_connection_can_be_changed() -> None:
             attach(url, token=TOKENS["bob"], proxy=None) as far,
             attach(url, token=TOKENS["ann"], proxy=None, rate="64 KiB/s") as near,
         ):
-            await far.start_server(_echo, "reports")
+            await far.start_server(echo, "reports")
             reader, writer = await near.open_connection("reports")
             writer.write(data)
             writer.write_eof()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunnel.rates import RATE_LEAST, Flow, Pace, parse_rate, show_rate
+from tunnel.ground.rates import RATE_LEAST, Flow, Pace, parse_rate, show_rate
 
 MIB = 1 << 20
 SECOND = 1_000_000

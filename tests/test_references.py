@@ -10,8 +10,9 @@ import pytest
 from loadtests.experiments.message_loss import sender
 from loadtests.experiments.message_loss.protocol import MAIN, publish
 from tunnel.core.constants import EARLY_BYTES_MAX
-from tunnel.exchange import health
-from tunnel.messages import assembler, pacing, parts, session
+from tunnel.exchange.config import TROUBLE_US
+from tunnel.exchange.lanes import health
+from tunnel.messages.packets import assembler, pacing, parts, session
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "REFERENCES.md").read_text()
@@ -127,11 +128,11 @@ def test_each_reference_document_has_a_section_with_rows() -> None:
     ("text", "found"),
     [
         ("`gone.py`", ["gone.py"]),
-        ("`log.py` `Gone`", ["Gone"]),
-        ("`log.py` `Log.gone`", ["Log.gone"]),
+        ("`kept/log.py` `Gone`", ["Gone"]),
+        ("`kept/log.py` `Log.gone`", ["Log.gone"]),
         ("`python -m loadtests.gone`", ["python -m loadtests.gone"]),
         ("`Gone`", ["Gone"]),
-        ("`log.py` `Log.read`, `LogConfig`", []),
+        ("`kept/log.py` `Log.read`, `LogConfig`", []),
     ],
 )
 def test_a_row_that_is_wrong_is_found(text: str, found: list[str]) -> None:
@@ -155,7 +156,7 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"steers it to {pacing.TARGET_US // 1000} ms of waiting",
         f"never goes below {pacing.WINDOW_BYTES_MIN // 1024} KiB",
         f"Above {assembler.SPOOL_BYTES // 1024**2} MiB, in a file",
-        f"failed three times and {health._TROUBLE_US / 1_000_000:.2f} s have passed since the first failure",
+        f"failed three times and {TROUBLE_US / 1_000_000:.2f} s have passed since the first failure",
         f"The buffer has {sender.BUFFER_BYTES // 1024} KiB",
         f"{len(publish(MAIN, 12_345, bytes(12_288))):,} here",
         f"The client may send up to {EARLY_BYTES_MAX // 1024} KiB at once",

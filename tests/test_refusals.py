@@ -3,8 +3,8 @@
 import pytest
 
 from tunnel.exchange import AttachRefused
+from tunnel.ground.special_targets import target_text
 from tunnel.refusals import refusal_error
-from tunnel.special_targets import target_text
 from tunnel.wire import StatusCode
 
 

@@ -110,6 +110,7 @@ def test_the_name_of_a_path_tells_relay_proxy_and_network_apart() -> None:
         for network in ("", "10.0.0.0/24")
     }
     assert len(names) == 8
+    assert path_name("HTTPS://A:443/", None, "") in names
 
 
 def test_the_local_network_is_that_of_the_address_towards_the_internet(monkeypatch: pytest.MonkeyPatch) -> None:

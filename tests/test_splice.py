@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.loops import in_loop
-from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel.streams.splice import Side, SocketSide, TunnelSide, splice
 
 
 class Wire(asyncio.Transport):

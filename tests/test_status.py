@@ -33,7 +33,7 @@ def test_listeners_are_notified_once_of_each_change() -> None:
     listeners.present()
     listeners.absent("gone")
     listeners.absent("still gone")
-    listeners.failed("reset")
+    listeners.on_failed("reset")
     listeners.present()
     assert told.told == ["disconnected: gone", "read closed: reset", "reconnected"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.loops import in_loop
-from tunnel.stillness import until_still
+from tunnel.process.stillness import until_still
 
 
 class Traffic:

@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.support.loops import in_loop
-from tunnel.tasks import KeptTasks
+from tunnel.system.tasks import KeptTasks
 
 
 @in_loop

@@ -1,7 +1,7 @@
 """Text of other people and machines does not control the terminal of the person who reads it.
 
-One test walks the syntax trees of the whole product: text leaves only through `tunnel.command_line`, and through a few
-other places, each with its reason. The others let an attacker write escape codes wherever text goes in.
+One test walks the syntax trees of the whole product: text leaves only through `tunnel.process.command_line`, and
+through a few other places, each with its reason. The others let an attacker write escape codes wherever text goes in.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tests.servlet.rig import Client, exchange_body, relay
 from tests.servlet.support import connect
 from tests.support.imports import project_files
 from tunnel.analysis import cli as analysis
-from tunnel.command_line import configure_log, show, show_json, show_payload, show_step, tell
 from tunnel.logs import setup
 from tunnel.messages import ConsumedMessage
 from tunnel.messages.broker.protocol import PartitionReport, PositionReport, TopicReport
+from tunnel.process.command_line import configure_log, show, show_json, show_payload, show_step, tell
 from tunnel.wire import Target, TargetKind
 from tunnel_client.cli.broker import look
 from tunnel_client.cli.status_table import render
@@ -44,8 +44,9 @@ OBEYED = re.compile(r"[^\n\t -~\u00a1-\u200a\u2010-\u2027\u2030-\u205f\u2070-\ud
 
 # The places that may write to standard output or error, or pass one of them on, and why.
 MAY_WRITE = {
-    "tunnel/command_line.py": "the functions through which all else is written",
+    "tunnel/process/command_line.py": "the functions through which all else is written",
     "tunnel/logs/setup.py": "writes what `tell` has made printable",
+    "servlet/tunnel_servlet/audit/trail.py": "gives standard output to the audit, whose lines are JSON in ASCII",
     "client/tunnel_client/cli/up/display.py": "draws lines that are made printable before, with colours",
     "client/tunnel_client/borrowed/site/sitecustomize.py": "has the standard library only, and escapes the text",
 }
@@ -104,7 +105,7 @@ def test_text_leaves_the_product_only_where_it_is_made_printable() -> None:
             lines = list(outputs(ast.parse((ROOT / path).read_text())))
             if lines:
                 found[str(path)] = lines
-    assert set(found) == set(MAY_WRITE), f"write with show, show_json or tell of tunnel.command_line: {found}"
+    assert set(found) == set(MAY_WRITE), f"write with show, show_json or tell of tunnel.process.command_line: {found}"
 
 
 # --- the functions that write
@@ -341,13 +342,14 @@ def test_two_users_a_path_or_name_in_rule_check_does_not_control_the_terminal(tm
 
 def test_two_users_names_in_traces_do_not_control_the_terminal_of_the_analyst(tmp_path: Path) -> None:
     options = argparse.Namespace(directory=str(tmp_path), output=str(tmp_path / "o"), log="warning", json=False)
+    options.fail_if = []
     name = f"{EVIL}\n".replace("/", "")
     with pytest.MonkeyPatch.context() as patch, on_a_terminal() as terminal:
         patch.setattr("tunnel.analysis.qlog.export", lambda *_: [tmp_path / name])
         assert analysis._export(options) == 0
         patch.setattr(analysis, "_stored", lambda _: object())
-        patch.setattr("tunnel.analysis.report.render", lambda *_: "")
-        patch.setattr("tunnel.analysis.verdict.verdict", lambda _: [f"The service {name} was slow."])
+        patch.setattr("tunnel.analysis.page.report.render", lambda *_: "")
+        patch.setattr("tunnel.analysis.verdicts.verdict.verdict", lambda _: [f"The service {name} was slow."])
         assert analysis._report(options) == 0
     text = terminal.shown.replace("\r\x1b[K", "")
     assert not OBEYED.search(text)

@@ -13,12 +13,12 @@ import uvloop
 from tests.carriers.harness import MIB, Counting, ask, echo, end, noise, say_and_hear, write_until_paused
 from tests.rig import contexts
 from tests.support.loops import in_loop, run
-from tests.support.relays import MemoryTestRelay
+from tests.support.relays import MemoryTestRelay, inside
 from tunnel import Attachment, IntegrityError, LostError, ResetError, StreamReader, StreamWriter, Transport
-from tunnel.asyncio_compat import fill
 from tunnel.core import LostReason, PeerClosed
-from tunnel.rate_limit import Turns
-from tunnel.rates import Flow
+from tunnel.ground.rates import Flow
+from tunnel.streams.asyncio_compat import fill
+from tunnel.streams.rate_limit import RateTurns
 from tunnel.wire import AbortReason
 
 
@@ -209,8 +209,8 @@ async def test_an_integrity_error_is_raised_on_both_sides() -> None:
         connection = transport.get_extra_info("tunnel_connection")
         transport.write(b"x")
         await transport.flush()
-        connection.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, client._endpoint._ready().now())
-        client._endpoint._ready().wake()
+        connection.fail(LostReason.INTEGRITY, AbortReason.INTEGRITY, inside(client)._ready().now())
+        inside(client)._ready().wake()
         assert isinstance(await protocol.lost, IntegrityError)
         with pytest.raises(IntegrityError):
             await transport.flush()
@@ -287,9 +287,9 @@ class Line:
     """One direction of a rate limit that gives turns only when the test does."""
 
     def __init__(self) -> None:
-        self.flows: list[Flow[Turns]] = []
+        self.flows: list[Flow[RateTurns]] = []
 
-    def join(self, flow: Flow[Turns]) -> None:
+    def join(self, flow: Flow[RateTurns]) -> None:
         self.flows.append(flow)
 
 
@@ -305,8 +305,8 @@ async def test_bytes_that_leave_at_a_turn_of_a_rate_limit_wake_the_driver() -> N
         transport.write(bytes(100))
         assert transport.get_write_buffer_size() == 100
         woken: list[None] = []
-        wake = transport._driver.wake
-        transport._driver.wake = lambda: woken.append(wake())  # type: ignore[method-assign]
+        wake = transport._state.driver.wake
+        transport._state.driver.wake = lambda: woken.append(wake())  # type: ignore[method-assign]
         assert line.flows[-1].owner.take(1000) == 100
         assert woken
         transport.abort()
@@ -364,7 +364,7 @@ async def test_data_of_a_closed_peer_can_be_read_although_writing_fails() -> Non
         transport.pause_reading()
         peer.transport.write(b"good bye")
         peer.transport.close()
-        while not transport._peer_closed:  # noqa: ASYNC110 - nothing signals this
+        while not transport._writing.is_peer_closed:  # noqa: ASYNC110 - nothing signals this
             await asyncio.sleep(0)
         transport.write(b"are you there?")
         transport.resume_reading()
@@ -398,6 +398,49 @@ def test_tls_runs_inside_the_stream(new_loop: Callable[[], asyncio.AbstractEvent
             await end(writer)
 
     run(main(), new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_tls_may_begin_late_at_one_end(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """What the peer has sent of its handshake meanwhile belongs to TLS."""
+    server_context, client_context = contexts()
+
+    async def secure_echo(reader: StreamReader, writer: StreamWriter) -> None:
+        while not reader._buffer:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await writer.start_tls(server_context)
+        await echo(reader, writer)
+
+    async def main() -> None:
+        async with two() as (service, client):
+            await service.start_server(secure_echo, "secure", limit=16)
+            reader, writer = await client.open_connection("secure")
+            await writer.start_tls(client_context, server_hostname="localhost")
+            await ask(reader, writer, noise(MIB))
+            await end(writer)
+
+    run(main(), new_loop)
+
+
+@in_loop
+async def test_no_clear_text_before_tls_is_read_as_a_part_of_it() -> None:
+    """A third party between the applications could otherwise put commands before those of the client."""
+    server_context, client_context = contexts()
+    refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def secure_echo(reader: StreamReader, writer: StreamWriter) -> None:
+        assert await reader.readline() == b"STARTTLS\n"
+        with pytest.raises(ssl.SSLError):
+            await writer.start_tls(server_context)
+        refused.set_result(None)
+
+    async with two() as (service, client):
+        await service.start_server(secure_echo, "secure")
+        _, writer = await client.open_connection("secure")
+        writer.write(b"STARTTLS\nDELETE\n")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await writer.start_tls(client_context, server_hostname="localhost")
+        await refused
 
 
 @in_loop

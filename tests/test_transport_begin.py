@@ -55,7 +55,7 @@ async def late(client: Attachment, seen: Callable[[Transport], object]) -> Recor
 async def test_an_end_of_file_before_the_protocol_is_not_lost() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.create_server(lambda: Ending(Transport.write_eof), "ending")
-        protocol = await late(client, lambda transport: transport._peer_finished)
+        protocol = await late(client, lambda transport: transport._reading.is_finished)
         assert protocol.told == ["made", "eof", "lost"]
         assert protocol.lost.result() is None
 
@@ -64,7 +64,7 @@ async def test_an_end_of_file_before_the_protocol_is_not_lost() -> None:
 async def test_a_reset_before_the_protocol_is_not_lost() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
         await service.create_server(lambda: Ending(Transport.abort), "ending")
-        protocol = await late(client, lambda transport: transport._over)
+        protocol = await late(client, lambda transport: transport._state.over)
         assert protocol.told == ["made", "lost"]
         with pytest.raises(LostError):
             raise protocol.lost.result() or AssertionError

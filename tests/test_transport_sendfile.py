@@ -17,7 +17,7 @@ from tests.rig import contexts
 from tests.support.loops import in_loop, run
 from tests.support.relays import MemoryTestRelay
 from tunnel import Attachment, StreamReader, StreamWriter, Transport
-from tunnel.asyncio_compat import start_tls
+from tunnel.streams.asyncio_compat import start_tls
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
 DATA = noise(6 * MIB)  # more than the send buffer and the windows take at once

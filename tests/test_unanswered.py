@@ -119,7 +119,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @in_loop
 async def test_the_reason_is_asked_for_again_and_each_answer_is_told() -> None:
     scene = Scene("silent for 2 s", "silent for 6 s")
-    with scene.connects.watched("db", 5432) as watch:
+    with scene.connects.watch("db", 5432) as watch:
         await until(lambda: len(scene.told) == 2)
         assert watch.why == "silent for 6 s"
     assert scene.told == ["db:5432: silent for 2 s", "db:5432: silent for 6 s"]
@@ -130,8 +130,8 @@ async def test_the_reason_is_asked_for_again_and_each_answer_is_told() -> None:
 @in_loop
 async def test_connections_to_one_target_are_asked_about_once() -> None:
     scene = Scene()
-    with scene.connects.watched("db", 5432) as watch, scene.connects.watched("reports", None):
-        with scene.connects.watched("db", 5432) as same:
+    with scene.connects.watch("db", 5432) as watch, scene.connects.watch("reports", None):
+        with scene.connects.watch("db", 5432) as same:
             assert watch is same
         await until(lambda: len(scene.told) == 2)
     assert sorted(scene.told) == ["db:5432: ", "reports: "]
@@ -141,7 +141,7 @@ async def test_connections_to_one_target_are_asked_about_once() -> None:
 @in_loop
 async def test_a_question_that_fails_is_no_answer() -> None:
     scene = Scene(DeniedError("no rule"))
-    with scene.connects.watched("db", 5432) as watch:
+    with scene.connects.watch("db", 5432) as watch:
         await until(lambda: scene.told == ["db:5432: "])
         assert watch.why == ""
 
@@ -157,7 +157,7 @@ async def test_few_targets_are_asked_about_at_once_and_the_others_have_no_reason
     connects = UnansweredConnects(ask, scene.tell)
     with ExitStack() as watched:
         for port in range(1, 41):
-            watched.enter_context(connects.watched("db", port))
+            watched.enter_context(connects.watch("db", port))
         await until(lambda: len(scene.told) == 24)
         assert {told.partition(" ")[2] for told in scene.told} == {""}
         assert scene.asked == []
@@ -182,8 +182,8 @@ async def test_a_question_that_ends_in_any_way_makes_place_for_others() -> None:
     for host in ("failing", "held"):
         with ExitStack() as watched:
             for port in range(1, 17):
-                watched.enter_context(connects.watched(host, port))
+                watched.enter_context(connects.watch(host, port))
             await until(lambda: len(asked) == 16)
         asked.clear()
-    with connects.watched("failing", 99):
+    with connects.watch("failing", 99):
         await until(lambda: asked == [99])

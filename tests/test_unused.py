@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from tests.support.loops import in_loop
+from tunnel.ground.unused import WarnsIfUnused, let_go
 from tunnel.messages import AsyncProducer, ChannelTable, GroupConsumer, OutboxSender
-from tunnel.unused import WarnsIfUnused, let_go
 
 NOTHING = cast("Any", None)
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
         TunnelError,
         UnreachableError,
     )
-    from tunnel.listener import ExitRequest, Server
-    from tunnel.rate_limit import RateLimit
     from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector, WaitListener
-    from tunnel.streams import StreamReader, StreamWriter
+    from tunnel.streams.listener import ExitRequest, Server
+    from tunnel.streams.rate_limit import RateLimit
+    from tunnel.streams.streams import StreamReader, StreamWriter
+    from tunnel.streams.transport import Transport
     from tunnel.tracing import TraceWriter, open_trace
-    from tunnel.transport import Transport
     from tunnel.wire import PublicPlace
 
 __version__ = "0.1.0"  # the build reads the version from this line
@@ -76,12 +76,12 @@ _HOMES = {
     "errors": "DeniedError IntegrityError LocalProtocolError LostError LostReason NotAuthenticatedError "
     "PeerClosedError PeerKeyError ProxyPasswordError RefusedError RejectReason ResetError TunnelError "
     "UnreachableError",
-    "listener": "ExitRequest Server",
-    "rate_limit": "RateLimit",
+    "streams.listener": "ExitRequest Server",
+    "streams.rate_limit": "RateLimit",
     "status": "AttachmentStats ConnectionListener ErrorListener StatisticsCollector WaitListener",
-    "streams": "StreamReader StreamWriter",
+    "streams.streams": "StreamReader StreamWriter",
     "tracing": "TraceWriter open_trace",
-    "transport": "Transport",
+    "streams.transport": "Transport",
     "wire": "PublicPlace",
 }
 _HOME = {name: f"tunnel.{home}" for home, names in _HOMES.items() for name in names.split()}

@@ -7,65 +7,80 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from tunnel.attachment import Attachment
-from tunnel.carrier_names import CARRIERS
-from tunnel.carrier_rates import check_links, pull_interval_us
-from tunnel.defaults import ATTACH_TIMEOUT_S, LINGER_S
+from tunnel.ground.carrier_names import CARRIERS
+from tunnel.ground.defaults import ATTACH_TIMEOUT_S, LINGER_S, USER_TIMEOUT_S
+from tunnel.ground.relay_options import OwnKeywords, RelayKeywords, RelayOptions
 
 if TYPE_CHECKING:
     from tunnel.attached_endpoint import AttachedEndpoint
     from tunnel.carriers.base import Carrier
     from tunnel.carriers.memory import Relay
     from tunnel.exchange import LaneConfig
-    from tunnel.listener import ExitHandler
+    from tunnel.several_relays import SeveralRelays
+    from tunnel.streams.listener import ExitHandler
     from tunnel.traces.record import TraceSink
 
-__all__ = ["attach", "import_all", "memory_attach"]
+__all__ = ["AttachKeywords", "AttachOptions", "attach", "attach_with", "import_all", "memory_attach"]
 
-_AWAY_US = 1_000_000  # some tries, since a path may refuse one of them by accident; a relay that starts takes longer
 _imported = threading.Event()  # set when the modules that an attachment needs have been imported
 
 
-def attach(
-    url: str | Sequence[str],
-    *,
-    token: str | None = None,
-    proxy: str | None = "env",
-    ca: str | None = None,
-    cert: str | Sequence[str] | None = None,
-    carrier: str = "auto",
-    user_timeout: float = 300.0,
-    name: str = "",
-    exit_handler: ExitHandler | None = None,
-    attach_timeout: float | None = ATTACH_TIMEOUT_S,
-    linger: float = LINGER_S,
-    lanes: LaneConfig | None = None,
-    links: int = 1,
-    pull_interval: float = 0.0,
-    wait: bool | None = None,
-    trace: TraceSink | None = None,
-    insecure_http: bool = False,
-    headers: Mapping[str, str] | None = None,
-    hostname: str | None = None,
-    sni: str | None = None,
-    encryption: str = "auto",
-    peer_key: str | Sequence[str] = (),
-    known_peers: str | Path | None = None,
-    key: str | Path | None = None,
-    rate: str = "",
-    road_memory: str | Path | None = None,
-) -> Attachment:
+class AttachKeywords(RelayKeywords, total=False):
+    """The keyword arguments of `attach`, which says what they mean."""
+
+    name: str
+    exit_handler: ExitHandler | None
+    attach_timeout: float | None
+    linger: float
+    lanes: LaneConfig | None
+    wait: bool | None
+    trace: TraceSink | None
+    known_peers: str | Path | None
+    key: str | Path | None
+    rate: str
+    road_memory: str | Path | None
+    further_relays: Sequence[tuple[str, str | OwnKeywords | None]]
+    same_users: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachOptions(RelayOptions):
+    """All arguments of `attach` but the URL, each with its value or its default."""
+
+    name: str = ""
+    exit_handler: ExitHandler | None = None
+    attach_timeout: float | None = ATTACH_TIMEOUT_S
+    linger: float = LINGER_S
+    lanes: LaneConfig | None = None
+    wait: bool | None = None
+    trace: TraceSink | None = None
+    known_peers: str | Path | None = None
+    key: str | Path | None = None
+    rate: str = ""
+    road_memory: str | Path | None = None
+    further_relays: Sequence[tuple[str, str | OwnKeywords | None]] = field(default=(), repr=False)  # with secrets
+    same_users: bool = False
+
+
+def attach(url: str | Sequence[str], **options: Unpack[AttachKeywords]) -> Attachment:
     """Return an attachment to the relay at `url`; use it as `async with attach(...) as t`. Raise ValueError when an
     argument is wrong; within an event loop, the first attachment of a process may raise it when it is started.
 
-    `url`: one URL, or several that lead to the same relay. Links use them in turn, exchanges use the first. `proxy`:
+    `url`: one URL, or several that lead to the same relay. Links use them in turn, exchanges use the first.
+    `further_relays`: other relays, each as (URL, token), or as (URL, options), a dict that may hold `token`, `headers`,
+    `hostname`, `sni`, `cert`, `proxy`, `ca` and `insecure_http`. The last three are those of the first relay if they
+    are missing there; the others go to no relay but their own. New connections use the first relay that answers and
+    leads to the target. Services and exits attach to all relays, others to the next one when they need it.
+    `same_users`: for services and exits: each name of a user stands for the same user at all these relays, so a
+    connection may move to another one when its relay is away or drains. `proxy`:
     "env" for the usual environment variables, None or "none" for no proxy, or a URL, which may hold user and password;
     they are sent only after the proxy has asked for them. `ca`: a PEM file, or a directory of them, with the
     authorities to trust instead of the system's. `cert`: a PEM file with certificate and key, or a pair of files.
@@ -73,7 +88,7 @@ def attach(
     `carrier`: "poll" uses exchanges only, each with a complete answer. "stream" also lets the relay stream its answers,
     where the path lets them pass. "auto" does the same, and also tries a link, and else a WebSocket, which more proxies
     pass. "link" and "websocket" try only the one that they name, wait for the first try, and repeat it more often.
-    `links`: the number of links to keep open, 1 to 4; one carries everything, the others are spares, and share no load.
+    `links`: the number of links to keep open, 1 to 4, which share the load; a single connection uses all of them.
     `pull_interval`: the seconds between pulls while neither a link nor a WebSocket is open; the relay may change it. 0:
     the relay holds pulls until data comes. `road_memory`: a file that remembers for "auto" what worked on this path.
 
@@ -95,37 +110,35 @@ def attach(
     key of a new peer is added; without it, and without a peer key, any key is accepted. `key`: the file of this
     endpoint's own key, for streams that it accepts (as a service or an exit); it is made if it does not exist.
     """
-    urls = _require_known(carrier, links, url)
-    how: dict[str, Any] = {"headers": headers, "hostname": hostname, "sni": sni, "insecure_http": insecure_http}
-    how |= {"token": token, "proxy": proxy, "ca": ca, "cert": cert, "is_exit": exit_handler is not None}
-    lane_options = (lanes, pull_interval, wait, carrier == "stream")
-    encrypting, kept = (encryption, urls[0], peer_key, known_peers, key), (name, attach_timeout, linger, trace, rate)
-    ways = (carrier, urls, how, name, links, road_memory)
-    make = partial(_make, ways, lane_options, encrypting, kept, user_timeout, exit_handler)
-    return Attachment(make, later=_must_not_wait() and not _imported.is_set())
+    return attach_with(url, AttachOptions(**options))
 
 
-def _make(
-    ways: tuple[str, list[str], dict[str, Any], str, int, str | Path | None],
-    lane_options: tuple[LaneConfig | None, float, bool | None, bool],
-    encrypting: tuple[str, str, str | Sequence[str], str | Path | None, str | Path | None],
-    kept: tuple[str, float | None, float, TraceSink | None, str],
-    user_timeout: float,
-    exit_handler: ExitHandler | None,
-) -> AttachedEndpoint:
-    """Make what an attachment needs from the arguments of `attach`, in groups."""
+def attach_with(
+    url: str | Sequence[str], options: AttachOptions, kind: Callable[..., Attachment] = Attachment
+) -> Attachment:
+    """Do as `attach`. `kind` makes the attachment, from the arguments of its class."""
+    urls = [url] if isinstance(url, str) else list(url)
+    if options.carrier not in CARRIERS:
+        raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {options.carrier!r}")
+    if not urls:
+        raise ValueError("an attachment needs at least one URL")
+    return kind(partial(_make, urls, options), later=_must_not_wait() and not _imported.is_set())
+
+
+def _make(urls: list[str], options: AttachOptions) -> AttachedEndpoint | SeveralRelays:
     import_all()
     from tunnel import endpoint_making as making
 
-    settings = making.encryption_settings(*encrypting)
-    maker = making.carrier_maker(*ways, _lane_config(*lane_options))
-    return making.attached_endpoint(*maker, user_timeout, exit_handler, settings, making.kept_settings(*kept))
+    if options.further_relays:
+        return making.several_relays(urls, options)
+    return making.attached_endpoint(*making.carrier_maker(urls, options), urls[0], options)
 
 
 def import_all() -> None:
     """Import what attachments need, which takes most of a second the first time."""
     from tunnel import endpoint_making  # noqa: F401
-    from tunnel.carriers import dialing, link, poll  # noqa: F401
+    from tunnel.carriers import poll, roads  # noqa: F401
+    from tunnel.carriers.dialing import dialing  # noqa: F401
 
     _imported.set()
 
@@ -139,35 +152,11 @@ def _must_not_wait() -> bool:
     return True
 
 
-def _lane_config(lanes: LaneConfig | None, pull_interval: float, wait: bool | None, eager: bool) -> LaneConfig:
-    from tunnel.exchange import LaneConfig
-
-    found = lanes or LaneConfig()
-    if eager:
-        found = replace(found, stream_after_us=0)
-    if pull_interval:
-        found = replace(found, pull_interval_us=pull_interval_us(pull_interval))
-    if wait is None:
-        return replace(found, wait=False, away_us=_AWAY_US)
-    return replace(found, wait=wait)
-
-
-def _require_known(carrier: str, links: int, url: str | Sequence[str]) -> list[str]:
-    """Return the URLs as a list. Raise ValueError if an argument is wrong."""
-    urls = [url] if isinstance(url, str) else list(url)
-    if carrier not in CARRIERS:
-        raise ValueError(f"carrier must be one of {', '.join(CARRIERS)}, not {carrier!r}")
-    check_links(links)
-    if not urls:
-        raise ValueError("an attachment needs at least one URL")
-    return urls
-
-
 def memory_attach(
     relay: Relay,
     *,
     user: str,
-    user_timeout: float = 300.0,
+    user_timeout: float = USER_TIMEOUT_S,
     name: str = "",
     identity: bytes | None = None,
     exit_handler: ExitHandler | None = None,
@@ -194,6 +183,15 @@ def memory_attach(
             relay, secret, random, user=user, name=name, is_exit=is_exit, identity=identity, config=lanes
         )
 
-    settings = making.encryption_settings(encryption, "memory", (), None, key)
-    rest = making.kept_settings(name, attach_timeout, linger, trace, rate)
-    return Attachment(lambda: making.attached_endpoint(make, None, user_timeout, exit_handler, settings, rest))
+    options = AttachOptions(
+        user_timeout=user_timeout,
+        name=name,
+        exit_handler=exit_handler,
+        attach_timeout=attach_timeout,
+        linger=linger,
+        trace=trace,
+        encryption=encryption,
+        key=key,
+        rate=rate,
+    )
+    return Attachment(partial(making.attached_endpoint, make, None, "memory", options))

@@ -10,28 +10,29 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from tunnel.defaults import BACKLOG, LIMIT_BYTES
-from tunnel.unused import WarnsIfUnused
+from tunnel.ground.defaults import BACKLOG, LIMIT_BYTES
+from tunnel.ground.unused import WarnsIfUnused
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from tunnel.attached_endpoint import AttachedEndpoint
     from tunnel.errors import TunnelError
-    from tunnel.listener import Handler, Server
-    from tunnel.rate_limit import RateLimit
+    from tunnel.several_relays import SeveralRelays
     from tunnel.status import AttachmentStats, ConnectionListener, ErrorListener, StatisticsCollector, WaitListener
-    from tunnel.streams import StreamReader, StreamWriter
-    from tunnel.transport import Transport
+    from tunnel.streams.listener import Handler, Server
+    from tunnel.streams.rate_limit import RateLimit
+    from tunnel.streams.streams import StreamReader, StreamWriter
+    from tunnel.streams.transport import Transport
     from tunnel.wire import PublicPlace
 
-__all__ = ["Attachment"]
+__all__ = ["Attachment", "endpoint_of"]
 
 _P = TypeVar("_P", bound=asyncio.BaseProtocol)
 
 
 class Attachment(WarnsIfUnused):
-    """An endpoint's presence at a relay. Use it as an async context manager, within one event loop.
+    """An endpoint's presence at a relay, or at several. Use it as an async context manager, within one event loop.
 
     `make` makes what is behind it: now, or, if `later`, when the attachment is first used. `start` then calls `make` in
     another thread, so that the event loop goes on.
@@ -39,13 +40,13 @@ class Attachment(WarnsIfUnused):
 
     _advice = "write `async with tunnel.attach(...) as t:`, or `await t.start()` and later `await t.close()`"
 
-    def __init__(self, make: Callable[[], AttachedEndpoint], *, later: bool = False) -> None:
+    def __init__(self, make: Callable[[], AttachedEndpoint | SeveralRelays], *, later: bool = False) -> None:
         self._make = make
-        self._made = None if later else make()
+        self._made: AttachedEndpoint | SeveralRelays | None = None if later else make()
         self._expect_use()
 
     @property
-    def _endpoint(self) -> AttachedEndpoint:
+    def _endpoint(self) -> AttachedEndpoint | SeveralRelays:
         if self._made is None:
             self._load()
         assert self._made is not None
@@ -199,7 +200,7 @@ class Attachment(WarnsIfUnused):
 
     def set_statistics_collector(self, collector: StatisticsCollector | None) -> None:
         """Report to `collector` the bytes that are buffered and those that are written; None stops the reports."""
-        self._endpoint.listeners.statistics = collector
+        self._endpoint.count_bytes(collector)
 
     def renew_secrets(
         self,
@@ -208,15 +209,23 @@ class Attachment(WarnsIfUnused):
         headers: Mapping[str, str] | None = None,
         proxy: str | None = "env",
         refused: Callable[[int], None] = lambda status: None,
+        relay: str = "",
     ) -> None:
         """Use these secrets from the next request on. The connections go on.
 
         The arguments are as in `attach`: a token of the same user, headers of the same names, another user and password
         at the same proxy. If the new secrets are refused, the previous ones stay in use as long as they are accepted,
         and `refused` is called with the HTTP status. It is 404 if the token belongs to another user, who needs an
-        attachment of their own. Raise ValueError, with advice, if a secret is invalid, and change nothing.
+        attachment of their own. Of several relays, the one with the URL `relay` gets them, by default the first one; if
+        it has refused the previous ones for good, the attachment asks it again, and what is open elsewhere goes on.
+        Raise ValueError, with advice, if a secret is invalid or this is none of the relays, and change nothing.
         """
-        renew = self._endpoint.renew
+        renew = self._endpoint.renew_at(relay)
         if renew is None:
-            raise RuntimeError("an attachment in memory has no secrets: make another attachment")
+            raise RuntimeError("an attachment in memory takes no other secrets: make another one")
         renew(token, headers or {}, proxy, refused)
+
+
+def endpoint_of(attachment: Attachment) -> AttachedEndpoint | SeveralRelays:
+    """Return the endpoint behind an attachment, for other parts of tunnel; programs do not need it."""
+    return attachment._endpoint  # noqa: SLF001 - it is no name for users, and this is its module

@@ -1,17 +1,16 @@
-"""Makes what an attachment consists of, from the arguments of `tunnel.attach`.
+"""Makes what an attachment consists of, from the options of `tunnel.attach`.
 
 This module and those that it imports take most of a second to import, so that `attaching.py` imports it late.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from tunnel.attached_endpoint import AttachedEndpoint
-from tunnel.carrier_names import CARRIERS
+from tunnel.attaching import AttachOptions
 from tunnel.carriers.base import Carrier
 from tunnel.core import EndpointConfig
 from tunnel.encryption.keys import KeyFile
@@ -19,51 +18,37 @@ from tunnel.encryption.known_peers import KnownPeers
 from tunnel.encryption.settings import Encryption
 from tunnel.encryption.trust import trust_settings
 from tunnel.exchange import LaneConfig
-from tunnel.listener import ExitHandler
-from tunnel.rate_limit import RateLimit
+from tunnel.ground.carrier_limits import pull_interval_us
+from tunnel.ground.carrier_names import CARRIERS
+from tunnel.ground.relay_options import own_options
+from tunnel.ground.relay_urls import is_same_relay
 from tunnel.road_memory import RoadMemory, local_network, path_name
 from tunnel.secret_renewal import Renew
-from tunnel.traces.record import TraceSink
+from tunnel.several_relays import SeveralRelays
+from tunnel.streams.rate_limit import RateLimit
 
-__all__ = ["attached_endpoint", "carrier_maker", "encryption_settings", "kept_settings"]
+__all__ = ["attached_endpoint", "carrier_maker", "several_relays"]
 
 _SECOND_US = 1_000_000
+_TROUBLE_US = 300_000  # at several relays: another one may answer, so connections need not wait for this one
+_AWAY_US = 1_000_000  # some tries, since a path may refuse one of them by accident; a relay that starts takes longer
 _EXIT_SEND_BUFFER_BYTES = 512 * 1024  # small, since an exit has many users; the core's budget lets a buffer grow
 
 
-def kept_settings(
-    name: str, attach_timeout: float | None, linger: float, trace: TraceSink | None, rate: str
-) -> dict[str, Any]:
-    """Return the arguments that an Attachment takes as they are, and the rate as a RateLimit."""
-    kept: dict[str, Any] = {"name": name, "attach_timeout": attach_timeout, "linger": linger, "trace": trace}
-    return {**kept, "rate_limit": RateLimit.parsed(rate)}
-
-
-def carrier_maker(
-    carrier: str,
-    urls: list[str],
-    how: dict[str, Any],
-    name: str,
-    links: int,
-    road_memory: str | Path | None,
-    lanes: LaneConfig,
-) -> tuple[Callable[[bytes, Random], Carrier], Renew]:
-    """Return a function that makes the carrier, and one that gives the carrier other secrets.
-
-    `how` holds the settings of the carrier's connections.
-    """
-    from tunnel.carriers.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
+def carrier_maker(urls: list[str], options: AttachOptions) -> tuple[Callable[[bytes, Random], Carrier], Renew]:
+    """Return a function that makes the carrier, and one that gives the carrier other secrets."""
+    from tunnel.carriers.dialing.dialing import Dialing  # here: it imports aiohttp, which memory_attach does not need
     from tunnel.carriers.exchanging import ExchangingCarrier
-    from tunnel.carriers.link import LinkCarrier
     from tunnel.carriers.poll import PollCarrier
+    from tunnel.carriers.roads import RoadCarrier
 
-    kind = CARRIERS[carrier]
-    dialing, *others = dialings = [Dialing(url, **how) for url in urls]
+    kind, lanes, name = CARRIERS[options.carrier], _lane_config(options), options.name
+    dialing, *others = dialings = [Dialing(url, options, is_exit=options.exit_handler is not None) for url in urls]
     made: list[ExchangingCarrier] = []
 
     def make(secret: bytes, random: Random) -> Carrier:
-        made.append(_made(secret, random))
-        return made[-1]
+        made[:] = [_made(secret, random)]  # the one before has ended
+        return made[0]
 
     def renew(token: str | None, headers: Mapping[str, str], proxy: str | None, refused: Callable[[int], None]) -> None:
         found = [each.other_secrets(token, headers, proxy) for each in dialings]  # checked before any of them is used
@@ -75,47 +60,92 @@ def carrier_maker(
     def _made(secret: bytes, random: Random) -> ExchangingCarrier:
         if not kind.roads:
             return PollCarrier(dialing, secret, random, name=name, config=lanes, streams=kind.streams)
-        more: dict[str, Any] = {"name": name, "config": lanes, "links": links, "others": others, "roads": kind.roads}
-        if kind.roads == (carrier,):
-            return LinkCarrier(dialing, secret, random, eager=True, **more)
-        if road_memory is not None:
-            proxy = str(dialing.proxy) if dialing.proxy is not None else None
-            more |= _remembering(RoadMemory(Path(road_memory)), str(dialing.base), proxy)
-        return LinkCarrier(dialing, secret, random, **more)
+        eager = kind.roads == (options.carrier,)
+        make_carrier = partial(RoadCarrier, dialing, secret, random, name=name, config=lanes, links=options.links)
+        make_carrier = partial(make_carrier, others=others, roads=kind.roads, eager=eager)
+        if eager or options.road_memory is None:
+            return make_carrier()
+        proxy = str(dialing.proxy) if dialing.proxy is not None else None
+        path, memory = path_name(str(dialing.base), proxy, local_network()), RoadMemory(Path(options.road_memory))
+        found = memory.recall(path)
+        return make_carrier(remembered=found.road if found is not None else "", learned=partial(memory.keep, path))
 
     return make, renew
 
 
-def _remembering(memory: RoadMemory, relay: str, proxy: str | None) -> dict[str, Any]:
-    """Return the arguments with which a carrier remembers the road of this path."""
-    path = path_name(relay, proxy, local_network())
-    found = memory.recall(path)
-    return {"remembered": found.road if found is not None else "", "learned": partial(memory.keep, path)}
+def _lane_config(options: AttachOptions) -> LaneConfig:
+    found = options.lanes or LaneConfig()
+    if options.carrier == "stream":
+        found = replace(found, stream_after_us=0)
+    if options.pull_interval:
+        found = replace(found, pull_interval_us=pull_interval_us(options.pull_interval))
+    if options.wait is None:
+        return replace(found, wait=False, away_us=_AWAY_US)
+    return replace(found, wait=options.wait)
 
 
-def encryption_settings(
-    mode: str, relay: str, peer_key: str | Sequence[str], known_peers: str | Path | None, key: str | Path | None
-) -> Encryption:
+def _encryption(options: AttachOptions, relay: str, others: tuple[str, ...]) -> Encryption:
     """Return the settings of encryption, and make the key file if it is missing."""
-    peer_keys = (peer_key,) if isinstance(peer_key, str) else tuple(peer_key)
-    known = None if known_peers is None else KnownPeers(Path(known_peers))
-    own = None if key is None else KeyFile(Path(key), make=True)
-    return Encryption(trust_settings(mode, relay, peer_keys, known), own)
+    peer_keys = (options.peer_key,) if isinstance(options.peer_key, str) else tuple(options.peer_key)
+    known = None if options.known_peers is None else KnownPeers(Path(options.known_peers))
+    own = None if options.key is None else KeyFile(Path(options.key), make=True)
+    return Encryption(trust_settings(options.encryption, relay, peer_keys, known, others), own)
+
+
+def several_relays(urls: list[str], options: AttachOptions) -> SeveralRelays:
+    """Return an endpoint at the relay of these URLs and at `further_relays`. Raise ValueError if two have one URL.
+
+    Each relay gets its own token, and what its own gateway asks for: secrets go to no other origin.
+    """
+    limit = RateLimit.parse(options.rate)
+    lanes = replace(options.lanes or LaneConfig(), trouble_us=_TROUBLE_US)
+    first = replace(options, further_relays=(), wait=True, attach_timeout=None, lanes=lanes)
+    planned = [(urls, first), *(([url], first.for_another(own_options(own))) for url, own in options.further_relays)]
+    names = [found[0] for found, _ in planned]
+    for number, name in enumerate(names):
+        before = next((other for other in names[:number] if is_same_relay(name, other)), None)
+        if before is not None:
+            alike = f" (as {before})" * (before.rstrip("/") != name.rstrip("/"))
+            raise ValueError(f"{name} is named twice{alike}: name each relay once")
+    return SeveralRelays(
+        [
+            (found[0], partial(attached_endpoint, *carrier_maker(found, each), found[0], each, limit, tuple(names)))
+            for found, each in planned
+        ],
+        sits_everywhere=options.exit_handler is not None,
+        attach_timeout=options.attach_timeout,
+        rate_limit=limit,
+        same_users=options.same_users,
+    )
 
 
 def attached_endpoint(
     make: Callable[[bytes, Random], Carrier],
     renew: Renew | None,
-    user_timeout: float,
-    exit_handler: ExitHandler | None,
-    encryption: Encryption,
-    rest: dict[str, Any],
+    relay: str,
+    options: AttachOptions,
+    limit: RateLimit | None = None,
+    relays: tuple[str, ...] = (),
 ) -> AttachedEndpoint:
-    """Return the endpoint, not yet started."""
-    config = replace(_endpoint_config(user_timeout, exit_handler), asks_services=encryption.asks_services)
-    if rest["rate_limit"] is not None:
-        config = _with_windows_for(rest["rate_limit"].rate, config)
-    return AttachedEndpoint(make, config, exit_handler=exit_handler, encryption=encryption, renew=renew, **rest)
+    """Return the endpoint, not yet started. `relay` is the name under which keys of peers are remembered; the keys that
+    are known at one of `relays` are the only ones at each of them. `limit`: one that it shares with others."""
+    encryption, limit = _encryption(options, relay, relays), limit or RateLimit.parse(options.rate)
+    config = replace(_endpoint_config(options), asks_services=encryption.asks_services)
+    if limit is not None:
+        config = _with_windows_for(limit.rate, config)
+    return AttachedEndpoint(
+        make,
+        config,
+        name=options.name,
+        exit_handler=options.exit_handler,
+        attach_timeout=options.attach_timeout,
+        linger=options.linger,
+        trace=options.trace,
+        encryption=encryption,
+        rate_limit=limit,
+        renew=renew,
+        url=relay,
+    )
 
 
 def _with_windows_for(rate: int, config: EndpointConfig) -> EndpointConfig:
@@ -128,8 +158,8 @@ def _with_windows_for(rate: int, config: EndpointConfig) -> EndpointConfig:
     return replace(config, window_bytes_start=start, window_bytes_max=max(start, min(config.window_bytes_max, rate)))
 
 
-def _endpoint_config(user_timeout: float, exit_handler: ExitHandler | None) -> EndpointConfig:
-    timeout_us = round(user_timeout * _SECOND_US)
-    if exit_handler is None:
+def _endpoint_config(options: AttachOptions) -> EndpointConfig:
+    timeout_us = round(options.user_timeout * _SECOND_US)
+    if options.exit_handler is None:
         return EndpointConfig(user_timeout_us=timeout_us)
     return EndpointConfig(user_timeout_us=timeout_us, exit=True, send_buffer_bytes_max=_EXIT_SEND_BUFFER_BYTES)

@@ -11,7 +11,7 @@ from socket import gethostname
 from types import TracebackType
 from typing import Self
 
-from tunnel.private_files import config_directory, make_private_directory
+from tunnel.system.private_files import config_directory, make_private_directory
 
 __all__ = ["OwnName"]
 

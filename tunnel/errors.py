@@ -24,8 +24,8 @@ from typing import Any
 
 from tunnel.core import Lost, LostReason, Refused
 from tunnel.core.errors import LocalProtocolError, PeerClosedError, TunnelError
-from tunnel.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, UNREACHABLE
-from tunnel.special_targets import SRV_SHOWN
+from tunnel.ground.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, UNREACHABLE
+from tunnel.ground.special_targets import SRV_SHOWN
 from tunnel.wire import RejectReason
 
 __all__ = [
@@ -148,6 +148,7 @@ class IntegrityError(SocketError, ConnectionError):
 
 _ERRNO = {
     RejectReason.UNREACHABLE: errno.EHOSTUNREACH,
+    RejectReason.NO_EXIT: errno.EHOSTUNREACH,
     RejectReason.TIMED_OUT: errno.ETIMEDOUT,
 }
 
@@ -170,6 +171,7 @@ _REFUSALS = {
     RejectReason.MALFORMED: ("the request was not understood", "update the older side"),
     RejectReason.ALLOWED: ("the relay's rules allow this target, and nothing was opened", "connect to it"),
     RejectReason.FINISHED: ("the connection has already ended", "connect again"),
+    RejectReason.NO_EXIT: ("no exit is attached to the relay", "start `tunnel-relay exit`, or see why it is away"),
 }
 
 SESSION_STICKINESS = (

@@ -10,6 +10,7 @@ __all__ = ["OR_WAIT", "name_error", "refusal_error"]
 _DENIALS = frozenset({403, 415})
 _PROXY_AUTH_REQUIRED = 407
 _UNAUTHORISED = 401
+_SAYS_WHAT_TO_DO = ("ask the operator", "get a new one")  # in texts of the relay
 
 
 def refusal_error(event: AttachRefused, where: str) -> TunnelError:
@@ -17,7 +18,9 @@ def refusal_error(event: AttachRefused, where: str) -> TunnelError:
     if event.status == _PROXY_AUTH_REQUIRED:
         return ProxyPasswordError(event.text)  # its text already says what to do
     if event.status == _UNAUTHORISED or event.code == StatusCode.NOT_AUTHORISED:
-        return NotAuthenticatedError(f"{event.text}: check the token")  # a relay does not say what is wrong with it
+        # A relay does not say what is wrong with a token that it does not know.
+        advice = "" if any(words in event.text for words in _SAYS_WHAT_TO_DO) else ": check the token"
+        return NotAuthenticatedError(event.text + advice)
     if event.status in _DENIALS or event.code == StatusCode.DENIED:
         who = "the operator of the relay" + ("" if event.code else ", or of the proxy in front of it")
         return DeniedError(f"{event.text}: ask {who}")

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from tunnel.exchange import RoadReport
-from tunnel.private_files import make_private_directory, read_private, write_private
+from tunnel.ground.relay_urls import relay_key
+from tunnel.system.private_files import make_private_directory, read_private, write_private
 
 __all__ = ["RememberedPath", "RoadMemory", "local_network", "path_name"]
 
@@ -104,4 +105,4 @@ def local_network() -> str:
 
 def path_name(relay: str, proxy: str | None, network: str) -> str:
     """Return the name of a path. The URLs must hold no credentials."""
-    return " ".join((relay.rstrip("/"), f"through {proxy}" if proxy else "direct", f"from {network or 'nowhere'}"))
+    return " ".join((relay_key(relay), f"through {proxy}" if proxy else "direct", f"from {network or 'nowhere'}"))

@@ -1,5 +1,7 @@
 """The status of an attachment: listeners for changes, a collector of byte counts, and a snapshot."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Protocol
 
@@ -8,7 +10,16 @@ import msgspec
 from tunnel.core import ConnectionStats
 from tunnel.exchange import RoadReport
 
-__all__ = ["AttachmentStats", "ConnectionListener", "ErrorListener", "Listeners", "StatisticsCollector", "WaitListener"]
+__all__ = [
+    "AttachmentStats",
+    "ConnectionListener",
+    "ErrorListener",
+    "Listeners",
+    "MoveState",
+    "RelayState",
+    "StatisticsCollector",
+    "WaitListener",
+]
 
 
 class ConnectionListener(Protocol):
@@ -50,6 +61,31 @@ class StatisticsCollector(Protocol):
     def register_write(self, size_bytes: int) -> None: ...
 
 
+class RelayState(msgspec.Struct):
+    """One of the relays of an endpoint. `is_used`: new connections go there first. `is_refused`: this relay has refused
+    the endpoint for good. `services_refused`: why it does not take these services."""
+
+    url: str
+    attached: bool
+    is_used: bool
+    carrier: str
+    trouble: str
+    connections: int
+    is_refused: bool = False
+    services_refused: dict[str, str] = {}
+
+
+class MoveState(msgspec.Struct):
+    """A connection that has moved to another relay: when (Unix time), from where, to where, and why."""
+
+    at_s: float
+    connection: int
+    target: str
+    before: str
+    now: str
+    why: str
+
+
 class AttachmentStats(msgspec.Struct):
     """A snapshot of an attachment. `connections`, `targets` and `encryption` are by connection id; the last two contain
     only the connections that have a transport. `encryption`: as `Transport.encryption` says it. `pull_interval`: the
@@ -66,19 +102,34 @@ class AttachmentStats(msgspec.Struct):
     encryption: dict[int, str] = {}
     pull_interval: float = 0.0
     roads: list[RoadReport] = []
+    relays: list[RelayState] = []  # at several relays: each of them that this endpoint has asked so far
+    relay_of: dict[int, str] = {}  # at several relays: the relay of each connection
+    moves: list[MoveState] = []  # at several relays: the latest moves of connections, the oldest first
+    moves_count: int = 0  # all moves
 
 
 class Listeners:
     """The listeners of an attachment. An exception that one raises is reported and does not disturb the others."""
 
-    def __init__(self, report: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        report: Callable[[str, Exception], None],
+        outer: Listeners | None = None,
+        on_change: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`outer`: the listeners of an attachment to several relays, which hear all but the changes of this one. Those
+        go to `on_change`: the reason for which the relay is lost, or ""."""
         self.connection: list[ConnectionListener] = []
         self.error: list[ErrorListener] = []
         self.wait: list[WaitListener] = []
         self.statistics: StatisticsCollector | None = None
         self.is_connected = False
+        self.outages = 0  # times that the relay was lost
+        self.failures = 0  # connections to the relay that failed
         self._was_connected = False
         self._report = report
+        self._outer = outer
+        self._on_change = on_change
 
     def present(self) -> None:
         """Record that the relay knows the attachment; notify the connection listeners, except for the first time."""
@@ -89,23 +140,34 @@ class Listeners:
             for listener in list(self.connection):
                 self._call(listener.reconnected)
         self._was_connected = True
+        self._on_change("")
 
-    def absent(self, reason: str) -> None:
-        """Record that the relay does not know the attachment or does not answer; notify the connection listeners."""
+    def absent(self, reason: str, *, is_final: bool = False) -> None:
+        """Record that the relay does not know the attachment or does not answer; notify the connection listeners.
+        `is_final`: it has ended the attachment for good, which is a change even if it was absent before."""
         if self.is_connected:
             self.is_connected = False
+            self.outages += 1
             for listener in list(self.connection):
                 self._call(listener.disconnected, reason)
+            self._on_change(reason or "no answer")
+        elif is_final:
+            self._on_change(reason)
 
-    def failed(self, text: str) -> None:
+    def on_failed(self, text: str) -> None:
         """Notify the error listeners that a connection to the relay failed."""
+        self.failures += 1
         for listener in list(self.error):
             self._call(listener.read_closed, text)
+        if self._outer is not None:
+            self._outer.on_failed(text)
 
-    def unanswered(self, target: str, seconds: float, why: str) -> None:
+    def on_unanswered(self, target: str, seconds: float, why: str) -> None:
         """Notify the wait listeners that a connection has had no answer for this time."""
         for listener in list(self.wait):
             self._call(listener.unanswered, target, seconds, why)
+        if self._outer is not None:
+            self._outer.on_unanswered(target, seconds, why)
 
     def _call(self, function: Callable[..., None], *arguments: str | float) -> None:
         try:

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from tunnel.core.constants import MOVED_US, SECOND_US
-from tunnel.defaults import ATTACHING_LOG
 from tunnel.errors import SESSION_STICKINESS, TunnelError
-from tunnel.special_targets import target_text
+from tunnel.ground.defaults import ATTACHING_LOG
+from tunnel.ground.special_targets import target_text
 
 __all__ = ["UnansweredConnects", "WaitingLog", "log_move"]
 
@@ -69,7 +69,7 @@ class UnansweredConnects:
         self._watches: dict[tuple[str, int | None], _Watch] = {}
 
     @contextmanager
-    def watched(self, host: str, port: int | None) -> Iterator["_Watch"]:
+    def watch(self, host: str, port: int | None) -> Iterator["_Watch"]:
         """Ask, while the block waits for the answer to a connection. Its value has the newest reason, in `why`."""
         watch = self._watches.get((host, port))
         if watch is None:

@@ -17,7 +17,14 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from tunnel.special_targets import SPECIAL_PORT, SRV_PREFIX, SRV_SHOWN, UNIX_PATH_BYTES_MAX, UNIX_PREFIX, target_text
+from tunnel.ground.special_targets import (
+    SPECIAL_PORT,
+    SRV_PREFIX,
+    SRV_SHOWN,
+    UNIX_PATH_BYTES_MAX,
+    UNIX_PREFIX,
+    target_text,
+)
 from tunnel_client.errors import UsageError
 
 __all__ = [

@@ -8,34 +8,17 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from tunnel_client.settings import USER_TIMEOUT_S
+from tunnel.ground.relay_options import OPTIONS, is_given
 
 __all__ = ["LOGIN_OPTIONS", "Given", "given_options", "line", "with_options"]
 
 Given: TypeAlias = Mapping[str, Sequence[str]]
 """The options that were given, in the order of help texts, each with its values: none, one or several."""
 
-LOGIN_OPTIONS = ("--proxy", "--ca", "--insecure-http", "--header", "--hostname", "--sni")
+LOGIN_OPTIONS = tuple(option.flag for option in OPTIONS.values() if option.is_stored)
 """The options that `tunnel login` has, too."""
 
-_NAMES = (
-    "relay",
-    "token_file",
-    "proxy",
-    "ca",
-    "cert",
-    "insecure_http",
-    "header",
-    "hostname",
-    "sni",
-    "carrier",
-    "links",
-    "pull_interval",
-    "user_timeout",
-    "encryption",
-    "peer_key",
-)
-_DEFAULTS: tuple[object, ...] = ("", None, False, [], 1, 0.0, USER_TIMEOUT_S)
+_FLAGS = {"relay": "--relay", "token_file": "--token-file"} | {name: one.flag for name, one in OPTIONS.items()}
 _COMMAND = re.compile(r"`(tunnel (?:doctor|forward|proxy)(?: [^`]*)?)`")
 
 
@@ -44,13 +27,15 @@ def given_options(arguments: argparse.Namespace) -> Given:
     found: dict[str, list[str]] = {}
     if getattr(arguments, "url", ""):  # of `tunnel login`
         found["--relay"] = [arguments.url]
-    for name in _NAMES:
+    for name, flag in _FLAGS.items():
         value = getattr(arguments, name, None)
-        if value in _DEFAULTS and value is not True:
+        if not is_given(value):
             continue
+        if name in ("relay", "token_file"):
+            value = str(value).split("\n")  # several, as `Joined` keeps them
         values = value if isinstance(value, list) else [] if value is True else [value]
         shown = [_without_secret(name, f"{each:g}" if isinstance(each, float) else str(each)) for each in values]
-        found[f"--{name.replace('_', '-')}"] = list(dict.fromkeys(shown))
+        found[flag] = shown if name == "token_file" else list(dict.fromkeys(shown))  # one file for each relay
     return found
 
 
@@ -70,6 +55,6 @@ def with_options(text: str, given: Given) -> str:
 
 def _without_secret(name: str, value: str) -> str:
     """Return the value of an option as it may be printed."""
-    if not value.startswith("@") and (name == "header" or (name == "proxy" and "@" in value)):
+    if not value.startswith("@") and (name == "headers" or (name == "proxy" and "@" in value)):
         return "@FILE"
     return value

@@ -21,13 +21,15 @@ import msgspec
 import structlog
 
 from tunnel import Attachment
-from tunnel.private_files import make_private_directory
+from tunnel.system.private_files import make_private_directory
 from tunnel_client.errors import UsageError
 
 __all__ = [
     "ClientReport",
     "ConnectionReport",
     "EntryReport",
+    "MoveLine",
+    "RelayLine",
     "RoadLine",
     "report_of",
     "running_clients",
@@ -60,6 +62,7 @@ class ConnectionReport(msgspec.Struct):
     peer_window_bytes: int
     encryption: str = ""  # "verified", "not verified", "accepted"; empty: in clear
     round_trip_us: int = 0  # to the far end and back; srtt_us begins at the relay if the path confirms what it carries
+    relay: str = ""  # of a client that has several
 
 
 class EntryReport(msgspec.Struct):
@@ -85,6 +88,30 @@ class RoadLine(msgspec.Struct):
     why: str = ""  # the latest failure
 
 
+class RelayLine(msgspec.Struct):
+    """One of the relays of a client that has several."""
+
+    url: str
+    attached: bool
+    is_used: bool  # new connections go there first
+    carrier: str
+    trouble: str
+    connections: int
+    is_refused: bool = False  # it has refused the client for good
+    services_refused: dict[str, str] = {}  # why it does not take these services
+
+
+class MoveLine(msgspec.Struct):
+    """A connection that has moved from one relay to another, and why."""
+
+    at_s: float  # Unix time
+    connection: int
+    target: str
+    before: str
+    now: str
+    why: str
+
+
 class ClientReport(msgspec.Struct):
     """The state of one running client."""
 
@@ -98,6 +125,9 @@ class ClientReport(msgspec.Struct):
     connections: list[ConnectionReport]
     entries: list[EntryReport] = []  # of `tunnel up`
     roads: list[RoadLine] = []  # those that the client may use besides poll
+    relays: list[RelayLine] = []  # if there are several: those that the client has asked so far
+    moves: list[MoveLine] = []  # if there are several relays: the latest, the oldest first
+    moves_count: int = 0
 
 
 def status_directory() -> Path:
@@ -202,6 +232,7 @@ def report_of(attachment: Attachment, command: str, started_s: float) -> ClientR
             bytes_unread=found.receive_buffer_bytes,
             peer_window_bytes=found.window_bytes,
             encryption=stats.encryption.get(number, ""),
+            relay=stats.relay_of.get(number, ""),
         )
         for number, found in stats.connections.items()
     ]
@@ -214,6 +245,9 @@ def report_of(attachment: Attachment, command: str, started_s: float) -> ClientR
         stats.trouble,
         stats.batches_unreceipted,
         connections,
+        relays=[msgspec.convert(one, RelayLine, from_attributes=True) for one in stats.relays],
+        moves=[msgspec.convert(one, MoveLine, from_attributes=True) for one in stats.moves],
+        moves_count=stats.moves_count,
         roads=[RoadLine(road.name, road.state, road.tries, road.why) for road in stats.roads],
     )
 

@@ -3,24 +3,29 @@
 A simulated run with losses is repeated, with later times and other ids, until it has the wanted number of events. Then
 `tunnel-traces report` runs three times, as a user would run it. `first` reads all traces. `again` has the same traces,
 and finds the result that `first` has stored. `grown` has one more small trace file, so that everything is computed
-again from the tables. Wall time, processor time and memory include the Java process, if the report starts one; the
-last two are sampled every half second. With --skewed, each trace is also made with nine tenths of its events in one
-connection, and the times are compared.
+again from the tables. All of this is done for each engine. Wall time, processor time and memory include the Java
+process, if the report starts one, whose use is sampled every half second. With --skewed, each trace is also made with
+nine tenths of its events in one connection, and the times are compared.
 """
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zstandard
 
+from loadtests.harness.processes import cpu_seconds, resident_bytes
 from tests.analysis.truth import simulate
 from tunnel.traces import TraceRecord
 from tunnel.traces.jsonl import read_trace
@@ -33,6 +38,7 @@ FILE_RECORDS = 60 * FRAME_RECORDS
 SHIFT_US = 60_000_000
 SAMPLE_S = 0.5
 RUNS = ("first", "again", "grown")
+ENGINES = ("duckdb", "spark")
 MORE = 1_000  # records of the file that is new for the last run
 
 
@@ -128,50 +134,75 @@ def _usage(pids: list[int]) -> tuple[float, int]:
     cpu_s, size = 0.0, 0
     for pid in pids:
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            cpu_s += cpu_seconds(pid)
+            size += resident_bytes(pid)
         except OSError:
             continue  # the process has ended
-        cpu_s += (int(fields[11]) + int(fields[12])) / 100
-        size += int(fields[21]) * 4096
     return cpu_s, size
 
 
-def measure(traces: Path, master: str, limit_s: float) -> dict[str, Any]:
-    """Run the report on a directory; return its exit code, times and peak memory. Stop it after `limit_s`."""
+def _disk(directories: Iterable[Path]) -> int:
+    """Return the bytes that the files of the directories take."""
+    size = 0
+    for directory in directories:
+        for path in directory.rglob("*"):
+            with suppress(FileNotFoundError):  # it has just been removed
+                size += path.stat().st_blocks * 512
+    return size
+
+
+def measure(
+    traces: Path, engine: str, master: str, limit_s: float, *, more: Sequence[str] = (), watched: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Run the report on a directory, with `more` options; return its exit code, times, and peak memory and disk.
+
+    Stop it after `limit_s`. What it prints goes to the files `_output` and `_errors` beside the traces. The disk is
+    that of the `watched` directories; DuckDB's temporary files are in the last.
+    """
     command = [sys.executable, "-m", "tunnel.analysis", "report", str(traces), "-o", str(traces / "report.html")]
+    command += ["--engine", engine, *(("--master", master) if engine == "spark" else ())]
+    command += more
+    environment = os.environ | ({"TMPDIR": str(watched[-1])} if watched else {})
     started = time.monotonic()
-    with (traces / "_log").open("wb") as log:
-        process = subprocess.Popen([*command, "--master", master], stdout=log, stderr=subprocess.STDOUT)
-    cpu_s, peak = 0.0, 0
-    while process.poll() is None:
+    with (traces / "_output").open("wb") as output, (traces / "_errors").open("wb") as errors:
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment)
+    cpu_s, peak, disk = 0.0, 0, 0
+    while True:
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if ended:
+            break
         used_s, size = _usage(_tree(process.pid))
-        cpu_s, peak = max(cpu_s, used_s), max(peak, size)
+        cpu_s, peak, disk = max(cpu_s, used_s), max(peak, size), max(disk, _disk(watched))
         if time.monotonic() - started > limit_s:
             for pid in reversed(_tree(process.pid)):
                 subprocess.run(["kill", str(pid)], check=False)
-            break
         time.sleep(SAMPLE_S)
-    code = process.wait()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    # what the process itself has used is known exactly; a sample misses its last half second
+    cpu_s, peak = max(cpu_s, usage.ru_utime + usage.ru_stime), max(peak, usage.ru_maxrss * 1024)
     return {
-        "exit_code": code,
+        "exit_code": process.returncode,
         "wall_s": round(time.monotonic() - started, 1),
         "cpu_s": round(cpu_s, 1),
         "peak_gib": round(peak / 2**30, 2),
+        "disk_gib": round(max(disk, _disk(watched)) / 2**30, 2),
     }
 
 
 def _measured(
-    seed: list[TraceRecord], traces: Path, events: int, spread: str, options: argparse.Namespace
+    seed: list[TraceRecord], traces: Path, events: int, spread: str, engine: str, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Run the report three times (`RUNS`). Return the row of results, and print it unless JSON is wanted."""
-    runs = {name: measure(traces, options.master, options.limit) for name in RUNS[:2]}
+    runs = {name: measure(traces, engine, options.master, options.limit) for name in RUNS[:2]}
     repeat([_shifted(each, events) for each in seed[:MORE]], traces / "more", MORE)
-    runs |= {RUNS[2]: measure(traces, options.master, options.limit)}
-    disk = sum(path.stat().st_size for path in (traces / "_tables").rglob("*") if path.is_file())
-    row = {"events": events, "spread": spread, **runs, "tables_gib": round(disk / 2**30, 2)}
+    runs |= {RUNS[2]: measure(traces, engine, options.master, options.limit)}
+    disk = _disk([traces / "_tables"])
+    for made in ("more", "_tables"):
+        shutil.rmtree(traces / made)
+    row = {"events": events, "spread": spread, "engine": engine, **runs, "tables_gib": round(disk / 2**30, 2)}
     if not options.json:
         print(
-            f"{events:12,} events, {spread:6}  "
+            f"{events:12,} events, {spread:6} {engine:6}  "
             + "".join(f"{name} {run['wall_s']:.1f} s {run['cpu_s']:.1f} s of CPU  " for name, run in runs.items())
             + f"{max(run['peak_gib'] for run in runs.values()):.2f} GiB  tables {row['tables_gib']:.2f} GiB",
             flush=True,
@@ -191,6 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="millions of events (default: 0.1 1 5 20)",
     )
     parser.add_argument("--skewed", action="store_true", help="also with 90 %% of the events in one connection")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="the engines (default: both)")
     parser.add_argument("--master", default="local[2]", metavar="URL", help="the Spark master (default: local[2])")
     parser.add_argument(
         "--limit", type=float, default=900.0, metavar="S", help="stop a run after S seconds (default: 900)"
@@ -205,10 +237,13 @@ def main(arguments: list[str] | None = None) -> int:
             for spread, write in (("even", repeat), ("skewed", repeat_skewed))[: 1 + options.skewed]:
                 with tempfile.TemporaryDirectory(dir=base) as traces:
                     events = write(seed, Path(traces), round(millions * 1e6))
-                    results.append(_measured(seed, Path(traces), events, spread, options))
+                    for engine in options.engines:
+                        results.append(_measured(seed, Path(traces), events, spread, engine, options))
             if options.skewed and not options.json:
-                ratio = results[-1]["first"]["wall_s"] / results[-2]["first"]["wall_s"]
-                print(f"{'':20}skewed over even: {ratio:.2f}", flush=True)
+                count = len(options.engines)
+                for even, skewed in zip(results[-2 * count : -count], results[-count:], strict=True):
+                    ratio = skewed["first"]["wall_s"] / even["first"]["wall_s"]
+                    print(f"{'':20}{even['engine']}: skewed over even: {ratio:.2f}", flush=True)
     if options.json:
         print(json.dumps(results))
     return int(any(row[run]["exit_code"] for row in results for run in RUNS))

@@ -5,7 +5,6 @@ without a copy, as a link can; "joined" copies each batch into one body, as HTTP
 process, medians of several interleaved runs; those of --stages are medians of wall time.
 """
 
-import argparse
 import json
 import platform
 import statistics
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from loadtests.harness.experiment import command
 from tunnel.core import Connection, Endpoint, EndpointConfig
 from tunnel.wire import HEADER_SIZE, Packet, Target, TargetKind, checksum, encode_packets, parse_packets
 
@@ -202,14 +202,11 @@ def _processor() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark, and print the table or JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.bench.core", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command("bench.core", __doc__, "--bulk-mib 64 --runs 3")
     parser.add_argument("--bulk-mib", type=int, default=512, help="payload of a bulk run, in MiB (default 512)")
     parser.add_argument("--count", type=int, default=20_000, help="small packets per run (default 20000)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each case; the results are medians (default 5)")
     parser.add_argument("--stages", action="store_true", help="measure the stages of a small packet instead")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args(arguments)
     if options.stages:
         rows = list(stages(options.count))

@@ -20,11 +20,12 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from loadtests.bench.road import machine
+from loadtests.harness.experiment import command
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import NotReadyError, Process, cpu_seconds, python_command, relay_command, says_event
 from loadtests.harness.transfer import percentile
 from tunnel import StreamReader, StreamWriter, attach
-from tunnel.rates import parse_rate, show_rate
+from tunnel.ground.rates import parse_rate, show_rate
 from tunnel_servlet.access.tokens import make_token
 from tunnel_servlet.command.files import write_users
 
@@ -195,12 +196,7 @@ def _render(found: Found) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print. Return 0, or 3 if a process did not start. A usage error exits with 2."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.bench.rate",
-        description=__doc__,
-        epilog='example: python -m loadtests.bench.rate --rate "5 MiB/s" --carrier poll',
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("bench.rate", __doc__, '--rate "5 MiB/s" --carrier poll')
     parser.add_argument("--rate", default="20 MiB/s", help="the rate of the limited user (default: 20 MiB/s)")
     parser.add_argument(
         "--carrier", choices=("link", "poll"), default="link", help="carrier of the transfer (default: link)"
@@ -210,7 +206,6 @@ def main(arguments: list[str] | None = None) -> int:
         "--at", choices=("relay", "client"), default="relay", help="where the rate is limited (default: relay)"
     )
     parser.add_argument("--transfer", nargs=2, metavar=("URL", "PORT"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if options.transfer:
         url, port = options.transfer

@@ -6,7 +6,6 @@ of one and of two hops (the limit of the machine), socat and GNU httptunnel. Pat
 build (make compiled), all others run the sources. A missing peer or build is an error.
 """
 
-import argparse
 import json
 import os
 import platform
@@ -22,6 +21,7 @@ from loadtests.bench.programs import MissingPeerError
 from loadtests.bench.road_paths import ROADS, Road, Way
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.compiled import NotCompiledError
+from loadtests.harness.experiment import command
 from loadtests.harness.names import AddNames
 from loadtests.harness.processes import NotReadyError, Process, python_command
 
@@ -164,12 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     client did not end. A usage error exits with 2.
     """
     names = [road.name for road in ROADS]
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.bench.road",
-        description=__doc__,
-        epilog="example: python -m loadtests.bench.road --size 64MiB --only bare-1,link-service",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("bench.road", __doc__, "--size 64MiB --only bare-1,link-service")
     parser.add_argument(
         "--size", default="256MiB", help="bytes per direction and run (default 256MiB); slow paths move less"
     )
@@ -178,7 +173,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only", action=AddNames, default="", metavar="NAMES", help=f"measure only these, of {','.join(names)}"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",") if options.only else names
     if unknown := set(wanted) - set(names):

@@ -17,14 +17,14 @@ from tunnel.encryption.keys import KeyFile
 from tunnel_servlet.access.tokens import Key, make_token
 from tunnel_servlet.command.files import write_users
 
-__all__ = ["ROADS", "Road", "Way", "bare", "start_target"]
+__all__ = ["RELAY_CONFIG", "ROADS", "Road", "Way", "bare", "start_target", "write_tokens"]
 
 # Starts a program in front of the relay with this URL, and returns the URL that leads through it.
 _Hop = Callable[[ExitStack, str], str]
 
 _PEER = "loadtests.bench.road_peer"
 
-_CONFIG = """\
+RELAY_CONFIG = """\
 listen = ["127.0.0.1:0"]
 exit = "none"
 tokens = "relay.tokens.toml"
@@ -149,7 +149,7 @@ def _nginx(http: str = "", location: str = "") -> _Hop:
     return start
 
 
-def _tokens(file: Path, *users: str) -> dict[str, str]:
+def write_tokens(file: Path, *users: str) -> dict[str, str]:
     """Create a token for each user, and write the relay's file of tokens."""
     made: dict[str, tuple[str, Key]] = {user: make_token(SystemRandom()) for user in users}
     write_users(file, {user: (key,) for user, (_, key) in made.items()})
@@ -161,8 +161,8 @@ def _exit(carrier: str, *, encrypted: bool = False) -> Callable[[ExitStack], Way
         target = _peer(stack, "target")
         directory = stack.enter_context(TemporaryDirectory())
         file = f"{directory}/relay.toml"
-        tokens = _tokens(Path(directory) / "relay.tokens.toml", "client", "exit")
-        Path(file).write_text(_CONFIG.format(target=target), encoding="utf-8")
+        tokens = write_tokens(Path(directory) / "relay.tokens.toml", "client", "exit")
+        Path(file).write_text(RELAY_CONFIG.format(target=target), encoding="utf-8")
         url = _relay(stack, "-c", file)
         key = f"{directory}/exit.pem"
         keys = ("--key", key, "--encryption", "require") if encrypted else ()

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import tunnel
-from tunnel.carrier_names import CARRIERS
-from tunnel.event_loops import new_event_loop
+from tunnel.ground.carrier_names import CARRIERS
+from tunnel.process.event_loops import new_event_loop
 
-__all__ = ["SERVICE", "main"]
+__all__ = ["SERVICE", "Client", "main"]
 
 SERVICE = "bench"
 MESSAGE = bytes(range(64))  # of an echo
@@ -130,6 +130,10 @@ class Client(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self._send()
+
+    def close(self) -> None:
+        """End the connection when all has been sent."""
+        self._transport.close()
 
     async def up(self, size: int) -> float:
         """Send `size` bytes; return the seconds until the target has them all."""

@@ -4,7 +4,6 @@ The cost of an emit is processor time of the calling thread, so that other work 
 of written records is measured in wall time, with the writer's own thread on the same cores.
 """
 
-import argparse
 import json
 import tempfile
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from loadtests.harness.experiment import command
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.writer import TraceWriter
 
@@ -87,15 +87,14 @@ def measure(count: int) -> dict[str, Any]:
         result["written_per_cpu_s"] = round(count / (time.process_time() - cpu))
         size = sum(path.stat().st_size for path in Path(directory).iterdir())
         result["bytes_each"] = round(size / count, 1)
-        result["dropped"] = writer.dropped
+        result["dropped"] = writer.records_dropped
     return result
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark, and print the table or JSON."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.bench.traces", description=__doc__)
+    parser = command("bench.traces", __doc__, "--records 20000")
     parser.add_argument("--records", type=int, default=200_000, metavar="N", help="number of records (default: 200000)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     result = measure(options.records)
     if options.json:

@@ -10,8 +10,8 @@ from loadtests.demo.recording import RecordingShow
 from loadtests.demo.show import JsonShow, LiveShow, PlainShow, Show
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.processes import NotReadyError
-from tunnel.command_line import may_escape
-from tunnel.event_loops import new_event_loop
+from tunnel.process.command_line import may_escape
+from tunnel.process.event_loops import new_event_loop
 
 EXIT_OK, EXIT_WRONG, EXIT_INTERRUPTED = 0, 1, 130
 

@@ -105,11 +105,11 @@ class Play:
             self._said(
                 f"kill -9 of the relay at {share:.0%} of the {act.name}, {in_flight_bytes // 1024} KiB in flight"
             )
-            flow.hold(flow.size_bytes)
             killed = time.monotonic()
             await stage.relay.replace()
             self._said(f"a new relay listens after {stage.relay.startup_s:.2f} s; it has no state of the stream")
-            recovery_s = await flow.delivery() - killed
+            recovery_s = await flow.pass_on() - killed
+            flow.hold(flow.size_bytes)
             self._said(f"the {act.name} goes on after {recovery_s:.2f} s")
             self.report.kills.append(Kill(act.name, share, in_flight_bytes, stage.relay.startup_s, recovery_s))
 

@@ -10,7 +10,7 @@ _MIB = 1024 * 1024
 class Kill(msgspec.Struct, frozen=True):
     """One `kill -9` of the relay.
 
-    `recovery_s` is the time from the kill to the first byte delivered once the new relay listened.
+    `recovery_s` is the time from the kill to the first byte delivered that was written after it.
     """
 
     way: str

@@ -4,13 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from loadtests.diagnosis.cases import CASES, INVENTED
+from loadtests.diagnosis.cases import EVERY
 from loadtests.diagnosis.play import SIDE_BY_SIDE, play
 
 
 def main() -> int:
     """Run the command; return its exit code."""
-    every = {case.name: case for case in (*CASES, *INVENTED)}
+    every = {case.name: case for case in EVERY}
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.diagnosis",
         description="Play transfers with one trouble each, and write the traces of each to a folder of its own.",

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtests.faultproxy import Delay, Drop, Status
 
-__all__ = ["CASES", "INVENTED", "Act", "Case"]
+__all__ = ["CASES", "EVERY", "INVENTED", "LATER", "Act", "Case"]
 
 KIB, MIB = 1 << 10, 1 << 20
 _DAY_US = 24 * 3_600_000_000
@@ -18,7 +18,7 @@ class Act:
     """An event that strikes a process in the middle of the transfer."""
 
     who: str
-    """relay, client, service or path; for `kill` also "all"."""
+    """relay, client, service or path; for `kill` also "all". After a client was killed, nothing more happens."""
     what: str
     """freeze (SIGSTOP), kill (SIGKILL; a relay is started again) or, of the path, block (nothing passes)."""
     for_s: float = 0.0
@@ -30,7 +30,7 @@ class Case:
 
     name: str
     cause: str
-    """The expected cause, one of tunnel.analysis.families.FAMILIES."""
+    """The expected cause, one of tunnel.analysis.verdicts.families.FAMILIES."""
     size_bytes: int = 2 * MIB
     writing_s: float = 10.0
     """The writer ends after this time at the latest, so that a case takes no longer on a slow machine."""
@@ -63,6 +63,10 @@ class Case:
     inline: bool = False
     """The service is a TCP server, which the relay itself dials."""
     untraced: tuple[str, ...] = ()
+    connections: int = 1
+    """The client opens this number in turn, and each writes everything."""
+    has_second: bool = False
+    """A second client, whose way to the relay is sound, writes the same at the same time."""
     act: Act | None = None
 
 
@@ -83,7 +87,7 @@ CASES = (
     Case("10 % of requests lost", "http", faults={"drop_request": Drop(0.1, silent=True)}, **_TRYING),
     Case("blackhole of 6 s", "http", size_bytes=2 * MIB, write_pause_s=0.002, has_path=True,
          act=Act("path", "block", 6.0)),
-    Case("relay killed", "http", size_bytes=2 * MIB, write_pause_s=0.002, act=Act("relay", "kill", 3.0)),
+    Case("relay killed", "http", size_bytes=2 * MIB, write_pause_s=0.02, act=Act("relay", "kill", 3.0)),
     Case("relay frozen", "relay_loop", size_bytes=2 * MIB, write_pause_s=0.002, act=Act("relay", "freeze", 4.0)),
     Case("client frozen", "loop", size_bytes=2 * MIB, write_pause_s=0.002, act=Act("client", "freeze", 4.0)),
     Case("window of 16 KiB", "window", size_bytes=1 * MIB, window_bytes=16 * KIB, faults={"delay": Delay(20_000)}),
@@ -105,3 +109,18 @@ INVENTED = (
     Case("answers cut off", "http", faults={"drop_response": Drop(0.15)}, **_TRYING),
     Case("nothing wrong", "rate", size_bytes=64 * MIB, chunk_bytes=256 * KIB, carrier="link"),
 )  # fmt: skip
+
+LATER = (
+    Case("slow reader behind 16 MiB", "reader", size_bytes=3 * MIB, window_bytes=16 * MIB, read_pause_s=0.1),
+    Case("late reader behind 16 MiB", "reader", size_bytes=4 * MIB, window_bytes=16 * MIB, acts_after=64 * KIB,
+         stop_s=4.0),
+    Case("413 above 8 KiB, 120 ms", "bodies", size_bytes=512 * KIB,
+         faults={"limit_bytes": 8 * KIB, "delay": Delay(60_000)}),
+    Case("short connections, 50 ms", "delay", size_bytes=1 * KIB, chunk_bytes=1 * KIB, connections=30,
+         faults={"delay": Delay(25_000)}),
+    Case("client killed", "writer", size_bytes=4 * MIB, write_pause_s=0.02, act=Act("client", "kill")),
+    Case("502 at 12 % on one of two ways", "http", faults={"statuses": (Status(502, 0.12),)}, has_second=True,
+         **_TRYING),
+)  # fmt: skip
+
+EVERY = (*CASES, *INVENTED, *LATER)

@@ -70,12 +70,17 @@ class _Stage:
         service = self._start(roles.service, case, self._directory, url, self._service_port, ready, self._reached)
         _await(ready)
         client = self._start(roles.client, case, self._directory, near, self._service_port)
+        second = None
+        if case.has_second:
+            second = self._start(roles.client, case, self._directory, url, self._service_port, "second")
         if case.act is not None:
             _await(self._reached)
             who = {"relay": relay, "client": client, "service": service, "path": path}
             if not self._act(case.act, {name: process for name, process in who.items() if process is not None}):
                 return
         client.join(CASE_S)
+        if second is not None:
+            second.join(CASE_S)
         if client.exitcode != 0:
             raise RuntimeError(
                 f"{case.name}: the client ended with {client.exitcode}: see {self._directory}.client.log"
@@ -89,9 +94,12 @@ class _Stage:
                 _signal(each, signal.SIGKILL)
             return False
         if act.what == "kill":
+            _await_trace(Path(self._directory), act.who)  # who dies before its first flush leaves nothing to analyse
             _signal(who[act.who], signal.SIGKILL)
             who[act.who].join()
             time.sleep(act.for_s)
+            if act.who == "client":
+                return False
             if act.who == "relay":
                 self._relay()
         else:
@@ -117,6 +125,14 @@ class _Stage:
 def _await(event: object) -> None:
     if not event.wait(READY_S):  # type: ignore[attr-defined]
         raise RuntimeError(f"nothing happened for {READY_S:.0f} s")
+
+
+def _await_trace(directory: Path, who: str) -> None:
+    until_s = time.monotonic() + READY_S
+    while not any(file.stat().st_size for file in directory.glob(f"_{who}-*")):
+        if time.monotonic() > until_s:
+            raise RuntimeError(f"the {who} wrote no trace for {READY_S:.0f} s")
+        time.sleep(0.01)
 
 
 def _signal(process: ForkServerProcess, number: int) -> None:

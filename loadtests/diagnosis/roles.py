@@ -21,9 +21,10 @@ from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.attaching import attach
 from tunnel.attachment import Attachment
 from tunnel.carriers.base import Carrier
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.link import LinkCarrier
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.roads import RoadCarrier
 from tunnel.core import EndpointConfig
+from tunnel.streams.streams import StreamWriter
 from tunnel.traces.writer import TraceWriter
 from tunnel_servlet.command.files import Overrides, load_config
 from tunnel_servlet.web.running import RunningRelay
@@ -145,7 +146,7 @@ def _attachment(url: str, window_bytes: int, trace: TraceWriter | None) -> Attac
         return attach(url, proxy=None, carrier="link", name="service", linger=0.0, trace=trace)
 
     def make(secret: bytes, random: Random) -> Carrier:
-        return LinkCarrier(Dialing(url, proxy=None), secret, random, name="service", eager=True)
+        return RoadCarrier(Dialing(url, proxy=None), secret, random, name="service", eager=True)
 
     config = EndpointConfig(
         window_bytes_start=window_bytes, window_bytes_min=window_bytes, window_bytes_max=window_bytes
@@ -153,36 +154,41 @@ def _attachment(url: str, window_bytes: int, trace: TraceWriter | None) -> Attac
     return Attachment(lambda: AttachedEndpoint(make, config, name="service", linger=0.0, trace=trace))
 
 
-def client(case: Case, directory: str, url: str, port: int) -> None:
+def client(case: Case, directory: str, url: str, port: int, name: str = "client") -> None:
     """Write for `writing_s` at most, wait until the service has read everything, and exit."""
-    _prepare(directory, "client")
-    asyncio.run(_client(case, directory, url, port))
+    _prepare(directory, name)
+    asyncio.run(_client(case, directory, url, port, name))
 
 
-async def _client(case: Case, directory: str, url: str, port: int) -> None:
+async def _client(case: Case, directory: str, url: str, port: int, name: str) -> None:
     data = Random(3).randbytes(case.chunk_bytes)
-    with _traced(case, directory, "client") as trace:
+    with _traced(case, directory, name) as trace:
         async with tunnel.attach(
-            url, proxy=None, carrier=case.carrier, name="client", linger=1.0, user_timeout=60.0, trace=trace
+            url, proxy=None, carrier=case.carrier, name=name, linger=1.0, user_timeout=60.0, trace=trace
         ) as attachment:
-            if case.inline:
-                reader, writer = await attachment.open_connection(HOST, port)
-            else:
-                reader, writer = await attachment.open_connection(NAME)
-            ends_s = time.monotonic() + case.writing_s
-            for number in range(1, case.size_bytes // case.chunk_bytes + 1):
-                if time.monotonic() >= ends_s:
-                    break
-                writer.write(data)
-                await writer.drain()
-                if case.flush_every and number % case.flush_every == 0:
-                    await writer.flush()
-                if case.write_pause_s:
-                    await asyncio.sleep(case.write_pause_s)
-            writer.write_eof()
-            await reader.read()
-            writer.close()
-            await writer.wait_closed()
+            for _ in range(case.connections):
+                if case.inline:
+                    reader, writer = await attachment.open_connection(HOST, port)
+                else:
+                    reader, writer = await attachment.open_connection(NAME)
+                await _write(case, data, writer)
+                writer.write_eof()
+                await reader.read()
+                writer.close()
+                await writer.wait_closed()
+
+
+async def _write(case: Case, data: bytes, writer: StreamWriter) -> None:
+    ends_s = time.monotonic() + case.writing_s
+    for number in range(1, case.size_bytes // case.chunk_bytes + 1):
+        if time.monotonic() >= ends_s:
+            break
+        writer.write(data)
+        await writer.drain()
+        if case.flush_every and number % case.flush_every == 0:
+            await writer.flush()
+        if case.write_pause_s:
+            await asyncio.sleep(case.write_pause_s)
 
 
 def _traced(case: Case, directory: str, name: str) -> contextlib.AbstractContextManager[TraceWriter | None]:

@@ -4,7 +4,6 @@ The crowd is measured alone, and next to a stalled connection. The time from the
 is measured, too.
 """
 
-import argparse
 import asyncio
 import sys
 import time
@@ -15,7 +14,7 @@ from random import Random
 import msgspec
 from xxhash import xxh3_128_digest
 
-from loadtests.harness.experiment import perform
+from loadtests.harness.experiment import command, perform
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess, exit_process
@@ -214,12 +213,7 @@ def _goal(value: float, goal: float, unit: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if every digest was right, 1 if not, and 3 without a result. The times do not affect the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.experiments.crowd",
-        description=__doc__,
-        epilog="example: python -m loadtests.experiments.crowd --connections 500 --size-kib 1024 --rounds 2",
-        allow_abbrev=False,
-    )
+    parser = command("experiments.crowd", __doc__, "--connections 500 --size-kib 1024 --rounds 2")
     parser.add_argument("--connections", type=int, default=500, metavar="N", help="connections at once (default: 500)")
     parser.add_argument(
         "--size-kib", type=int, default=1024, metavar="N", help="size per connection and direction (default: 1024)"
@@ -234,7 +228,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--carrier", choices=("auto", "poll", "link"), default="auto", help="carrier of the forward (default: auto)"
     )
-    parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
     report = Report(options.connections, options.size_kib, options.rounds, options.carrier)
     return perform(

@@ -5,13 +5,10 @@ with all readers is stopped (SIGSTOP), and the writers continue until nothing mo
 keeps must stay within its limits. Prints the held requests, the bytes that the relay reports, and its resident memory.
 """
 
-import argparse
 import asyncio
 import json
-import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any, cast
 from urllib.request import urlopen
 
@@ -19,8 +16,8 @@ import msgspec
 
 import tunnel
 from loadtests.bench.road_peer import SERVICE
-from loadtests.harness.experiment import perform
-from loadtests.harness.processes import Process, python_command, relay_command
+from loadtests.harness.experiment import command, perform
+from loadtests.harness.processes import Process, python_command, relay_command, resident_bytes
 from tunnel_servlet.switch.config import SwitchConfig
 
 __all__ = ["Figures", "main", "measure", "summary"]
@@ -108,8 +105,7 @@ class _Relay:
             return found
 
     def rss_bytes(self) -> int:
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return resident_bytes(self.process.pid)
 
 
 async def measure(connections: int) -> Figures:
@@ -152,16 +148,10 @@ async def _settled(relay: _Relay) -> dict[str, int]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the figures. Return 0 if they are within the limits, 1 if not, and 3 without a result."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.experiments.idle",
-        description=__doc__,
-        epilog="example: python -m loadtests.experiments.idle --connections 100 --json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("experiments.idle", __doc__, "--connections 100 --json")
     parser.add_argument(
         "--connections", type=int, default=1000, help="at most 2048, the limit of one attachment (default: 1000)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if not 1 <= options.connections <= SwitchConfig().routes_per_attachment_max:
         parser.error(f"--connections must be from 1 to {SwitchConfig().routes_per_attachment_max}")

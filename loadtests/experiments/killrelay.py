@@ -1,6 +1,5 @@
 """A transfer through nginx while the relay is killed repeatedly: `python -m loadtests.experiments.killrelay`."""
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -9,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.encryption import encryption_settings
+from loadtests.harness.experiment import command, size_bytes
 from loadtests.harness.nginx import Nginx
 from loadtests.harness.processes import NotReadyError
 from loadtests.harness.relays import RelayProcess
 from loadtests.harness.transfer import CHUNK_BYTES, Flow, percentile
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
-from tunnel.event_loops import new_event_loop
+from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["Kill", "Report", "main", "measure"]
 
@@ -26,7 +25,7 @@ _MIB = 1024 * 1024
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """One `kill -9`. `recovery_s` is the time from the kill to the first byte delivered once the new relay listened."""
+    """One `kill -9`. `recovery_s` is the time from the kill to the first byte delivered that was written after it."""
 
     at_bytes: int
     in_flight_bytes: int
@@ -143,9 +142,7 @@ async def _kill(relay: RelayProcess, flow: Flow, kills: int, report: Report, sho
         in_flight_bytes, at_bytes = await flow.put_in_flight(), flow.received_bytes
         killed = time.monotonic()
         await relay.replace()
-        # If every byte written has arrived by now, `delivery` ends only if another one is written.
-        flow.hold(flow.written_bytes + 1)
-        recovery_s = await flow.delivery() - killed
+        recovery_s = await flow.pass_on() - killed
         report.kills.append(Kill(at_bytes, in_flight_bytes, relay.startup_s, recovery_s))
         if shown:
             where = f"at {at_bytes / _MIB:7.1f} MiB  in flight {in_flight_bytes / 1024:6.0f} KiB"
@@ -179,28 +176,20 @@ def summary(report: Report) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if every byte arrived once and in order, 1 if not, or if the run could not start. The recovery times do
     not affect the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.experiments.killrelay",
-        description=__doc__,
-        epilog="example: python -m loadtests.experiments.killrelay --kills 100 --size 1GiB",
-        allow_abbrev=False,
-    )
+    parser = command("experiments.killrelay", __doc__, "--kills 100 --size 1GiB")
     parser.add_argument("--kills", type=int, default=100, metavar="N", help="number of kills (default 100)")
-    parser.add_argument("--size", default="1GiB", metavar="SIZE", help="bytes to transfer (default 1GiB)")
+    parser.add_argument(
+        "--size", type=size_bytes, default="1GiB", metavar="SIZE", help="bytes to transfer (default 1GiB)"
+    )
     parser.add_argument(
         "--way", choices=("up", "down"), default="up", help="direction; up is from the client to the service"
     )
     parser.add_argument("--encrypted", action="store_true", help="encrypt the stream from end to end")
-    parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
-    try:
-        size_bytes = parse_size_bytes(options.size)
-    except ValueError as error:
-        parser.error(str(error))
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             how = {"way": options.way, "encrypted": options.encrypted, "shown": not options.json}
-            report = runner.run(measure(options.kills, size_bytes, **how))
+            report = runner.run(measure(options.kills, options.size, **how))
     except FileNotFoundError as error:
         parser.error(str(error))
     except (TunnelError, NotReadyError) as error:

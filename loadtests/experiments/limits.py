@@ -5,7 +5,6 @@ each second and wait for its echo. Prints the requests in each minute, the most 
 and the echoes that came back.
 """
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -14,9 +13,10 @@ import sys
 
 import msgspec
 
+from loadtests.harness.experiment import command
 from loadtests.harness.limiter import LIMITS, Limit, Limiter
 from loadtests.harness.processes import NotReadyError, Process, python_command, relay_command, says_event
-from tunnel.event_loops import new_event_loop
+from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["CARRIERS", "Figures", "main", "measure"]
 
@@ -118,16 +118,10 @@ def _line(figures: Figures) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print a table. Return 0, or 3 if a process did not start."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.experiments.limits",
-        description=__doc__,
-        epilog="example: python -m loadtests.experiments.limits --limits 429 --carriers poll --seconds 300",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("experiments.limits", __doc__, "--limits 429 --carriers poll --seconds 300")
     parser.add_argument("--limits", default=",".join(LIMITS), help=f"of {', '.join(LIMITS)} (default: all)")
     parser.add_argument("--carriers", default=",".join(CARRIERS), help=f"of {', '.join(CARRIERS)} (default: all)")
     parser.add_argument("--seconds", type=float, default=90.0, help="time of each run (default: 90)")
-    parser.add_argument("--json", action="store_true", help="print JSON, one run a line")
     options = parser.parse_args(arguments)
     limits, carriers = options.limits.split(","), options.carriers.split(",")
     for what, found, known in (("limit", limits, LIMITS), ("carrier", carriers, CARRIERS)):

@@ -6,7 +6,6 @@ duplicates and 1 % bodies with flipped bits; the share of the rate that remains 
 with a delay of 50 ms in each direction and silent drops.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -20,7 +19,7 @@ from xxhash import xxh3_128
 
 import tunnel
 from loadtests.faultproxy.grammar import parse_size_bytes
-from loadtests.harness.experiment import perform
+from loadtests.harness.experiment import command, perform
 from loadtests.harness.processes import Process, python_command
 from loadtests.harness.relays import RelayProcess
 
@@ -188,15 +187,9 @@ def main(arguments: list[str] | None = None) -> int:
     Return 0 if every byte was right, 1 if a case proves nothing because none of its faults occurred, 3 without a
     result, and 7 if a digest was wrong.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.experiments.lossy",
-        description=__doc__,
-        epilog="example: python -m loadtests.experiments.lossy --size 32MiB --seed 7",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("experiments.lossy", __doc__, "--size 32MiB --seed 7")
     parser.add_argument("--size", default="256MiB", help="bytes each way (default 256MiB; the late cases a sixteenth)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults and the bytes (default 1)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
         size = parse_size_bytes(options.size)

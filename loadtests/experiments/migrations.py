@@ -16,10 +16,9 @@ from pathlib import Path
 import msgspec
 
 from loadtests.faultproxy import FaultProxy, FaultProxyOptions
-from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.faultproxy.options import parse_upstream
 from loadtests.harness.encryption import encryption_settings
-from loadtests.harness.experiment import perform
+from loadtests.harness.experiment import command, perform, size_bytes
 from loadtests.harness.processes import NotReadyError
 from loadtests.harness.relays import RelayProcess
 from loadtests.harness.transfer import CHUNK_BYTES, Flow
@@ -173,10 +172,7 @@ class _Run:
                     await asyncio.sleep(_LOOK_S)
                     if act is Act.TO_POLL:  # an upgrade that had passed the proxy may have opened another tunnel since
                         self._proxy.cut_tunnels()
-            for flow in self._flows:
-                # If every byte written has arrived by now, `delivery` ends only if another one is written.
-                flow.hold(flow.written_bytes + 1)
-            await asyncio.gather(*(flow.delivery() for flow in self._flows))
+            await asyncio.gather(*(flow.pass_on() for flow in self._flows))
             done = Interruption(act, at_bytes, in_flight_bytes, time.monotonic() - began)
             self._report.interruptions.append(done)
             if self._shown:
@@ -221,26 +217,22 @@ def summary(report: Report) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if every byte arrived once and in order, 1 if not, and 3 without a result."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.experiments.migrations",
-        description="One stream, both directions at once, while its carrier changes and link and relay are killed.",
-        epilog="example: python -m loadtests.experiments.migrations --encrypted --migrations 20 --size 1GiB",
-        allow_abbrev=False,
+    parser = command(
+        "experiments.migrations",
+        "One stream, both directions at once, while its carrier changes and link and relay are killed.",
+        "--encrypted --migrations 20 --size 1GiB",
     )
     parser.add_argument(
         "--migrations", type=_even, default=20, metavar="N", help="number of migrations, an even one (default 20)"
     )
-    parser.add_argument("--size", default="1GiB", metavar="SIZE", help="bytes to transfer each way (default 1GiB)")
+    parser.add_argument(
+        "--size", type=size_bytes, default="1GiB", metavar="SIZE", help="bytes to transfer each way (default 1GiB)"
+    )
     parser.add_argument("--encrypted", action="store_true", help="encrypt the stream from end to end")
-    parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
-    try:
-        size_bytes = parse_size_bytes(options.size)
-    except ValueError as error:
-        parser.error(str(error))
     how = {"encrypted": options.encrypted, "shown": not options.json}
     return perform(
-        measure(options.migrations, size_bytes, **how),
+        measure(options.migrations, options.size, **how),
         verdict=lambda report: 1 if report.failure else 0,
         text=summary,
         as_json=options.json,

@@ -4,7 +4,6 @@ The path is redis-benchmark, forward, nginx with its default settings, relay, ex
 runs on this machine.
 """
 
-import argparse
 import csv
 import io
 import shutil
@@ -14,6 +13,7 @@ from contextlib import ExitStack
 
 import msgspec
 
+from loadtests.harness.experiment import command
 from loadtests.harness.nginx import Nginx
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import NotReadyError, Process, python_command, says_event
@@ -122,13 +122,7 @@ def _columns(figures: Figures) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Return 0 if redis-benchmark ended without an error both times, 1 if not, whatever the figures are."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.experiments.redis_bench",
-        description=__doc__,
-        epilog="example: python -m loadtests.experiments.redis_bench -n 20000 -c 20 -t ping,set,get",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command("experiments.redis_bench", __doc__, "-n 20000 -c 20 -t ping,set,get")
     parser.add_argument("-n", type=int, default=20000, metavar="N", help="requests per test (default: 20000)")
     parser.add_argument("-c", type=int, default=20, metavar="N", help="connections (default: 20)")
     parser.add_argument(
@@ -137,7 +131,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--carrier", choices=("auto", "poll", "link"), default="poll", help="carrier of the forward (default: poll)"
     )
-    parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing:

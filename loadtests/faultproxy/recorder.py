@@ -3,7 +3,7 @@
 import dataclasses
 
 from loadtests.faultproxy.faults import FaultKind
-from tunnel.clock import now_us
+from tunnel.system.clock import now_us
 from tunnel.traces.record import TraceEvent, TraceFault, TraceSink, TraceSource
 
 __all__ = ["Counts", "Recorder"]

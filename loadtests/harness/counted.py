@@ -14,18 +14,18 @@ import runpy
 import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
 from loadtests.harness.processes import Process, python_command
-from tunnel.malloc import give_back_freed_memory
+from tunnel.process.malloc import give_back_freed_memory
 
-__all__ = ["Counted", "main", "own_objects"]
+__all__ = ["Counted", "main", "own_objects", "run_counted"]
 
 # The tunnel's own types, and those with which its tasks and sockets are made.
 _ROOTS = frozenset({"tunnel", "tunnel_servlet", "tunnel_client", "asyncio", "_asyncio", "uvloop"})
-_LOOK_S = 0.05
+_LOOK_S = 0.02
 _ANSWER_S = 30.0
 
 
@@ -44,17 +44,18 @@ def own_objects() -> dict[str, int]:
 
 
 class Counted:
-    """A way to start a process whose objects can be counted."""
+    """A way to start a process that counts on request: its objects, or what another `launcher` counts."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, launcher: Sequence[str] = ("loadtests.harness.counted",)) -> None:
         self._file = file
+        self._launcher = launcher
 
     def command(self, module: str, *arguments: str) -> list[str]:
         """Return the command that runs the module so that it can be asked."""
-        return python_command("loadtests.harness.counted", str(self._file), module, *arguments)
+        return python_command(*self._launcher, str(self._file), module, *arguments)
 
     async def ask(self, process: Process, *, collect: bool = False) -> dict[str, int]:
-        """Return the number of objects by type. Raise OSError if the process has ended, or does not answer in time."""
+        """Return the counts by name. Raise OSError if the process has ended, or does not answer in time."""
         self._file.unlink(missing_ok=True)
         process.signal(signal.SIGUSR2 if collect else signal.SIGUSR1)
         async with asyncio.timeout(_ANSWER_S):
@@ -66,22 +67,32 @@ class Counted:
         return found
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the module; its exit code is that of this process."""
-    file, module, *arguments = sys.argv[1:] if argv is None else argv
+def run_counted(argv: Sequence[str], count: Callable[[], dict[str, int]]) -> None:
+    """Run the module that `argv` names (FILE MODULE [ARGUMENT...]), and answer each question with what `count` says."""
+    file, module, *arguments = argv
 
     def answer(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGUSR2:
             gc.collect()
-        give_back_freed_memory()
+        found = count()
         unfinished = Path(f"{file}.new")
-        unfinished.write_text(json.dumps(own_objects()), encoding="ascii")
+        unfinished.write_text(json.dumps(found), encoding="ascii")
         os.replace(unfinished, file)  # a reader sees the whole file or none
 
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, answer)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    """Run the module; its exit code is that of this process."""
+
+    def count() -> dict[str, int]:
+        give_back_freed_memory()
+        return own_objects()
+
+    run_counted(sys.argv[1:], count)
 
 
 if __name__ == "__main__":

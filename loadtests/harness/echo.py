@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import cast
 
-from tunnel.event_loops import new_event_loop
+from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["Echo", "main"]
 

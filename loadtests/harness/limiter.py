@@ -11,7 +11,7 @@ from typing import Self
 
 import msgspec
 
-from tunnel.linger import reset_when_closed
+from tunnel.system.linger import reset_when_closed
 
 __all__ = ["LIMITS", "Limit", "Limiter"]
 

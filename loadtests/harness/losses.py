@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from tunnel.clock import now_us
+from tunnel.system.clock import now_us
 from tunnel.traces.record import TraceEvent, TraceFault, TraceSink, TraceSource
 from tunnel.wire import Frame
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import structlog
 
 from loadtests.harness.losses import LossyFilter, parse_model
-from tunnel.command_line import configure_log
-from tunnel.event_loops import new_event_loop
-from tunnel.exit_codes import USAGE
+from tunnel.ground.exit_codes import USAGE
+from tunnel.process.command_line import configure_log
+from tunnel.process.event_loops import new_event_loop
 from tunnel.traces.jsonl import JsonLinesWriter
 from tunnel_servlet.command.files import Overrides, load_config
 from tunnel_servlet.config import ConfigError, RelayConfig

@@ -27,9 +27,10 @@ class Flow:
         self._sent = xxh3_128()
         self._received = xxh3_128()
         self._goals: list[tuple[int, asyncio.Future[None]]] = []
-        self._deliveries: list[asyncio.Future[float]] = []
         self._hold_bytes = size_bytes
         self._hold_moved = asyncio.Event()
+        self._quiet_since_s = 0.0
+        self._longest_quiet_s = 0.0
 
     # For the writer
 
@@ -64,10 +65,8 @@ class Flow:
         self._received.update(data)
         self.received_bytes += len(data)
         self.ended_s = time.monotonic()
-        deliveries, self._deliveries = self._deliveries, []
-        for delivery in deliveries:
-            if not delivery.done():
-                delivery.set_result(self.ended_s)
+        self._longest_quiet_s = self.longest_quiet_s(self.ended_s)
+        self._quiet_since_s = self.ended_s
         reached = False
         while self._goals and self.received_bytes >= self._goals[0][0]:
             goal = self._goals.pop(0)[1]
@@ -100,6 +99,14 @@ class Flow:
             await asyncio.sleep(0)  # let the writer run; there is no event to wait for
         return self.in_flight_bytes
 
+    def begin_quiet(self, now_s: float) -> None:
+        """Begin to measure the longest time without any byte that arrives."""
+        self._quiet_since_s, self._longest_quiet_s = now_s, 0.0
+
+    def longest_quiet_s(self, now_s: float) -> float:
+        """Return the longest time without any byte that arrived, from `begin_quiet` until now."""
+        return max(self._longest_quiet_s, now_s - self._quiet_since_s)
+
     @property
     def in_flight_bytes(self) -> int:
         """Number of bytes that were written and have not arrived."""
@@ -128,13 +135,16 @@ class Flow:
             self._goals.sort(key=lambda pair: pair[0])
             await goal
 
-    async def delivery(self) -> float:
-        """Wait until more bytes arrive; return that moment, or that of the last byte if all have arrived."""
-        if self.received_bytes >= self.size_bytes:
-            return self.ended_s
-        delivery: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._deliveries.append(delivery)
-        return await delivery
+    async def pass_on(self) -> float:
+        """Let the writer go on, and wait until a byte has arrived that it writes from now on; return that moment.
+
+        After a blow to a relay, an earlier byte proves nothing: it may still come from a socket of that relay. If all
+        is written already, return the moment of the last byte.
+        """
+        later_bytes = min(self.written_bytes + 1, self.size_bytes)
+        self.hold(later_bytes)
+        await self.reach(later_bytes)
+        return self.ended_s
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -13,7 +13,7 @@ from itertools import count
 
 import tunnel
 from loadtests.hostile.raw import RawEndpoint, read_answer, shrink_window
-from tunnel.event_loops import new_event_loop
+from tunnel.process.event_loops import new_event_loop
 from tunnel.wire import (
     Connect,
     LinkHeader,

@@ -13,9 +13,9 @@ import msgspec
 import structlog
 
 from loadtests.hostile.relay import Cost, memory_bytes
-from tunnel.command_line import configure_log
-from tunnel.event_loops import new_event_loop
 from tunnel.messages import Broker, TopicSpec
+from tunnel.process.command_line import configure_log
+from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["PINGS", "SHARED", "main"]
 

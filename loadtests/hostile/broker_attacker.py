@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 
 from loadtests.hostile.broker import PINGS, SHARED
-from tunnel.event_loops import new_event_loop
 from tunnel.messages import ByteBufferMessageSet, split_address
 from tunnel.messages.broker.protocol import COMMIT, CREATE, FETCH, JOIN, LEAVE, METRICS, POSITIONS, PRODUCE, TOPICS
-from tunnel.messages.frames import REQUEST_HEADER_BYTES_MAX, CallHeader, FrameFlag, encode_frame
-from tunnel.messages.message import encode_payloads
-from tunnel.messages.producers import encode_requests
-from tunnel.messages.requests import ProduceRequest
+from tunnel.messages.calls.frames import REQUEST_HEADER_BYTES_MAX, CallHeader, FrameFlag, encode_frame
+from tunnel.messages.sets.message import encode_payloads
+from tunnel.messages.topics.producers import encode_requests
+from tunnel.messages.topics.requests import ProduceRequest
+from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["BROKER_ATTACKS", "BROKER_NEIGHBOUR", "main"]
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Self
 from urllib.parse import urlsplit
 
-from tunnel.carriers.link_protocol import LINK_LANE, LINK_PROTOCOL
+from tunnel.carriers.halves.link_protocol import LINK_LANE, LINK_PROTOCOL
 from tunnel.wire import (
     ENVELOPE_BYTES,
     Attach,

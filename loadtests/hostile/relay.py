@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from tunnel.command_line import configure_log
-from tunnel.event_loops import new_event_loop
-from tunnel.malloc import give_back_freed_memory
+from tunnel.process.command_line import configure_log
+from tunnel.process.event_loops import new_event_loop
+from tunnel.process.malloc import give_back_freed_memory
 from tunnel_servlet.command.files import load_config
 from tunnel_servlet.web.running import RunningRelay
 

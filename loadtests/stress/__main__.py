@@ -1,6 +1,6 @@
 """The stress run: `python -m loadtests.stress`.
 
-It runs Locust, judges the gates (limits on the measures), and writes a page and, with --trace, Spark's report.
+It runs Locust, judges the gates (limits on the measures), and writes a page and, with --trace, a report of the traces.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _END_S = 60.0  # the longest wait for the users to close their connections
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 if every gate held, 1 if one broke or Spark's report failed, 2 if the run could not be carried out."""
+    """Return 0 if every gate held, 1 if one broke or the report failed, 2 if the run could not be carried out."""
     arguments = _parser().parse_args(argv)
     # Locust and its users run in the directory of the sources, but a relative name refers to the caller's directory.
     directory: Path = arguments.measures.resolve()
@@ -136,7 +136,7 @@ def _tell(outcome: Outcome, findings: Sequence[Finding], page: Path, *, as_json:
 
 
 def _report(directory: Path) -> int:
-    """Run Spark's report of the traces of relay and proxy; return its exit code."""
+    """Run the report of the traces of relay, exit, proxy and users; return its exit code."""
     report = directory / "traces.html"
     command = [
         str(Path(sys.executable).parent / "tunnel-traces"),
@@ -188,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
         "--min-connections", type=int, default=0, help="connections that must be open at once (default: 0)"
     )
     parser.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")
-    parser.add_argument("--trace", action="store_true", help="write traces, and make Spark's report of them at the end")
+    parser.add_argument("--trace", action="store_true", help="write traces, and make a report of them at the end")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -71,7 +71,7 @@ def add_options(parser: LocustArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=1, help="seed of the faults (default: 1)")
     group.add_argument("--relay-config", default="", metavar="FILE", help="configuration of the relay, for its limits")
     group.add_argument("--measures", default="build/stress", metavar="DIR", help="directory for the measures")
-    group.add_argument("--trace", default="", metavar="DIR", help="directory for the traces of relay and proxy")
+    group.add_argument("--trace", default="", metavar="DIR", help="directory for the traces of servers and users")
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]

@@ -4,12 +4,10 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+from loadtests.harness.processes import cpu_seconds, resident_bytes
 
 __all__ = ["ProcessInfo", "look_at", "open_descriptors"]
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +21,10 @@ class ProcessInfo:
 
 def look_at(pid: int) -> ProcessInfo | None:
     """Return the figures of a process, or None if it has ended."""
-    home = Path("/proc") / str(pid)
     try:
-        pages = int((home / "statm").read_text().split()[1])
-        # The name in parentheses may contain spaces; the fields after it do not.
-        fields = (home / "stat").read_text().rpartition(")")[2].split()
-        descriptors = len(os.listdir(home / "fd"))
+        return ProcessInfo(resident_bytes(pid), len(os.listdir(f"/proc/{pid}/fd")), cpu_seconds(pid))
     except (OSError, IndexError, ValueError):
         return None
-    return ProcessInfo(pages * _PAGE_BYTES, descriptors, (int(fields[11]) + int(fields[12])) / _TICKS)
 
 
 def open_descriptors() -> dict[int, str]:

@@ -25,9 +25,11 @@ from loadtests.stress.objects import left_over
 from loadtests.stress.processinfo import look_at, open_descriptors
 from loadtests.stress.repairs import RepairCounter
 from loadtests.stress.world import READY_S
-from tunnel.malloc import give_back_freed_memory
+from tunnel import open_trace
+from tunnel.process.malloc import give_back_freed_memory
+from tunnel.traces.writer import TraceWriter
 from tunnel_client.sockets.loop_thread import loop_thread
-from tunnel_client.sockets.runtime import default_runtime
+from tunnel_client.sockets.runtime import configure, default_runtime
 
 __all__ = ["Session", "Weather"]
 
@@ -85,6 +87,7 @@ class Session:
         self._processes = 1  # with users
         self._repairs = RepairCounter()
         self._kinds: set[str] = set()  # of users that were seen
+        self._trace: TraceWriter | None = None
         directory.mkdir(parents=True, exist_ok=True)
 
     # Servers
@@ -128,6 +131,9 @@ class Session:
             raise RuntimeError(
                 "the master has not sent the addresses of relay and target: set TUNNEL_RELAY and STRESS_TARGET"
             )
+        if self._options.trace and not isinstance(self.environment.runner, MasterRunner):
+            self._trace = open_trace(self._options.trace, name="users")
+            configure(trace=self._trace)
         gc.collect()
         self._before, self._objects_before = open_descriptors(), own_objects()
         self.environment.events.request.add_listener(self._count)  # type: ignore[no-untyped-call]
@@ -231,6 +237,8 @@ class Session:
         self._samplings.clear()  # an ended greenlet keeps the frames in which it was killed, and what these refer to
         if not isinstance(self.environment.runner, MasterRunner):
             default_runtime().close()
+            if self._trace is not None:
+                self._trace.close()
             deadline = time.monotonic() + _SETTLE_S
             while time.monotonic() < deadline and (self._descriptors_left() or _tasks() or self._objects_left()):
                 gc.collect()

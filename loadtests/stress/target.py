@@ -14,8 +14,8 @@ from functools import lru_cache
 import structlog
 import xxhash
 
-from tunnel.command_line import configure_log
-from tunnel.event_loops import new_event_loop
+from tunnel.process.command_line import configure_log
+from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["PATTERN", "digest_of_pattern", "main", "serve"]
 

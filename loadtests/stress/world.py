@@ -37,7 +37,7 @@ from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.stress.processinfo import look_at
 from loadtests.stress.state import relay_state
-from tunnel.command_line import configure_log
+from tunnel.process.command_line import configure_log
 from tunnel_servlet.access.tokens import make_admin_secret, make_token
 from tunnel_servlet.command.files import write_users
 

@@ -4,23 +4,29 @@ An error in a file names the file, the key if there is one, and what to do.
 """
 
 import difflib
+import json
 import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from tunnel.rates import parse_rate
+from tunnel.ground.rates import parse_rate
+from tunnel_servlet.access.certificates import parse_certificate_name
 from tunnel_servlet.access.grants import Grant, GrantTable, parse_public_address
+from tunnel_servlet.access.proxies import UNIX, TrustedProxies
 from tunnel_servlet.access.rules import parse_network, parse_rule, read_host
+from tunnel_servlet.access.sso import SsoTerms
 from tunnel_servlet.access.tokens import Key, TokenTable, check_user_name
-from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.settings import AuditSettings, ListenAddress, ProxySettings, ServiceLimits, TlsFiles
+from tunnel_servlet.switch.config import SETTABLE, SwitchConfig
 
 __all__ = [
+    "AuditSettings",
     "ConfigError",
     "ListenAddress",
     "RelayConfig",
@@ -29,6 +35,7 @@ __all__ = [
     "TokensFile",
     "parse_address",
     "parse_config",
+    "parse_listen",
     "parse_tokens",
     "render_users",
     "require_safe",
@@ -42,7 +49,8 @@ _TWICE = re.compile(r"Cannot declare (\(.*\)) twice(.*)")
 _ExitChoice: TypeAlias = Literal["inline", "none"]
 _T = TypeVar("_T")
 _PORT_MAX = 65535
-_LIMIT_MAX = 1 << 40
+_UNIX = "unix:"
+_UNIX_PATH_BYTES_MAX = 107  # of sun_path on Linux, without its end
 _SECRET = re.compile(r"[A-Za-z0-9_-]{32,256}")
 _ADMIN_SECRET = "_admin_secret"  # a key of the tokens file, between the users: no user's name begins with _
 _USERS_END = "# end"
@@ -57,11 +65,31 @@ _EXAMPLES = {
     "tokens": 'tokens = "relay.tokens.toml"',
     "names_may_resolve_to": 'names_may_resolve_to = ["10.0.0.0/8"]',
     "trace": 'trace = "traces"',
+    "metrics_by_user": "metrics_by_user = true",
     "public_http": 'public_http = ["0.0.0.0:80"]',
+    "audit": 'a table: [audit] on one line, file = "audit.jsonl" on the next one',
+    "audit.to": 'to = "file"',
+    "audit.file": 'file = "audit.jsonl"',
+    "audit.syslog": 'syslog = "/dev/log"',
+    "audit.fsync": "fsync = true",
+    "audit.required": "required = true",
+    "audit.file_bytes_max": "file_bytes_max = 67108864",
+    "audit.files_max": "files_max = 16",
+    "audit.events_per_minute": "events_per_minute = 600",
+    "proxies": 'a table: [proxies] on one line, trusted = ["10.0.0.5"] on the next one',
+    "proxies.trusted": 'trusted = ["10.0.0.5", "10.1.0.0/16"]',
+    "proxies.proxy_protocol": "proxy_protocol = true",
     "tls": 'a table: [tls] on one line, certificate = "relay.crt" and key = "relay.key" on the next ones',
     "tls.certificate": 'certificate = "relay.crt"',
     "tls.key": 'key = "relay.key"',
     "tls.client_ca": 'client_ca = "clients.crt"',
+    "tls.client_optional": "client_optional = true",
+    "sso": 'a table: [sso] on one line, issuer = "https://login.example" and audience = "tunnel" on the next ones',
+    "sso.issuer": 'issuer = "https://login.example"',
+    "sso.audience": 'audience = "tunnel"',
+    "sso.client_id": 'client_id = "tunnel"',
+    "sso.scopes": 'scopes = ["openid", "groups", "offline_access"]',
+    "groups": 'a table for each group: [groups.staff] on one line, connect = ["db.internal:5432"] on the next one',
     "limits": "a table: [limits] on one line, body_bytes_max = 1048576 on the next one",
     "users": 'a table for each user: [users.ann] on one line, connect = ["db.internal:5432"] on the next one',
     "users.*": 'a table: [users.ann] on one line, connect = ["db.internal:5432"] on the next one',
@@ -71,6 +99,7 @@ _EXAMPLES = {
     "everyone.listen": 'listen = ["reports"]',
     "everyone.exit": "exit = true",
     "everyone.public": 'public = ["0.0.0.0:8443"]',
+    "everyone.certificates": 'certificates = ["DNS:ann.clients.example"]',
     "everyone.public_hosts": 'public_hosts = ["app.example"]',
     "everyone.rate": 'rate = "20 MiB/s"',
     "everyone.rates": 'a table: [users.ann.rates] on one line, "db.internal:5432" = "5 MiB/s" on the next one',
@@ -79,88 +108,6 @@ _EXAMPLES = {
 
 class ConfigError(ValueError):
     """The configuration or the command line is wrong; the text says what the operator has to change."""
-
-
-class TlsFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of PEM files. With `client_ca`, the relay accepts only clients whose certificate that authority signed."""
-
-    certificate: str
-    key: str
-    client_ca: str = ""
-
-
-class ListenAddress(msgspec.Struct, frozen=True):
-    """An address to listen on. `tls` is None if the address was given without a scheme."""
-
-    host: str
-    port: int
-    tls: bool | None = None
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach the address."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLimits:
-    """The limits outside the switch: HTTP, links, tokens and the exit. Times are in seconds."""
-
-    header_seconds: float = 10
-    """Time from the first byte of a request, or from connecting, to the end of its headers."""
-    body_seconds: float = 30
-    """Time from the headers to the end of the body, and from the header of a link's batch to its end."""
-    keepalive_seconds: float = 75
-    """How long an idle connection stays open: longer than a proxy in front keeps it (nginx: 60)."""
-    answer_seconds: float = 60
-    """Time for a client to read an answer; then the relay cuts the connection."""
-    tls_seconds: float = 10
-    """Time for a TLS handshake."""
-    connections_max: int = 10_000
-    """Open connections of clients. The relay lowers this limit to three quarters of the files that it may open.
-    Connections on which no valid token came yet take at most half of it; for each beyond this, the relay closes the
-    oldest of the address that has most."""
-    connections_per_address_max: int = 1024
-    """Connections from one address (an IPv6 /64; a /56 has twice, a /48 four times as many) on which no valid token
-    came yet: at most a quarter of `connections_max`. For each beyond this, the relay closes the oldest."""
-    connections_per_user_max: int = 2048
-    """Connections of one user: those whose latest request had the user's token. No user has more than stay free."""
-    waiting_bytes_max: int = 256 << 20
-    """Bytes of unfinished bodies and batches, and of answers that clients have not read yet. A user gets no more
-    of them when it holds as many as are free, so one user alone gets at most half."""
-    link_opening_seconds: float = 10
-    """Time from the upgrade to the first message on a link."""
-    link_batch_bytes_max: int = 4 << 20
-    """The largest batch that the relay accepts on a link."""
-    auth_failures_per_minute: int = 20
-    """Wrong tokens from one address that the relay answers with 401; to further ones it answers 429."""
-    dial_seconds: float = 10
-    """How long an exit waits for a target, including name resolution."""
-    exit_connections_max: int = 8192
-    """Connections of one exit, including those that it is still dialling. A user gets no more of them when it has
-    as many as are free, so one user alone gets at most half."""
-    drain_seconds: float = 60
-    """How long a draining relay waits for connections to end, if `tunnel-relay drain` names no other time."""
-    public_connections_max: int = 2048
-    """Open connections of people without the tunnel, at all public places. The services of one user get no more of
-    them when they have as many as are free, so those of one user alone get at most half."""
-    public_connections_per_address_max: int = 64
-    """The same from one address (one /64 network of IPv6). They are never more than half of
-    `public_connections_max`."""
-    trace_bytes_max: int = 1 << 30
-    """Bytes of all trace files in the folder `trace`; the oldest are removed when there are more."""
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            least = 0.001 if name.endswith("_seconds") else 1
-            if not least <= getattr(self, name) <= _LIMIT_MAX:
-                raise ValueError(f"{name} must be at least {least} and at most {_LIMIT_MAX}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +121,8 @@ class RelayConfig:
     exit: _ExitChoice = "inline"
     tokens: TokenTable = field(default_factory=lambda: TokenTable({}))
     tokens_file: str = "tokens.toml"
+    token_use: str = ""
+    """The folder in which the relay keeps when tokens were used. Empty: it keeps nothing."""
     admin_secret: str = field(default="", repr=False)
     """The secret of the tokens file with which the operator may drain the relay and read its state. Empty: no one may,
     except that everybody on this machine may read the state of an open relay."""
@@ -181,11 +130,24 @@ class RelayConfig:
     is_open: bool = False
     """The relay accepts requests without a token."""
     tls: TlsFiles | None = None
+    sso: SsoTerms | None = None
     public_http: tuple[ListenAddress, ...] = ()
     """Addresses at which people without the tunnel reach HTTP services by host name."""
     trace: str = ""
+    metrics_by_user: bool = False
+    """The metrics name users: at most 100, those with most connections."""
+    audit: AuditSettings | None = None
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    """The proxies in front of the relay whose word about a client's address counts."""
     switch: SwitchConfig = field(default_factory=SwitchConfig)
     limits: ServiceLimits = field(default_factory=ServiceLimits)
+
+    @property
+    def named_files(self) -> list[str]:
+        """The files whose changes a running relay applies, besides the configuration itself."""
+        tls = self.tls
+        names = () if tls is None else (tls.certificate, tls.key, tls.client_ca)
+        return [self.tokens_file, *filter(None, names)]
 
 
 class _GrantFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -195,6 +157,7 @@ class _GrantFile(msgspec.Struct, forbid_unknown_fields=True):
     exit: bool = False
     public: list[str] = []
     public_hosts: list[str] = []
+    certificates: list[str] = []
     rate: str = ""
     rates: dict[str, str] = {}
 
@@ -208,7 +171,12 @@ class _ConfigFile(msgspec.Struct, forbid_unknown_fields=True):
     names_may_resolve_to: list[str] = []
     public_http: tuple[str, ...] = ()
     trace: str = ""
+    metrics_by_user: bool = False
     tls: TlsFiles | None = None
+    audit: AuditSettings | None = None
+    proxies: ProxySettings = ProxySettings()
+    sso: SsoTerms | None = None
+    groups: dict[str, Any] = {}
     everyone: dict[str, Any] = {}
     users: dict[str, Any] = {}
     limits: dict[str, Any] = {}
@@ -227,25 +195,65 @@ def parse_config(text: str, file: str, users: Mapping[str, Iterable[Key]] | None
     if everyone.public or everyone.public_hosts:
         key = "public" if everyone.public else "public_hosts"
         raise ConfigError(f"{file}: everyone.{key}: a public place belongs to one user: list it under [users.NAME]")
+    if everyone.certificates:
+        raise ConfigError(
+            f"{file}: everyone.certificates: a certificate belongs to one user: list it under [users.NAME]"
+        )
+    groups = _groups(raw, file)
+    if any(grant.certificates for grant in grants.values()) and not (raw.tls and raw.tls.client_ca):
+        raise ConfigError(
+            f'{file}: tls.client_ca: certificates of users need an authority: add the line client_ca = "clients.crt" '
+            "under [tls]"
+        )
+    if raw.tls and raw.tls.client_optional and not raw.tls.client_ca:
+        raise ConfigError(f"{file}: tls.client_optional: there is no client_ca: remove the line, or add client_ca")
     if any(grant.public_hosts for grant in grants.values()) and not raw.public_http:
         raise ConfigError(f'{file}: public_http: public_hosts need a port: add the line public_http = ["0.0.0.0:80"]')
     switch, limits = _limits(raw.limits, file)
     if raw.base and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", raw.base):
         raise ConfigError(f"{file}: base: {raw.base!r} is not a path: write it as in /prefix, or leave it out")
     return RelayConfig(
-        listen=tuple(_checked(parse_address, item, file, "listen") for item in raw.listen),
+        listen=tuple(_checked(parse_listen, item, file, "listen") for item in raw.listen),
         base=raw.base,
-        admin=_checked(parse_address, raw.admin, file, "admin") if raw.admin else None,
+        admin=_checked(parse_listen, raw.admin, file, "admin") if raw.admin else None,
         exit=raw.exit,
         tokens=TokenTable({user: tuple(keys) for user, keys in (users or {}).items()}),
         tokens_file=raw.tokens,
-        grants=GrantTable(grants, everyone, resolvable=resolvable),
+        grants=GrantTable(grants, everyone, groups=groups, resolvable=resolvable),
         tls=raw.tls,
+        sso=raw.sso,
         public_http=tuple(_checked(parse_address, item, file, "public_http") for item in raw.public_http),
         trace=raw.trace,
+        metrics_by_user=raw.metrics_by_user,
+        audit=raw.audit,
+        proxies=_proxies(raw.proxies, file),
         switch=switch,
         limits=limits,
     )
+
+
+def _groups(raw: _ConfigFile, file: str) -> dict[str, Grant]:
+    """Return the grants of the groups that the identity provider names."""
+    groups = {name: _grant(value, file, f"groups.{name}") for name, value in raw.groups.items()}
+    for name, grant in groups.items():
+        if not name.strip() or not name.isprintable():
+            raise ConfigError(
+                f"{file}: groups: {name!r} is not the name of a group: write the printable name that the identity "
+                "provider has in its tokens"
+            )
+        if grant.exit or grant.public or grant.public_hosts or grant.certificates:
+            raise ConfigError(
+                f"{file}: groups.{name}: exit, public, public_hosts and certificates belong to single users: list them "
+                "under [users.NAME]"
+            )
+    if groups and raw.sso is None:
+        raise ConfigError(f"{file}: groups: an identity provider names them: add the table [sso], or remove the groups")
+    if raw.sso is not None and not groups:
+        raise ConfigError(
+            f'{file}: sso: no group may attach: add connect = ["HOST:PORT"] under [groups.NAME] for a group of the '
+            "identity provider"
+        )
+    return groups
 
 
 def parse_address(text: str) -> ListenAddress:
@@ -271,6 +279,16 @@ def parse_address(text: str) -> ListenAddress:
     return ListenAddress(host, int(port), scheme == "https" if separator else None)
 
 
+def parse_listen(text: str) -> ListenAddress:
+    """Parse an address as `parse_address` does, or unix:/PATH, a Unix socket, which speaks no TLS."""
+    if not text.startswith(_UNIX):
+        return parse_address(text)
+    path = text.removeprefix(_UNIX)
+    if not path.startswith("/") or "\0" in path or len(path.encode()) > _UNIX_PATH_BYTES_MAX:
+        raise ValueError(f"{text!r} is not an address: a Unix socket has a path of at most 107 bytes: unix:/run/x.sock")
+    return ListenAddress(path, 0, tls=False)
+
+
 def require_safe(config: RelayConfig, file: str, *, needs_tokens: bool = True) -> None:
     """Raise ConfigError if the relay must not start with this configuration."""
     for key, addresses in (("listen", config.listen), ("public_http", config.public_http)):
@@ -284,7 +302,7 @@ def require_safe(config: RelayConfig, file: str, *, needs_tokens: bool = True) -
             if not address.is_loopback:
                 raise ConfigError(f"--open: other machines can reach {address}: listen only on 127.0.0.1 or [::1]")
         return
-    if needs_tokens and not len(config.tokens):
+    if needs_tokens and not (len(config.tokens) or config.grants.certificates or config.sso):
         raise ConfigError(
             f"{config.tokens_file}: no user has a token: run `tunnel-relay user add NAME -c {shlex.quote(file)}`"
         )
@@ -292,12 +310,17 @@ def require_safe(config: RelayConfig, file: str, *, needs_tokens: bool = True) -
         raise ConfigError(f'{file}: no rule allows anything: add connect = ["HOST:PORT"] under [users.NAME]')
 
 
-def require_users(config: RelayConfig) -> None:
+def require_users(config: RelayConfig, present: TokenTable | None = None, admin_secret: str = "") -> None:
     """Raise ConfigError if no user has a token any more, and the tokens file does not say that this is meant.
 
-    A file that is missing, empty or not written to its end would otherwise end the connections of all users.
+    A file that is missing, empty or not written to its end would otherwise end the connections of all users. `present`
+    and `admin_secret` are what a running relay has: it never loses them to such a file. Without them, a relay whose
+    users need no token needs no tokens file.
     """
-    if config.is_open or len(config.tokens) or config.tokens.revoked:
+    if len(config.tokens) or config.tokens.revoked:
+        return
+    needs_none = config.is_open or config.grants.certificates or config.sso
+    if needs_none and not present and (config.admin_secret or not admin_secret):
         return
     raise ConfigError(
         f"{config.tokens_file}: the file is missing, or lists no user: restore it, or run `tunnel-relay user add NAME "
@@ -347,10 +370,16 @@ def render_users(users: Mapping[str, Iterable[Key]], admin_secret: str = "") -> 
         lines.append(f'{_ADMIN_SECRET} = "{admin_secret}"\n')
     for name, keys in users.items():
         lines.append(f'\n["{name}"]\ntokens = [\n')
-        for key in keys:
-            lines.append(f'  {{ id = "{key.id}", sha256 = "{key.sha256}", created = "{key.created}" }},\n')
+        lines += [f"  {_key_table(key)},\n" for key in keys]
         lines.append("]\n")
     return "".join([*lines, f"\n{_USERS_END}\n"])
+
+
+def _key_table(key: Key) -> str:
+    """Return a token's record as an inline table of TOML, without the fields that have their usual values."""
+    found = {name: value for name, value in msgspec.structs.asdict(key).items() if value or name == "created"}
+    fields_ = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
+    return f"{{ {', '.join(fields_)} }}"
 
 
 # --- inside
@@ -375,8 +404,9 @@ def _convert(value: Any, wanted: type[_T], file: str, where: str) -> _T:
     text = _PATH.sub("", text)
     unknown = _UNKNOWN.match(text)
     if unknown:
-        struct = TlsFiles if key == "tls" else wanted
-        known = [] if found and key != "tls" else list(getattr(struct, "__struct_fields__", ()))
+        tables: dict[str, type] = {"tls": TlsFiles, "audit": AuditSettings, "proxies": ProxySettings, "sso": SsoTerms}
+        struct = tables.get(key, wanted)
+        known = [] if found and key not in tables else list(getattr(struct, "__struct_fields__", ()))
         raise ConfigError(_unknown_key(file, f"{key}.{unknown[1]}".lstrip("."), unknown[1], known))
     text = f"{text[0].lower()}{text[1:]}".replace("`", "")
     raise ConfigError(f"{file}: {key or 'the whole file'}: {text}{_remedy(key, text)}")
@@ -391,7 +421,7 @@ def _remedy(key: str, text: str) -> str:
         guess = f"did you mean {near[0]!r}? " if near else ""
         return f": {guess}choose {' or '.join(map(repr, choices))}"
     table, *names = key.partition("[")[0].split(".")
-    if table == "users" and names:
+    if table in ("users", "groups") and names:
         table, names = ("everyone", names[-1:]) if names[1:] else ("users", ["*"])
     example = _EXAMPLES.get(".".join([table, *names]), "")
     return f": write {'' if example.startswith('a table') else 'it as in '}{example}" if example else ""
@@ -432,10 +462,17 @@ def _require_distinct(names: Iterable[str], file: str, key: str) -> None:
 
 
 def _require_owned(grants: Mapping[str, Grant], file: str) -> None:
-    """Raise ConfigError if a public port or host name is listed under two users."""
+    """Raise ConfigError if a public port, a host name or a certificate is listed under two users."""
     owners: dict[int | str, str] = {}
     for user, grant in grants.items():
         places: list[int | str] = [*(address.port for address in grant.public), *grant.public_hosts]
+        for name in grant.certificates:
+            other = owners.setdefault(name, user)
+            if other != user:
+                raise ConfigError(
+                    f"{file}: users.{user}.certificates: {name} belongs to {other} already: a name in a certificate "
+                    "belongs to one user: remove it from one of the two tables"
+                )
         for place in places:
             other = owners.setdefault(place, user)
             if other != user:
@@ -455,7 +492,7 @@ def _public_host(text: str) -> str:
 
 def _grant(value: Any, file: str, where: str) -> Grant:
     raw = _convert(value, _GrantFile, file, where)
-    for key in ("services", "listen", "public", "public_hosts"):
+    for key in ("services", "listen", "public", "public_hosts", "certificates"):
         _require_distinct(getattr(raw, key), file, f"{where}.{key}")
     rules = tuple(_checked(parse_rule, item, file, f"{where}.connect") for item in raw.connect)
     rate = _checked(parse_rate, raw.rate, file, f"{where}.rate") if raw.rate else 0
@@ -467,33 +504,45 @@ def _grant(value: Any, file: str, where: str) -> Grant:
             advice = f"did you mean {near[0]!r}?" if near else f"add it to connect, services or listen of [{where}]"
             raise ConfigError(f"{file}: {where}.rates: {rule!r} is no rule of this table: {advice}")
         rates.append((rule, _checked(parse_rate, text, file, f"{where}.rates.{rule}")))
+    public = tuple(_checked(parse_public_address, item, file, f"{where}.public") for item in raw.public)
+    hosts = tuple(_checked(_public_host, item, file, f"{where}.public_hosts") for item in raw.public_hosts)
+    names = [_checked(parse_certificate_name, item, file, f"{where}.certificates") for item in raw.certificates]
     return Grant(
-        rules,
-        tuple(raw.services),
-        tuple(raw.listen),
-        raw.exit,
-        tuple(_checked(parse_public_address, item, file, f"{where}.public") for item in raw.public),
-        tuple(_checked(_public_host, item, file, f"{where}.public_hosts") for item in raw.public_hosts),
-        rate,
-        tuple(rates),
+        connect=rules,
+        services=tuple(raw.services),
+        listen=tuple(raw.listen),
+        exit=raw.exit,
+        public=public,
+        public_hosts=hosts,
+        rate=rate,
+        rates=tuple(rates),
+        certificates=tuple(names),
     )
 
 
+def _proxies(raw: ProxySettings, file: str) -> TrustedProxies:
+    networks = [_checked(parse_network, item, file, "proxies.trusted") for item in raw.trusted if item != UNIX]
+    if raw.proxy_protocol and not raw.trusted:
+        raise ConfigError(f'{file}: proxies.proxy_protocol: name the proxies: add the line trusted = ["10.0.0.5"]')
+    return TrustedProxies(networks, has_unix=UNIX in raw.trusted, has_header=raw.proxy_protocol)
+
+
 def _limits(values: dict[str, Any], file: str) -> tuple[SwitchConfig, ServiceLimits]:
-    of_switch = {item.name for item in fields(SwitchConfig)} - {"node"}
-    of_shell = {item.name for item in fields(ServiceLimits)}
+    of_shell = [item.name for item in fields(ServiceLimits)]
+    fixed = {item.name for item in fields(SwitchConfig)} - {"node", *SETTABLE}
     for name, value in values.items():
-        if name not in of_switch | of_shell:
-            raise ConfigError(_unknown_key(file, f"limits.{name}", name, sorted(of_switch | of_shell)))
+        default = getattr(ServiceLimits() if name in of_shell else SwitchConfig(), name, None)
+        if name in fixed:
+            raise ConfigError(f"{file}: limits.{name}: this is always {str(default).lower()}: remove the line")
+        if name not in SETTABLE and name not in of_shell:
+            raise ConfigError(_unknown_key(file, f"limits.{name}", name, sorted({*SETTABLE, *of_shell})))
         if type(value) is not int and not (type(value) is float and name.endswith("_seconds")):
-            default = getattr(SwitchConfig() if name in of_switch else ServiceLimits(), name)
             raise ConfigError(
                 f"{file}: limits.{name}: expected a {'' if '_sec' in name else 'whole '}number, not {value!r}: write "
                 f"it as in {name} = {default}"
             )
     try:
-        switch = SwitchConfig(**{name: value for name, value in values.items() if name in of_switch})
-        limits = ServiceLimits(**{name: value for name, value in values.items() if name in of_shell})
+        switch = SwitchConfig(**{name: values[name] for name in SETTABLE if name in values})
+        return switch, ServiceLimits(**{name: values[name] for name in of_shell if name in values})
     except ValueError as error:
         raise ConfigError(f"{file}: limits: {error}: write another number, or remove the line") from None
-    return switch, limits

@@ -15,9 +15,10 @@ import pyspark
 
 from tests.analysis.settings import SHORT_LIVED
 
-__all__ = ["WORKERS", "standalone", "submit"]
+__all__ = ["CODEC", "WORKERS", "standalone", "submit"]
 
 WORKERS = 2
+CODEC = "snappy"  # of Parquet files: it is given to spark-submit
 START_S = 600.0  # a bound for starting a Java on a busy machine
 
 
@@ -110,6 +111,7 @@ def submit(master: str, traces: Path, output: Path) -> subprocess.CompletedProce
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "500s",
         "spark.cores.max": str(WORKERS),
         "spark.locality.wait": "0s",
+        "spark.sql.parquet.compression.codec": CODEC,
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }

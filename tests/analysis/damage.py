@@ -10,9 +10,11 @@ from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import encode_record
 from tunnel.traces.salvage import SUFFIX
 
-__all__ = ["FRAME_RECORDS", "damaged_directory"]
+__all__ = ["BAD_LINES", "FRAME_RECORDS", "damaged_directory"]
 
 FRAME_RECORDS = 4096
+_IMPOSSIBLE = {"time_us": 1 << 62, "sequence": (1 << 63) - 1, "size_bytes": (1 << 63) - 1, "attempt": -1}
+BAD_LINES = 1 + len(_IMPOSSIBLE)
 
 
 def damaged_directory(directory: Path) -> dict[str, str]:
@@ -75,7 +77,9 @@ def _corrupt(path: Path) -> None:
 
 
 def _make_newer(path: Path) -> None:
-    """Add a frame with a line of a version that does not exist yet, and a line that is not JSON."""
+    """Add a frame with a line of a version that does not exist yet, some with impossible numbers, and no JSON."""
     line = {"version": 99, "time_us": 1, "node": "future", "event": "beamed", "writer": "w", "number": 1}
+    sent = {"version": 1, "time_us": 1, "node": "newer", "event": "packet_sent", "packet_type": 4}
+    lines = [line, *(sent | {name: value} for name, value in _IMPOSSIBLE.items())]
     with path.open("ab") as file:
-        file.write(zstandard.ZstdCompressor().compress(msgspec.json.encode(line) + b"\nno json\n"))
+        file.write(zstandard.ZstdCompressor().compress(msgspec.json.Encoder().encode_lines(lines) + b"no json\n"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from tests.analysis.ends import ENDS, stream_of
-from tunnel.analysis import alignment, clocks, counts, flow, graphs, tables
+from tunnel.analysis.engines.engine import Engine
+from tunnel.analysis.engines.queries import query
+from tunnel.analysis.kept.ledger import Intake
+from tunnel.analysis.results.analyse import GRAPH_COLUMNS, GRAPH_ROWS, begin
 
 __all__ = ["KILLED", "Drawn", "draw"]
 
@@ -26,23 +28,18 @@ class Drawn(msgspec.Struct):
     """The same, from a query for more streams."""
 
 
-def draw(events: DataFrame) -> Drawn:
+def draw(engine: Engine, intake: Intake) -> Drawn:
     """Align the clocks of all writers, and make points of graphs."""
-    files = [row.asDict() for row in counts.file_health(events).collect()]
-    walls = tables.walls(files)
-    delays = [row.asDict() for row in alignment.delays_of(events, sum(row["events"] for row in files)).collect()]
-    known = clocks.clocks_of(walls, delays)
-    table = flow.flow_of(alignment.aligned(events, known)).cache()
+    result = begin(engine, intake)
 
     def points(*streams: int) -> list[dict[str, Any]]:
-        found = [row.asDict() for row in graphs.points_of(table, list(streams)).collect()]
-        chosen = (row for row in found if row["stream"] == KILLED)
-        return sorted(chosen, key=lambda row: (row["t"], row["kind"], row["sequence"], row["attempt"]))
+        engine.table("chosen", "stream bigint", [{"stream": stream} for stream in streams])
+        found = engine.rows(query("points", columns=GRAPH_COLUMNS, rows=GRAPH_ROWS))
+        return [row for row in found if row["stream"] == KILLED]
 
-    drawn = Drawn(
-        clocks={name: (clock.ahead_us, clock.known_by) for name, clock in known.items()},
-        points=points(KILLED),
-        among_others=points(*[stream_of(ends) for ends in ENDS]),
-    )
-    table.unpersist()
-    return drawn
+    with engine.keep("flow", query("flow")):
+        return Drawn(
+            clocks={row["writer"]: (row["ahead_us"], row["clock"]) for row in result.writers},
+            points=points(KILLED),
+            among_others=points(*[stream_of(ends) for ends in ENDS]),
+        )

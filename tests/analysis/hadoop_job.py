@@ -9,17 +9,17 @@ import time
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from tests.analysis.plain import compressed, plain
 from tests.analysis.settings import SETTINGS
 from tunnel.analysis.cli import main as command
-from tunnel.analysis.failures import NoTracesError
-from tunnel.analysis.folders import Folder, LocalFolder, UnusableError
-from tunnel.analysis.hadoop import HadoopFolder
-from tunnel.analysis.ingest import compact, read_events
-from tunnel.analysis.ledger import Entry, Ledger, LedgerError, TraceFile, open_ledger
-from tunnel.analysis.session import make_session
+from tunnel.analysis.engines.failures import NoTracesError
+from tunnel.analysis.engines.folders import Folder, LocalFolder, UnusableError
+from tunnel.analysis.engines.hadoop import HadoopFolder
+from tunnel.analysis.engines.session import make_session
+from tunnel.analysis.engines.spark import SparkEngine
+from tunnel.analysis.kept.ingest import compact
+from tunnel.analysis.kept.ledger import Entry, Ledger, LedgerError, TraceFile, open_ledger
 from tunnel.traces.salvage import SUFFIX, examine
 
 __all__ = ["EVENTS", "Found", "main"]
@@ -58,10 +58,13 @@ class Found(msgspec.Struct):
     """The exit code and the output of the command on the URI."""
 
 
-def _take_in(session: SparkSession, traces: Folder, tables: Folder) -> int:
+def _take_in(engine: SparkEngine, traces: Folder, tables: Folder) -> int:
     with open_ledger(tables) as ledger:
-        compact(session, traces, ledger)
-    return read_events(session, Ledger(tables)).count()
+        compact(engine, traces, ledger)
+    ledger = Ledger(tables)
+    engine.read(ledger.folder, ledger.data())
+    (row,) = engine.rows("select count(*) as n from stored")
+    return int(row["n"])
 
 
 def _upload(traces: Path, folder: Folder) -> None:
@@ -94,9 +97,9 @@ def _error(run: object) -> str:
     return ""
 
 
-def _locks(found: Found, session: SparkSession, tables: HadoopFolder) -> None:
+def _locks(found: Found, engine: SparkEngine, tables: HadoopFolder) -> None:
     def again() -> None:
-        with open_ledger(HadoopFolder(session, tables.place())):
+        with open_ledger(HadoopFolder(engine.session, tables.place())):
             raise AssertionError
 
     deadline = time.monotonic() + WAIT_S
@@ -118,9 +121,11 @@ def _locks(found: Found, session: SparkSession, tables: HadoopFolder) -> None:
     found.fenced = is_open and "another process has added to the tables" in error
 
 
-def _errors(found: Found, session: SparkSession, uri: str, tables: HadoopFolder) -> None:
-    found.errors["no such folder"] = _error(lambda: _take_in(session, HadoopFolder(session, f"{uri}/none"), tables))
-    found.errors["no such file system"] = _error(lambda: HadoopFolder(session, "nothing://here/traces"))
+def _errors(found: Found, engine: SparkEngine, uri: str, tables: HadoopFolder) -> None:
+    found.errors["no such folder"] = _error(
+        lambda: _take_in(engine, HadoopFolder(engine.session, f"{uri}/none"), tables)
+    )
+    found.errors["no such file system"] = _error(lambda: HadoopFolder(engine.session, "nothing://here/traces"))
     found.errors["exists"] = _error(lambda: tables.write("commits/00000001.json", b""))
     found.errors["record exists"] = _error(lambda: tables.put_if_absent("commits/00000001.json", b""))
     found.errors["missing"] = _error(lambda: tables.read("commits/none"))
@@ -129,29 +134,29 @@ def _errors(found: Found, session: SparkSession, uri: str, tables: HadoopFolder)
 def main(uri: str, directory: Path) -> None:
     """Run the whole job."""
     session = make_session("local[1]", memory="600m", settings=SETTINGS)
-    context = session.sparkContext
+    engine, context = SparkEngine(session), session.sparkContext
     hadoop = context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
     found = Found(hadoop.FileSystem.getDefaultUri(context._jsc.hadoopConfiguration()).toString())
     local = directory / "traces"
     _traces(local)
-    found.local = _take_in(session, LocalFolder(local), LocalFolder(directory / "tables"))
-    traces = HadoopFolder(session, f"{uri}/traces")
-    tables = HadoopFolder(session, f"{uri}/traces/_tables", lease_s=LEASE_S, renew_s=RENEW_S)
+    found.local = _take_in(engine, LocalFolder(local), LocalFolder(directory / "tables"))
+    traces = HadoopFolder(engine.session, f"{uri}/traces")
+    tables = HadoopFolder(engine.session, f"{uri}/traces/_tables", lease_s=LEASE_S, renew_s=RENEW_S)
     _upload(local, traces)
-    found.first = _take_in(session, traces, tables)
-    found.again = _take_in(session, traces, tables)
+    found.first = _take_in(engine, traces, tables)
+    found.again = _take_in(engine, traces, tables)
     _copies(local)
     _upload(local, traces)
     tables.make("events/00000009-0123abcd")  # as a killed command leaves it
-    found.more = _take_in(session, traces, tables)
+    found.more = _take_in(engine, traces, tables)
     intake = Ledger(tables).intake
     found.problems = [[file.name.partition("-")[0], file.problem] for file in intake.files]
-    found.sources = sorted(intake.sources.values())
+    found.sources = sorted(row["file"] for row in intake.found)
     found.names = [file.name for file in traces.walk()]
     found.commits = tables.names("commits")
     found.left = tables.names("staged") + [name for name in tables.names("events") if name.startswith("00000009")]
-    _errors(found, session, uri, tables)
-    _locks(found, session, tables)
+    _errors(found, engine, uri, tables)
+    _locks(found, engine, tables)
     session.stop()
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

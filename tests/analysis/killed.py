@@ -1,7 +1,7 @@
 """Processes that are killed with SIGKILL while they take new trace files into the tables.
 
-`python -m tests.analysis.killed TRACES TABLES PATH STEP` is the command `tunnel-traces compact`, which dies just before
-its STEPth touch of a file whose path begins with PATH (the touches of all such files count together).
+`python -m tests.analysis.killed TRACES TABLES PATH STEP ENGINE` is the command `tunnel-traces compact`, which dies just
+before its STEPth touch of a file whose path begins with PATH (the touches of all such files count together).
 """
 
 from __future__ import annotations
@@ -48,4 +48,4 @@ if __name__ == "__main__":
     from tunnel.analysis.cli import main
 
     die_at(int(sys.argv[4]), sys.argv[3])
-    sys.exit(main(["compact", sys.argv[1], "--tables", sys.argv[2]]))
+    sys.exit(main(["compact", sys.argv[1], "--tables", sys.argv[2], "--engine", sys.argv[5]]))

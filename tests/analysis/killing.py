@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.analysis.killed import survives
-from tests.analysis.plain import compressed, plain, rows_of, take_in
+from tests.analysis.plain import compressed, findings_and_rows, plain, rows_of
 
 __all__ = ["main"]
 
@@ -16,7 +16,7 @@ def main(base: Path) -> None:
     """Print the number of steps at which an intake was killed."""
     traces = base / "traces"
     plain(traces, "first.jsonl", 5)
-    take_in(traces, base / "earlier")
+    findings_and_rows(traces, base / "earlier")
     compressed(traces, "second", 7)
     plain(traces, "third.jsonl", 2)
     step, ended = 0, False
@@ -24,10 +24,10 @@ def main(base: Path) -> None:
         step += 1
         work = base / f"tables{step}"
         shutil.copytree(base / "earlier", work)
-        ended = survives(lambda work=work: take_in(traces, work), step, work)  # type: ignore[misc]
+        ended = survives(lambda work=work: findings_and_rows(traces, work), step, work)  # type: ignore[misc]
         seen = len(rows_of(work))  # a reader now sees all of the new events, or none of them
         assert seen in ((14,) if ended else (5, 14)), (step, seen)
-        rows = take_in(traces, work)[1]
+        rows = findings_and_rows(traces, work)[1]
         assert len(rows) == len(set(rows)) == 14, (step, rows)
         assert len(list((work / "events").iterdir())) == 2
         assert not list((work / "staged").glob("*"))

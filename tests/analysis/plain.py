@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tunnel.analysis.folders import LocalFolder, local_path
-from tunnel.analysis.intake import Added, Append, add_new
-from tunnel.analysis.ledger import Intake, Ledger, open_ledger
+from tunnel.analysis.engines.folders import LocalFolder, local_path
+from tunnel.analysis.kept.intake import Added, Append, add_new
+from tunnel.analysis.kept.ledger import Intake, Ledger, open_ledger
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter
 from tunnel.traces.salvage import examine
 from tunnel.traces.writer import TraceWriter
 
-__all__ = ["append_to", "compressed", "plain", "rows_of", "take_in"]
+__all__ = ["append_to", "compressed", "findings_and_rows", "plain", "rows_of"]
 
 
 def plain(directory: Path, name: str, count: int = 3) -> Path:
@@ -38,20 +38,20 @@ def append_to(work: Path) -> Append:
     """Return a stand-in for Spark: it writes the lines of all files to a new folder, one file for each."""
 
     def append(files: list[str], data: str) -> dict[str, Added]:
-        (work / data).mkdir()
+        (work / data).mkdir(parents=True)
         added = {}
         for number, uri in enumerate(files):
             path = local_path(uri)
             assert path is not None
             lines = b"".join(examine(path)[1])
             (work / data / f"{number}{path.suffix}").write_bytes(lines)
-            added[uri] = Added(uri, lines.count(b"\n"))
+            added[uri] = Added(uri, lines.count(b"\n"), [{"rows": lines.count(b"\n")}])
         return added
 
     return append
 
 
-def take_in(directory: Path, work: Path) -> tuple[Intake, list[bytes]]:
+def findings_and_rows(directory: Path, work: Path) -> tuple[Intake, list[bytes]]:
     """Add what is new; return the findings, and all lines in the tables."""
     with open_ledger(LocalFolder(work)) as ledger:
         intake = add_new(LocalFolder(directory), ledger, append_to(work))

@@ -12,7 +12,9 @@ __all__ = ["Query", "Step", "executed", "queries_of", "steps_of"]
 
 _LINE = re.compile(r"^((?:[\s:|]|\+-|:-)*)(?:\* )?([A-Za-z].*?)\s*\((\d+)\)$")
 _CACHE = "InMemoryRelation"
+_NAMING = "CreateViewCommand"
 _BOUNDED = re.compile(r"Aggregate|TakeOrdered|Limit")
+_NUMBER = re.compile(r"#\d+L?")
 _PYTHON = re.compile(r"Python|InPandas|InArrow|ExistingRDD")
 
 
@@ -55,18 +57,20 @@ class Step:
 
 
 def queries_of(session: SparkSession) -> list[Query]:
-    """Return all queries that the session has run."""
+    """Return all queries that the session has run. To name a query runs nothing."""
     java = session._jsparkSession
     session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     found = java.sharedState().statusStore().executionsList()
-    queries = (found.apply(number) for number in range(found.size()))
-    return [Query(query.description(), query.physicalPlanDescription()) for query in queries]
+    ran = (found.apply(number) for number in range(found.size()))
+    queries = [Query(query.description(), query.physicalPlanDescription()) for query in ran]
+    return [query for query in queries if _NAMING not in query.plan]
 
 
 def steps_of(plan: str) -> list[Step]:
-    """Return the operators of a plan, as its tree shows them."""
+    """Return the operators of a plan, as its tree shows them. A cached table's are shown where it first occurs."""
     steps: list[Step] = []
-    path: list[tuple[int, str, str]] = []  # depth, name, cache
+    path: list[tuple[int, str, str | None]] = []  # depth, name, cache; None below a later occurrence
+    shown = set[str]()
     for line in plan.split("\n\n", 1)[0].splitlines():
         found = _LINE.match(line)
         if found is None:
@@ -75,16 +79,21 @@ def steps_of(plan: str) -> list[Step]:
         while path and path[-1][0] >= depth:
             path.pop()
         cache = path[-1][2] if path else ""
-        steps.append(Step(name, tuple(above for _, above, _ in path), cache))
-        path.append((depth, name, _arguments(plan, number) if name == _CACHE else cache))
+        if cache is not None:
+            steps.append(Step(name, tuple(above for _, above, _ in path), cache))
+        if cache is not None and name == _CACHE:
+            table = _arguments(plan, number)
+            cache = None if table in shown else table
+            shown.add(table)
+        path.append((depth, name, cache))
     return steps
 
 
 def _arguments(plan: str, number: str) -> str:
-    """Return the columns of a cached table. The numbers in them tell this table from all others."""
+    """Return the columns of a cached table, which tell it from all others. Each use of a table numbers them anew."""
     found = re.search(rf"^\({number}\) {_CACHE}\nArguments: (.*)$", plan, re.MULTILINE)
     assert found is not None, plan
-    return found[1]
+    return _NUMBER.sub("", found[1])
 
 
 def executed(queries: list[Query]) -> list[Step]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import tunnel
 from loadtests.faultproxy import Drop, FaultProxy, FaultProxyOptions
 from tests.servlet.rig import TOKENS, settings
+from tests.support.targets import echo
 from tunnel.traces.writer import TraceWriter
 from tunnel_servlet.config import ListenAddress, RelayConfig
 from tunnel_servlet.web.running import RunningRelay
@@ -17,13 +18,6 @@ __all__ = ["talk_through_faults"]
 SIZE = 400_000
 ROUNDS = 60
 WAIT_S = 120.0
-
-
-async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
 
 
 async def _talk(directory: Path) -> dict[str, int]:
@@ -43,7 +37,7 @@ async def _talk(directory: Path) -> dict[str, int]:
                     proxy.url, proxy=None, token=TOKENS["ann"], carrier="poll", name="faulty", trace=client_trace
                 ) as client,
             ):
-                await service.start_server(_echo, "reports")
+                await service.start_server(echo, "reports")
                 reader, writer = await client.open_connection("reports")
                 async with asyncio.timeout(WAIT_S):
                     for number in range(ROUNDS):

@@ -15,9 +15,14 @@ from typing import Any
 
 from tunnel.traces.salvage import examine
 
-__all__ = ["Recount", "recount"]
+__all__ = ["TOTALS", "Recount", "recount"]
 
 Line = dict[str, Any]
+# The totals of a report that have the names of figures here.
+TOTALS = (
+    *("streams", "both_ends", "packets", "needless", "judged", "lost", "payload_bytes", "useful_bytes", "known_bytes"),
+    *("never_arrived", "busy_us"),
+)
 NUMBERED = {4, 5, 10, 13}
 HEADER_BYTES = 24
 
@@ -57,7 +62,16 @@ class Recount:
     exchanges: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     stalled_us: int = 0
     stalls: int = 0
-    lived_us: int = 0
+    limited_us: int = 0
+    unread_us: int = 0
+    """The time in which bytes waited for the application."""
+    unread_limited_us: int = 0
+    """The part of it in which the sender was stalled or had a limit."""
+    life_us: int = 0
+    asked_us: int = 0
+    """The path's part of the time until CONNECT was answered, without stalls."""
+    asked_most_us: int = 0
+    """The same with all stalls. Only some count: that of a sender which was stopped meanwhile has another cause."""
 
 
 def recount(directory: Path) -> Recount:
@@ -76,7 +90,9 @@ def recount(directory: Path) -> Recount:
     streams = _streams(lines)
     found.streams = len(streams)
     ends = {line["connection"]: line for line in lines if line["event"] == "connection_closed"}
+    waits = _waits(lines)
     turns: list[tuple[int, int]] = []
+    shortest = _shortest(lines, streams, until)
     for stream, packets in streams.items():
         order = _judge(packets, until)
         _count(found, packets, order)
@@ -84,7 +100,32 @@ def recount(directory: Path) -> Recount:
         found.trips += trips
         steps = _steps(stream, lines, ends)
         found.receipts += [step["rtt_us"] for step in steps if step.get("rtt_us", 0) > 0]
-        _follow(found, steps, statistics.median_low(trips) if trips else None, until, turns, _is_main(streams, stream))
+        is_main = _is_main(streams, stream)
+        sender = _Sender(statistics.median_low(trips) if trips else None, is_main)
+        sender.follow(steps, until, turns)
+        found.stalls += len(sender.stalls)
+        found.stalled_us += sum(end - begin for begin, end in sender.stalls)
+        found.limited_us += sum(end - begin for begin, end in sender.limits)
+        connecting_us = sum(end - begin for begin, end in sender.connecting)
+        in_stalls_us = sum(end - begin for begin, end in set(sender.connecting) & set(sender.stalls))
+        found.asked_us += min(connecting_us - in_stalls_us, shortest[stream])
+        found.asked_most_us += min(connecting_us, shortest[stream])
+        if not steps:
+            continue
+        spans = sender.stalls + sender.limits
+        begin_us = steps[0]["time_us"]
+        own = [(max(begin, begin_us), end) for begin, end in waits.get(stream, ())]
+        unread_us = sum(end - begin for begin, end in own)
+        known_us = sum(max(0, min(end, stop) - max(begin, start)) for begin, end in own for start, stop in spans)
+        found.unread_us += unread_us
+        found.unread_limited_us += known_us
+        if is_main:
+            last = steps[-1]
+            is_ended = last["event"] == "connection_closed"
+            end_us = last["time_us"] if is_ended else max(until[last["writer"]], last["time_us"])
+            found.life_us += max(end_us, *(end for _, end in own), begin_us) - begin_us
+        else:
+            found.life_us += sum(end - begin for begin, end in spans) + unread_us - known_us
     found.busy_us = _union(turns)
     return found
 
@@ -165,19 +206,41 @@ def _count(found: Recount, packets: dict[int, Packet], order: list[Packet]) -> N
         before = packet
 
 
-def _trips(packets: dict[int, Packet], order: list[Packet]) -> list[int]:
+def _trips(packets: dict[int, Packet], order: list[Packet], since_us: int = -1 << 62) -> list[int]:
     """For each acknowledgement, the round trip of the last packet that it covers, if this packet and all others that it
-    newly covers were sent only once."""
+    newly covers were sent only once, and it was sent since this time."""
     trips, newly, clean = [], 0, True
     for packet in order:
         newly += 1
         clean &= len(packet.sent) <= 1
         if packet.acked:
             first = min(packet.acked, key=lambda line: line["time_us"])
-            if clean and len(packet.sent) == 1 and first["count"] >= newly:
+            if clean and len(packet.sent) == 1 and first["count"] >= newly and packet.sent[0]["time_us"] >= since_us:
                 trips.append(max(1, first["time_us"] - packet.sent[0]["time_us"]))
             newly, clean = 0, True
     return trips
+
+
+def _shortest(lines: list[Line], streams: dict[int, dict[int, Packet]], until: dict[str, int]) -> dict[int, int]:
+    """Return the shortest round trip of what each stream sent after CONNECT was answered; else that of its node."""
+    answered: dict[int, int] = {}
+    for line in lines:
+        if line["event"] == "packet_received" and line.get("packet_type") in (2, 3):
+            answered[line["connection"]] = min(answered.get(line["connection"], line["time_us"]), line["time_us"])
+    own: dict[int, int] = {}
+    of_node: dict[str, int] = {}
+    of_all: list[int] = []
+    nodes: dict[int, str] = {}
+    for stream, packets in streams.items():
+        order = _judge(packets, until)
+        of_all += _trips(packets, order)
+        nodes[stream] = next((p.sent[0]["node"] for p in order if p.sent), "")
+        late = _trips(packets, order, answered.get(stream, -1 << 62))
+        if late:
+            own[stream] = min(late)
+            of_node[nodes[stream]] = min(of_node.get(nodes[stream], own[stream]), own[stream])
+    least = min(of_all, default=0)
+    return {stream: own.get(stream, of_node.get(nodes[stream], least)) for stream in streams}
 
 
 # the sender's time
@@ -208,51 +271,68 @@ def _is_main(streams: dict[int, dict[int, Packet]], stream: int) -> bool:
     return 10 * payload(streams[stream]) >= max(map(payload, streams.values()))
 
 
-def _follow(
-    found: Recount,
-    steps: list[Line],
-    trip_us: int | None,
-    until: dict[str, int],
-    turns: list[tuple[int, int]],
-    is_main: bool,
-) -> None:
-    """Follow a sender: when it was busy, and when it stood still."""
-    state: Line = {}
-    asked = False
-    busy_from: int | None = None
-    for before, step in pairwise([None, *steps]):
-        assert step is not None
-        busy = _is_busy(state) or asked
-        if before is not None:
-            gap = step["time_us"] - before["time_us"]
-            if busy and _is_stall(gap, state, trip_us, asked=asked):
-                found.stalls += 1
-                found.stalled_us += gap
-                found.lived_us += gap
-            elif busy or (is_main and _wrote(step)):
-                found.lived_us += gap
-        event = step["event"]
-        if event != "packet_received":
-            state = step
-        asked = (event == "packet_sent" and step["packet_type"] == 1) or (
-            asked and event not in ("packet_received", "connection_closed")
-        )
-        now = _is_busy(state) or asked
-        if now and busy_from is None:
-            busy_from = step["time_us"]
-        elif not now and busy_from is not None:
-            turns.append((busy_from, step["time_us"]))
-            busy_from = None
-    if not steps:
-        return
-    last = steps[-1]
-    if busy_from is not None:
+class _Sender:
+    """What a sender did between its steps: it was stalled, or had a limit."""
+
+    def __init__(self, trip_us: int | None, is_main: bool) -> None:
+        self.stalls: list[tuple[int, int]] = []
+        self.limits: list[tuple[int, int]] = []
+        self.connecting: list[tuple[int, int]] = []
+        self._trip_us = trip_us
+        self._is_main = is_main
+
+    def follow(self, steps: list[Line], until: dict[str, int], turns: list[tuple[int, int]]) -> None:
+        """Follow the steps; add the times for which the sender was busy to `turns`."""
+        state: Line = {}
+        asked = False
+        busy_from: int | None = None
+        for before, step in pairwise([None, *steps]):
+            assert step is not None
+            busy = _is_busy(state) or asked
+            if before is not None:
+                span = before["time_us"], step["time_us"]
+                is_stall = busy and _is_stall(span[1] - span[0], state, self._trip_us, asked=asked)
+                if is_stall:
+                    self.stalls.append(span)
+                elif busy or (self._is_main and _wrote(step)):
+                    self.limits.append(span)
+                if asked:
+                    self.connecting.append(span)
+            event = step["event"]
+            if event != "packet_received":
+                state = step
+            asked = (event == "packet_sent" and step["packet_type"] == 1) or (
+                asked and event not in ("packet_received", "connection_closed")
+            )
+            now = _is_busy(state) or asked
+            if now and busy_from is None:
+                busy_from = step["time_us"]
+            elif not now and busy_from is not None:
+                turns.append((busy_from, step["time_us"]))
+                busy_from = None
+        if busy_from is None:
+            return
+        last = steps[-1]
         turns.append((busy_from, last["time_us"]))
-        open_us = until[last["writer"]] - last["time_us"]
-        if open_us > max(last.get("rto_us", 0), 1_000_000):
-            found.stalls += 1
-            found.stalled_us += open_us
-            found.lived_us += open_us
+        if until[last["writer"]] - last["time_us"] > max(last.get("rto_us", 0), 1_000_000):
+            self.stalls.append((last["time_us"], until[last["writer"]]))
+
+
+def _waits(lines: list[Line]) -> dict[int, list[tuple[int, int]]]:
+    """Return the times in which bytes waited for the application, by the sender's stream."""
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for line in lines:
+        if line["event"] == "stream_data_waited":
+            found[line["peer"]].append((line["time_us"] - line["latency_us"], line["time_us"]))
+    for stream, waits in found.items():
+        joined: list[tuple[int, int]] = []
+        for begin, end in sorted(waits):
+            if joined and begin <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((begin, end))
+        found[stream] = joined
+    return dict(found)
 
 
 def _is_busy(state: Line) -> bool:

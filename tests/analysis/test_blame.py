@@ -8,11 +8,23 @@ from typing import Any
 
 import pytest
 
-from tunnel.analysis.blame import Blame, Trouble, blames, lived_us, trouble_of
-from tunnel.analysis.families import FAMILIES, OF_LIMIT, OF_STALL
-from tunnel.analysis.limits import LIMITS
-from tunnel.analysis.result import Analysis
+from tunnel.analysis.results.limits import LIMITS
+from tunnel.analysis.results.result import Analysis
+from tunnel.analysis.verdicts.blame import (
+    Blame,
+    Place,
+    Trouble,
+    blames,
+    explained_us,
+    failing_relay,
+    life_us,
+    main_place,
+    mean_body_bytes,
+    trouble_of,
+)
+from tunnel.analysis.verdicts.families import FAMILIES, OF_LIMIT, OF_STALL
 
+EXPLANATIONS = {"bodies"}  # families that only explain the time of others
 STALL_OF = {family: why for why, family in OF_STALL.items()}
 WINDOW = 128 * 1024
 
@@ -52,7 +64,7 @@ def family_of(family: str, granted_most: int | None = None, **evidence: Any) -> 
 
 def moved(**evidence: Any) -> dict[str, str]:
     """Return, for each family whose time the evidence moves, the family to which it moves."""
-    return {family: found for family in FAMILIES if (found := family_of(family, **evidence)) != family}
+    return {family: found for family in STALL_OF if (found := family_of(family, **evidence)) != family}
 
 
 # the sums
@@ -62,13 +74,13 @@ def test_every_limit_and_every_stall_counts_for_its_family() -> None:
     limits = {name: 10**at for at, name in enumerate(LIMITS)}
     stalls = [stall(why, 10 ** (len(LIMITS) + at)) for at, why in enumerate(OF_STALL)]
     of = Analysis(totals=totals(), limits=limits, stalls=stalls)
-    expected = dict.fromkeys(FAMILIES, 0)
+    expected = dict.fromkeys(FAMILIES.keys() - EXPLANATIONS, 0)
     for name, us in limits.items():
         expected[OF_LIMIT[name]] += us
     for row in stalls:
         expected[OF_STALL[row["why"]]] += row["us"]
     assert {blame.family: blame.us for blame in blames(of)} == expected
-    assert lived_us(of) == sum(expected.values())
+    assert explained_us(of) == sum(expected.values())
 
 
 def test_only_the_time_in_stalls_counts_as_stalled() -> None:
@@ -90,8 +102,8 @@ def test_four_classes_of_loss_are_one_cause() -> None:
 
 def test_a_trace_without_a_sender_has_no_cause() -> None:
     of = Analysis(totals=totals(), limits={**dict.fromkeys(LIMITS, 0), "granted_most": WINDOW})
-    assert (blames(of), lived_us(of)) == ([], 0)
-    assert (blames(Analysis()), lived_us(Analysis())) == ([], 0)
+    assert (blames(of), explained_us(of)) == ([], 0)
+    assert (blames(Analysis()), explained_us(Analysis())) == ([], 0)
 
 
 # the application that writes slowly
@@ -132,8 +144,8 @@ def test_without_evidence_no_time_belongs_to_another_family() -> None:
     ("least_us", "median_us", "families"),
     [
         (125_000, 500_000, {"http": "rate", "delay": "rate", "loss": "rate"}),
-        (1, 500_000, {"http": "rate", "delay": "rate", "loss": "rate"}),
-        (124_000, 499_999, {}),  # 500 ms is the shortest deadline of a request
+        (1, 200_000, {"http": "rate", "delay": "rate", "loss": "rate"}),
+        (1, 199_999, {}),
         (125_001, 500_000, {}),
         (250_000, 500_000, {"rate": "delay"}),
         (50_000, 100_000, {"rate": "delay"}),
@@ -146,6 +158,12 @@ def test_round_trips_tell_a_narrow_path_from_a_long_one(
 ) -> None:
     """On a narrow path, packets queue: the median is far above the shortest. On a long path, the two are close."""
     assert moved(trips=trips(least_us, median_us)) == families
+
+
+def test_a_queue_that_is_shorter_than_every_deadline_explains_no_failure() -> None:
+    """500 ms is the shortest deadline of a request."""
+    assert moved(trips={"us_min": 1, "us": [300_000, 499_999, None]}) == {}
+    assert moved(trips={"us_min": 1, "us": [300_000, 500_000, None]})["http"] == "rate"
 
 
 def test_without_round_trips_no_path_counts_as_narrow_or_long() -> None:
@@ -232,6 +250,154 @@ def test_a_large_window_that_is_full_shows_a_slow_path(evidence: dict[str, Any],
     assert family_of("window", granted_most=WINDOW, **evidence) == family
     assert family_of("window", granted_most=WINDOW - 1, **evidence) == "window"
     assert family_of("window", **evidence) == "window"
+
+
+# a path with small bodies
+
+
+def pushes(n: int, size_bytes: int) -> list[dict[str, Any]]:
+    return [exchange("sent", n) | {"bytes": n * size_bytes}, {**exchange("sent", 1), "kind": "pull", "bytes": 10**9}]
+
+
+@pytest.mark.parametrize(
+    ("least_us", "body_bytes", "family"),
+    [
+        (50_000, 32 * 1024, "bodies"),
+        (50_000, 32 * 1024 + 1, "delay"),
+        (49_000, 32 * 1024, "rate"),
+    ],
+)
+def test_requests_that_carry_little_over_a_long_path_are_the_cause(least_us: int, body_bytes: int, family: str) -> None:
+    evidence: dict[str, Any] = {"trips": trips(least_us, least_us), "exchanges": pushes(100, body_bytes)}
+    assert family_of("rate", **evidence) == family
+    assert family_of("delay", **evidence) == "delay"  # the application waited for an answer, and not for the carrier
+
+
+def test_small_bodies_explain_nothing_if_requests_failed_for_another_reason_than_their_size() -> None:
+    far: dict[str, Any] = {"trips": trips(60_000, 60_000)}
+    assert family_of("rate", exchanges=[*pushes(100, 900), exchange("answered", 5, 413)], **far) == "bodies"
+    assert family_of("rate", exchanges=[*pushes(100, 900), exchange("answered", 1, 503)], **far) == "bodies"
+    assert family_of("rate", exchanges=[*pushes(100, 900), exchange("answered", 3, 503)], **far) == "http"
+    assert family_of("rate", exchanges=pushes(100, 900), absences=1, **far) == "http"
+
+
+def test_a_link_has_no_bodies() -> None:
+    assert mean_body_bytes(Analysis(exchanges=[{**exchange("sent", 1), "kind": "attach", "bytes": 9}])) is None
+    assert mean_body_bytes(Analysis(exchanges=[*pushes(3, 10), exchange("repeated", 1) | {"bytes": 30}])) == 15.0
+
+
+# the reader
+
+
+def unread(*, is_main: bool = True, **us: int) -> list[dict[str, Any]]:
+    """`whole`, and what the sender did meanwhile, by its name in LIMITS or STALLS."""
+    of = {"whole": "whole"} | dict.fromkeys(LIMITS, "limit")
+    return [
+        {"of": of.get(name, "stall"), "name": name, "is_main": is_main, "us": time_us} for name, time_us in us.items()
+    ]
+
+
+def test_while_bytes_wait_for_the_application_nothing_else_is_the_cause() -> None:
+    of = Analysis(
+        totals=totals(),
+        limits={"carrier_full": 10, "idle": 20},
+        stalls=[stall("loss", 30)],
+        life={"us": 200},
+        unread=unread(whole=100, carrier_full=10, idle=5, loss=20),
+    )
+    assert blames(of) == [Blame("reader", 100, 20), Blame("writer", 15, 0), Blame("loss", 10, 10)]
+    assert (explained_us(of), life_us(of)) == (125, 200)
+
+
+def test_a_stream_that_carries_little_lives_while_it_is_busy_or_read() -> None:
+    little, much = unread(is_main=False, whole=100, loss=30), unread(whole=50, carrier_full=10)
+    of = Analysis(
+        totals=totals(), limits={"carrier_full": 10}, stalls=[stall("loss", 30)], life={"us": 200}, unread=little + much
+    )
+    assert life_us(of) == 270
+    assert blames(of) == [Blame("reader", 150, 30)]
+
+
+@pytest.mark.parametrize("why", ["loop_lag", "peer_loop_lag", "relay_loop_lag", "connecting"])
+def test_a_process_that_stood_still_is_not_a_slow_reader(why: str) -> None:
+    of = Analysis(
+        totals=totals(),
+        stalls=[stall(why, 30)],
+        unread=[*unread(whole=40), {"of": "stall", "name": why, "is_main": True, "us": 25}],
+    )
+    assert blames(of) == [Blame(OF_STALL[why], 30, 30), Blame("reader", 15, 0)]
+    assert explained_us(of) == 45
+
+
+def test_a_connection_is_not_read_before_it_is_accepted() -> None:
+    of = Analysis(totals=totals(), limits={"connecting": 30}, unread=unread(whole=40, connecting=25))
+    assert blames(of) == [Blame("connecting", 30, 0), Blame("reader", 15, 0)]
+
+
+def test_the_round_trip_of_connect_is_the_paths_and_not_the_targets() -> None:
+    of = Analysis(
+        totals=totals(),
+        limits={"connecting": 100},
+        stalls=[stall("connecting", 1_000)],
+        life={"us": 1_100, "asked_us": 90, "asked_stalled_us": 5},
+    )
+    assert blames(of) == [Blame("connecting", 1_005, 995), Blame("delay", 95, 5)]
+    assert explained_us(of) == 1_100
+
+
+# places
+
+
+def place(side: str, where: str, us: int, name: str = "loss", of: str = "stall") -> dict[str, Any]:
+    return {"side": side, "place": where, "of": of, "name": name, "us": us}
+
+
+def test_the_sender_that_lost_most_time_is_named() -> None:
+    places = [place("sender", "a", 5), place("sender", "b", 15), place("sender", "a", 99, name="loop_lag")]
+    of = Analysis(totals=totals(), places=[*places, place("receiver", "c-1-00000000", 20)])
+    assert main_place(of, "loss") == Place("sender", "b", 0.75, 2)
+    assert main_place(of, "loop") == Place("sender", "a", 1.0, 1)
+    assert main_place(of, "edge") is None
+
+
+def test_a_reader_is_named_by_its_process() -> None:
+    places = [
+        place("receiver", "slow-17-89abcdef", 30, name="", of="unread"),
+        place("receiver", "quick-18-89abcdef", 10, name="flow_control_peer"),
+        place("sender", "a", 40, name="flow_control_peer"),
+    ]
+    assert main_place(Analysis(totals=totals(), places=places), "reader") == Place("receiver", "slow-17", 0.75, 2)
+
+
+def test_time_that_the_http_path_took_is_told_by_relay() -> None:
+    places = [place("relay", name, us, name="carrier_http") for name, us in (("one", 3), ("two", 7))]
+    assert main_place(Analysis(totals=totals(), places=places), "http") == Place("relay", "two", 0.7, 2)
+    places = [place("sender", "a", 3, name="carrier_http")]
+    assert main_place(Analysis(totals=totals(), places=places), "http") is None  # no attachment was traced
+
+
+def test_the_relay_at_which_requests_failed_is_known_if_there_are_several() -> None:
+    refusals = [
+        {"relay": relay, "event": f"exchange_{event}", "status": status, "n": n}
+        for relay, event, status, n in (
+            ("one", "sent", 0, 100), ("one", "answered", 502, 3),
+            ("two", "sent", 0, 20), ("two", "failed", 0, 2), ("two", "repeated", 0, 2),
+        )
+    ]  # fmt: skip
+    assert failing_relay(Analysis(refusals=refusals)) == ("two", (2, 22), (3, 100))
+    assert failing_relay(Analysis(refusals=refusals[:2])) is None
+
+
+def test_the_failures_at_the_relays_are_together_those_of_all() -> None:
+    """At one, requests were repeated; at the other, their connections failed. No relay knew the third endpoint."""
+    known = [
+        {"relay": relay, "event": f"exchange_{event}", "status": 0, "n": n}
+        for relay, event, n in (("one", "sent", 50), ("one", "repeated", 5), ("two", "sent", 50), ("two", "failed", 4))
+    ]
+    rows = [exchange("sent", 110), exchange("repeated", 5), exchange("failed", 4)]
+    assert trouble_of(Analysis(exchanges=rows, refusals=known)) == Trouble(115, 9, {0: 9}, 0, 4)
+    rows[2] = exchange("failed", 14)
+    assert trouble_of(Analysis(exchanges=rows, refusals=known)).failed == 14
 
 
 # the exchanges that failed

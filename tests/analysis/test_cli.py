@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.analysis.engines import duckdb
 from tunnel.analysis.cli import main
-from tunnel.analysis.failures import JobError
-from tunnel.analysis.folders import LocalFolder
-from tunnel.analysis.ledger import open_ledger
-from tunnel.exit_codes import INTERNAL, OK, USAGE
+from tunnel.analysis.engines.failures import JobError
+from tunnel.analysis.engines.folders import LocalFolder
+from tunnel.analysis.kept.ledger import open_ledger
+from tunnel.ground.exit_codes import INTERNAL, OK, USAGE
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import JsonLinesWriter
 
@@ -34,8 +35,8 @@ def test_an_error_names_a_path_that_is_no_directory(tmp_path: Path, capsys: pyte
 def test_the_error_without_spark_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunnel.analysis.launch.find_spec", lambda name: None)
-    assert main(["compact", str(tmp_path)]) == USAGE
+    monkeypatch.setattr("tunnel.analysis.engines.launch.find_spec", lambda name: None)
+    assert main(["compact", str(tmp_path), "--engine", "spark"]) == USAGE
     assert "-m pip install pyspark, and install Java 17" in capsys.readouterr().err
 
 
@@ -54,11 +55,11 @@ def test_missing_java_is_one_line(
 ) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
-    assert main([command, str(tmp_path)]) == USAGE
+    assert main([command, str(tmp_path), "--engine", "spark"]) == USAGE
     assert f"JAVA_HOME is '{tmp_path / 'none'}', which holds no bin/java: install" in capsys.readouterr().err
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main([command, str(tmp_path)]) == USAGE
+    assert main([command, str(tmp_path), "--engine", "spark"]) == USAGE
     assert capsys.readouterr().err == (
         "tunnel-traces: Spark needs Java, but no `java` is in the PATH: "
         "install Java 17 or later, or set JAVA_HOME to its directory\n"
@@ -71,9 +72,9 @@ def test_a_temporary_directory_that_is_mounted_noexec_is_reported(
     class Mounted:
         f_flag = os.ST_NOEXEC
 
-    monkeypatch.setattr("tunnel.analysis.launch._require_java", lambda: None)
+    monkeypatch.setattr("tunnel.analysis.engines.launch._require_java", lambda: None)
     monkeypatch.setattr("os.statvfs", lambda path: Mounted)
-    assert main(["report", str(tmp_path)]) == USAGE
+    assert main(["report", str(tmp_path), "--engine", "spark"]) == USAGE
     assert "is mounted noexec" in capsys.readouterr().err
 
 
@@ -83,9 +84,9 @@ def test_a_spark_that_does_not_start_is_one_line(
     def fails(*arguments: object, **options: object) -> None:
         raise RuntimeError("\n[GATEWAY] it ended\nsecond line")
 
-    monkeypatch.setattr("tunnel.analysis.launch._require_java", lambda: None)
-    monkeypatch.setattr("tunnel.analysis.session.make_session", fails)
-    assert main(["report", str(tmp_path), "--memory", "1x"]) == USAGE
+    monkeypatch.setattr("tunnel.analysis.engines.launch._require_java", lambda: None)
+    monkeypatch.setattr("tunnel.analysis.engines.session.make_session", fails)
+    assert main(["report", str(tmp_path), "--engine", "spark", "--memory", "1x"]) == USAGE
     text = capsys.readouterr().err
     assert "Spark does not start ([GATEWAY] it ended): check --memory 1x" in text
     assert text.count("\n") == 1
@@ -99,7 +100,7 @@ def test_the_complaint_of_java_is_the_reason(tmp_path: Path) -> None:
     java.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     done = subprocess.run(
-        [sys.executable, "-m", "tunnel.analysis", "compact", str(tmp_path)],
+        [sys.executable, "-m", "tunnel.analysis", "compact", str(tmp_path), "--engine", "spark"],
         env=environment | {"JAVA_HOME": str(java.parent.parent)},
         capture_output=True,
         text=True,
@@ -124,13 +125,14 @@ def test_a_failed_job_is_one_line_and_not_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def running(*arguments: object, **options: object) -> Iterator[None]:
-        yield None
+    def running(*arguments: object, **options: object) -> Iterator[object]:
+        with duckdb() as engine:
+            yield engine
 
     def fails(*arguments: object) -> None:
         raise JobError("Spark's job failed")
 
-    monkeypatch.setattr("tunnel.analysis.cli.running_spark", running)
-    monkeypatch.setattr("tunnel.analysis.ingest.compact", fails)
+    monkeypatch.setattr("tunnel.analysis.cli.running", running)
+    monkeypatch.setattr("tunnel.analysis.kept.ingest.compact", fails)
     assert main(["compact", str(tmp_path)]) == INTERNAL
     assert capsys.readouterr().err == "tunnel-traces: Spark's job failed\n"

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from tunnel.analysis.clocks import Clock, are_one, clocks_of
+from tunnel.analysis.results.clocks import Clock, are_one, clocks_of
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 
 
 def delay(begin: str, end: str, us: int) -> dict[str, Any]:
-    return {"begin": begin, "end": end, "us": us}
+    return {"begin_writer": begin, "end_writer": end, "us": us}
 
 
 def of_two(*delays: dict[str, Any], walls: dict[str, int | None] | None = None) -> Clock:

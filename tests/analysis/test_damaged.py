@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.damage import FRAME_RECORDS
+from tests.analysis.damage import BAD_LINES, FRAME_RECORDS
 from tests.analysis.job import Found
 
 pytestmark = pytest.mark.timeout(1600)
@@ -15,6 +15,7 @@ def test_every_damaged_file_is_named_with_its_problem(found: Found) -> None:
     assert set(found.expected.items()) <= problems
     newer = next(name for name, problem in found.expected.items() if problem == "version")
     assert problems - set(found.expected.items()) == {(newer, "lines")}
+    assert [row["count"] for row in found.damaged.problems if row["problem"] == "lines"] == [BAD_LINES]
 
 
 def test_a_duplicate_names_its_original(found: Found) -> None:

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from tests.analysis.ends import BYTES, CUT, ENDS, PACKETS, PAYLOAD, RECEIPT_US, TRIP_US, stream_of
+from tests.analysis.engines import analysis_of, duckdb
 from tests.analysis.job import Found
-from tunnel.analysis.figures import key_figures
-from tunnel.analysis.result import Analysis
-from tunnel.analysis.verdict import verdict
+from tunnel.analysis.page.figures import key_figures
+from tunnel.analysis.results.result import Analysis
+from tunnel.analysis.verdicts.verdict import verdict
+from tunnel.traces import TraceEvent, TraceRecord
+from tunnel.traces.jsonl import JsonLinesWriter
 
 pytestmark = pytest.mark.timeout(1600)
 
@@ -138,3 +141,20 @@ def test_the_page_of_a_receiver_alone_claims_nothing_of_its_sender(rows: dict[st
     assert {figures[name][0] for name in unknown} == {"–"}
     assert figures["Goodput"][0] == "1.6 Mbit/s"
     assert "senders of the streams were not traced" in verdict(of)[0]
+
+
+def test_numbers_below_the_first_one_by_time_have_round_trips_too(tmp_path: Path) -> None:
+    """As where the clock stepped back, or where the trace begins before older packets are sent again."""
+    path = tmp_path / "traces" / "a.jsonl"
+    path.parent.mkdir()
+    ends: dict[str, Any] = {"node": "client", "connection": 1, "peer": 2}
+    with JsonLinesWriter(path) as trace:
+        for number in range(40):
+            t = 10_000_000 + number * 50_000 - (5_000_000 if number >= 20 else 0)
+            packet: dict[str, Any] = {"sequence": number, "size_bytes": 124, "rto_us": 200_000}
+            trace(TraceRecord(time_us=t, event=TraceEvent.PACKET_SENT, packet_type=4, **packet, **ends))
+            trace(TraceRecord(time_us=t + 10_000, event=TraceEvent.PACKETS_ACKED, count=1, **packet, **ends))
+    with duckdb() as engine:
+        result = analysis_of(engine, path.parent, tmp_path / "tables")
+    assert result.trips["samples"] == 40
+    assert result.totals["one_end"] == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tunnel.analysis
-from tests.analysis.job import Found
+from tests.analysis.spark_job import SparkFound
 
 SOURCES = sorted(Path(tunnel.analysis.__file__).parent.glob("*.py"))
 # createDataFrame from a list of Python's values serialises them with Python on the executors, even an empty list
@@ -24,6 +24,6 @@ def test_no_code_starts_python_on_executors(path: Path) -> None:
 
 
 @pytest.mark.timeout(1600)
-def test_the_job_runs_without_a_python_for_executors(found: Found) -> None:
-    assert found.python == "/nonexistent"
-    assert found.truth.retransmissions[0]["relay"]  # the table of relays came from the driver
+def test_the_job_runs_without_a_python_for_executors(spark_found: SparkFound) -> None:
+    assert spark_found.python == "/nonexistent"
+    assert spark_found.spark["truth"].retransmissions[0]["relay"]  # the table of relays came from the driver

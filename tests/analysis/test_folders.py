@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tunnel.analysis.folders import FileStatus, HeldError, LocalFolder, holder, is_hidden, local_path
-from tunnel.analysis.ledger import open_ledger
+from tunnel.analysis.engines.folders import FileStatus, HeldError, LocalFolder, holder, is_hidden, local_path
+from tunnel.analysis.kept.ledger import open_ledger
 
 SYNC = "sync"
 

@@ -7,8 +7,8 @@ import pytest
 from tests.analysis.drawn import KILLED
 from tests.analysis.ends import AWAY_US, ENDS, TRIP_US, stream_of
 from tests.analysis.job import Found
-from tunnel.analysis.flow import ACKED, RECEIVED, SENT
-from tunnel.analysis.graphs import COLUMNS, ROWS
+from tunnel.analysis.results.analyse import GRAPH_COLUMNS, GRAPH_ROWS
+from tunnel.analysis.results.result import ACKED, RECEIVED, SACKED, SENT
 from tunnel.traces import TraceEvent
 from tunnel.traces.jsonl import read_trace
 
@@ -28,8 +28,8 @@ def test_every_repeat_is_drawn(found: Found, job_directory: Path) -> None:
     ahead_us = found.drawn.clocks[f"sender-{KILLED}"][0]
     repeats = [(record.time_us - ahead_us, record.sequence) for record in sent if record.attempt]
     points = [(row["t"], row["sequence"]) for row in found.drawn.points if row["kind"] == SENT and row["attempt"]]
-    wide = (max(row["t"] for row in found.drawn.points) - min(row["t"] for row in found.drawn.points)) / COLUMNS
-    high = (max(record.sequence for record in sent) - min(record.sequence for record in sent)) / ROWS
+    wide = (max(row["t"] for row in found.drawn.points) - min(row["t"] for row in found.drawn.points)) / GRAPH_COLUMNS
+    high = (max(record.sequence for record in sent) - min(record.sequence for record in sent)) / GRAPH_ROWS
     assert len(repeats) == 2_000
     assert set(points) <= set(repeats)
     for t, sequence in repeats:
@@ -39,7 +39,24 @@ def test_every_repeat_is_drawn(found: Found, job_directory: Path) -> None:
 def test_there_are_few_points_of_each_kind(found: Found) -> None:
     for kind in (SENT, RECEIVED, ACKED):
         count = sum(row["kind"] == kind for row in found.drawn.points)
-        assert 0 < count <= 2 * (COLUMNS + ROWS)
+        assert 0 < count <= 2 * (GRAPH_COLUMNS + GRAPH_ROWS)
+
+
+def test_packets_acknowledged_beyond_a_gap_are_drawn(found: Found, job_directory: Path) -> None:
+    records = [each for path in (job_directory / "truth").glob("*.zst") for each in read_trace(path)]
+    told = {
+        (each.connection, each.time_us, each.sequence, each.count)
+        for each in records
+        if each.event == TraceEvent.PACKETS_SACKED
+    }
+    drawn = {
+        (int(stream), row["t"], row["sequence"], row["acked"])
+        for stream, points in found.truth.points.items()
+        for row in points
+        if row["kind"] == SACKED
+    }
+    assert len(drawn) > 100
+    assert drawn <= told
 
 
 def test_both_ends_share_a_time_axis(found: Found) -> None:

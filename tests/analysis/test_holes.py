@@ -1,16 +1,22 @@
 """The times for which a writer has no records; and the writer's own reports of them."""
 
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from tunnel.analysis.holes import by_writer, merged
+import pytest
+
+from tests.analysis.engines import duckdb
+from tunnel.analysis.engines.queries import query
+from tunnel.analysis.results.holes import by_writer, merged
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.jsonl import read_trace
 from tunnel.traces.writer import TraceWriter
 
 
 def hole(writer: str, begin: int, end: int) -> dict[str, object]:
-    return {"writer": writer, "begin": begin, "end": end}
+    return {"writer": writer, "begin_us": begin, "end_us": end}
 
 
 def test_holes_of_one_writer_that_meet_are_one() -> None:
@@ -30,6 +36,21 @@ def test_holes_meet_where_their_slack_does() -> None:
     }
 
 
+@pytest.mark.parametrize("range_bits", [1, 3, 20])
+def test_holes_are_found_wherever_the_ranges_of_numbers_end(range_bits: int) -> None:
+    random = Random(range_bits)
+    numbers = sorted([*random.sample(range(1, 200), 120), 1_000, 1_001])
+    events = [{"writer_id": 1, "number": number, "time_us": 1_000 * number} for number in numbers]
+    whole = [{"writer_id": 2, "number": number, "time_us": number} for number in range(1, 20)]
+    writers = [{"writer": "a", "writer_id": 1, "is_incomplete": True}]
+    with duckdb() as engine:
+        engine.table("events", "writer_id int, number bigint, time_us bigint", events + whole)
+        engine.table("writers", "writer string, writer_id int, is_incomplete boolean", writers)
+        rows = engine.rows(query("holes", slack_us=1, range_bits=range_bits))
+    expected = [(before, after) for before, after in pairwise(numbers) if after > before + 1]
+    assert [(row["begin_us"] // 1_000, row["end_us"] // 1_000) for row in rows] == expected
+
+
 def file_of(writer: str, begin_us: int | None, end_us: int | None) -> dict[str, Any]:
     return {"writer": writer, "begin_us": begin_us, "end_us": end_us}
 
@@ -38,7 +59,9 @@ def test_a_writer_has_no_records_before_its_first_and_after_its_last() -> None:
     files = [file_of("a", 50, 60), file_of("b", 7, 8), file_of("a", 10, 20), file_of("a", 30, 40)]
     files += [file_of("a", None, None), file_of("c", None, None)]  # files without a valid record
     rows = by_writer(files, {"b": [(1, 2), (3, 4)], "d": [(5, 6)]})
-    found = {row["writer"]: (row["until_us"], [(hole["begin"], hole["end"]) for hole in row["holes"]]) for row in rows}
+    found = {
+        row["writer"]: (row["until_us"], [(hole["begin_us"], hole["end_us"]) for hole in row["holes"]]) for row in rows
+    }
     (ever, _), *_ = found["a"][1]
     assert ever < -1_000 * 365 * 24 * 3600 * 1_000_000
     assert found == {"a": (60, [(ever, 10)]), "b": (8, [(ever, 7), (1, 2), (3, 4)])}

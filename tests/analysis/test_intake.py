@@ -1,5 +1,6 @@
 """The files that are read, and the problems reported of the others; without Spark."""
 
+import fcntl
 import os
 import threading
 from collections.abc import Iterator
@@ -8,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 
-from tests.analysis.damage import FRAME_RECORDS, damaged_directory
-from tests.analysis.plain import append_to, compressed, plain, rows_of, take_in
-from tunnel.analysis.failures import SetupError
-from tunnel.analysis.folders import LocalFolder
-from tunnel.analysis.intake import Added, Append, _batch, _looks, add_new, compressed_bytes, trace_files
-from tunnel.analysis.ledger import Intake, Ledger, open_ledger
+from tests.analysis.damage import BAD_LINES, FRAME_RECORDS, damaged_directory
+from tests.analysis.plain import append_to, compressed, findings_and_rows, plain, rows_of
+from tunnel.analysis.engines.failures import SetupError
+from tunnel.analysis.engines.folders import LocalFolder
+from tunnel.analysis.kept.intake import Added, Append, _batch, _looks, add_new, compressed_bytes, trace_files
+from tunnel.analysis.kept.ledger import Commit, Intake, open_ledger
 from tunnel.traces.salvage import SUFFIX, examine, salvage_directory
 
 
@@ -31,26 +33,26 @@ def lines_of(*paths: Path) -> list[bytes]:
 
 def test_damage_is_found_and_whole_frames_are_added(tmp_path: Path, work: Path) -> None:
     expected = damaged_directory(tmp_path)
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     problems = {file.name: file.problem for file in intake.problems}
     assert problems == {name: problem for name, problem in expected.items() if problem != "version"}
     whole = 2 * FRAME_RECORDS + 100
-    assert len(rows) == whole + 2 * FRAME_RECORDS + (FRAME_RECORDS + 100) + (whole + 2)
+    assert len(rows) == whole + 2 * FRAME_RECORDS + (FRAME_RECORDS + 100) + (whole + 1 + BAD_LINES)
 
 
 def test_a_second_intake_without_new_files_adds_nothing(tmp_path: Path, work: Path) -> None:
     path = plain(tmp_path, "a.jsonl")
-    first, rows = take_in(tmp_path, work)
+    first, rows = findings_and_rows(tmp_path, work)
     assert rows == lines_of(path)
-    assert take_in(tmp_path, work) == (first, rows)
+    assert findings_and_rows(tmp_path, work) == (first, rows)
     assert len(list((work / "commits").iterdir())) == 1
 
 
 def test_a_later_copy_is_the_duplicate(tmp_path: Path, work: Path) -> None:
     path = plain(tmp_path, "b.jsonl")
-    take_in(tmp_path, work)
+    findings_and_rows(tmp_path, work)
     (tmp_path / "a.jsonl").write_bytes(path.read_bytes())
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [(file.name, file.problem, file.same_as) for file in intake.files] == [
         ("b.jsonl", "", ""),
         ("a.jsonl", "duplicate", "b.jsonl"),
@@ -61,7 +63,7 @@ def test_a_later_copy_is_the_duplicate(tmp_path: Path, work: Path) -> None:
 def test_a_copy_in_the_same_intake_is_a_duplicate_too(tmp_path: Path, work: Path) -> None:
     path = compressed(tmp_path, "a")
     (tmp_path / f"copy{SUFFIX}").write_bytes(path.read_bytes())
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [file.problem for file in intake.files] == ["", "duplicate"]
     assert rows == lines_of(path)
 
@@ -69,7 +71,7 @@ def test_a_copy_in_the_same_intake_is_a_duplicate_too(tmp_path: Path, work: Path
 def test_files_of_the_same_name_in_two_folders_are_both_read(tmp_path: Path, work: Path) -> None:
     paths = [plain(tmp_path / folder, "a.jsonl", 2) for folder in ("x", "y")]
     paths[1].write_bytes(paths[1].read_bytes().replace(b'"node":"a"', b'"node":"b"'))
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [file.name for file in intake.files] == ["x/a.jsonl", "y/a.jsonl"]
     assert rows == lines_of(*paths)
 
@@ -78,24 +80,24 @@ def test_a_truncated_copy_that_is_completed_later_adds_only_its_rest(tmp_path: P
     path = compressed(tmp_path, "a", 3 * FRAME_RECORDS)
     whole, content = path.read_bytes(), lines_of(path)
     path.write_bytes(whole[: len(whole) - 10])
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [file.problem for file in intake.files] == ["truncated"]
     assert 0 < len(rows) < len(content)
     path.write_bytes(whole)
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [file.problem for file in intake.files] == [""]
     assert rows == content
 
 
 def test_a_plain_file_that_grows_adds_only_its_new_lines(tmp_path: Path, work: Path) -> None:
     path = plain(tmp_path, "a.jsonl", 2)
-    take_in(tmp_path, work)
+    findings_and_rows(tmp_path, work)
     for number in (1, 2):
         with path.open("a") as file:
             file.write(f'{{"version":1,"later":{number}}}\n')
-        assert take_in(tmp_path, work)[1] == lines_of(path)
+        assert findings_and_rows(tmp_path, work)[1] == lines_of(path)
     path.write_text('{"version":1,"other":1}\n')  # a new file of the same name
-    assert len(take_in(tmp_path, work)[1]) == 5
+    assert len(findings_and_rows(tmp_path, work)[1]) == 5
 
 
 @pytest.mark.parametrize("cut", [0, 7])
@@ -104,16 +106,16 @@ def test_an_unfinished_file_is_read_and_its_later_lines_are_added_once(tmp_path:
     frames = [zstandard.ZstdCompressor().compress(line + b"\n") for line in lines]
     left = tmp_path / f"_left-{2**30}-aa-00001{SUFFIX}"
     left.write_bytes(frames[0] + frames[1][:9])
-    intake, rows = take_in(tmp_path, work)
-    assert [(file.name, file.problem, file.frames) for file in intake.files] == [(left.name, "open", 1)]
+    intake, rows = findings_and_rows(tmp_path, work)
+    assert [(file.name, file.problem, file.frames) for file in intake.files] == [(left.name, "died", 1)]
     assert rows == lines[:1]
     whole = b"".join(frames)
     left.write_bytes(whole[: len(whole) - cut])
     assert salvage_directory(tmp_path) == [tmp_path / left.name[1:]]  # with `cut`, it compresses the file again
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [(file.name, file.problem) for file in intake.files] == [(left.name[1:], "")]
-    assert rows == (lines[:2] if cut else lines)
-    assert set(intake.sources.values()) == {left.name[1:]}
+    assert rows == (lines[:2] if cut else lines)  # no record of a death, for these lines name no writer
+    assert {row["file"] for row in intake.found} == {left.name[1:]}
 
 
 def take_in_by(append: Append, directory: Path, work: Path) -> tuple[Intake, list[bytes]]:
@@ -134,7 +136,7 @@ def test_a_file_that_is_finished_meanwhile_is_read_as_it_was(tmp_path: Path, wor
 
     content = sorted([b'{"a":1}', *lines_of(other)])
     assert take_in_by(meanwhile, tmp_path, work)[1] == content
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert rows == content
     assert intake.problems == []
 
@@ -160,7 +162,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again_from_a_copy(
     assert rows == sorted([*content, b'{"later":1}'])
     assert [[uri == f"file:{path}" for uri in files] for files in seen] == [[True], [False]]
     assert len(list((work / "events").iterdir())) == 1
-    assert take_in(tmp_path, work)[1] == sorted([*rows, b'{"later":2}'])
+    assert findings_and_rows(tmp_path, work)[1] == sorted([*rows, b'{"later":2}'])
 
 
 def test_whole_files_are_read_where_they_lie_and_only_mended_ones_are_copied(tmp_path: Path, work: Path) -> None:
@@ -188,12 +190,12 @@ def test_fewer_rows_than_a_file_has_are_an_error_and_nothing_is_added(tmp_path: 
 
     def lose(files: list[str], data: str) -> dict[str, Added]:
         added = append(files, data)
-        return added | {files[0]: Added("x", 1)}
+        return added | {files[0]: Added("x", 1, [])}
 
-    with pytest.raises(SetupError, match=r"wrote 3 of 5 events, .* the same path, and run the command again"):
+    with pytest.raises(SetupError, match=r"3 of 5 events were written, .* the same path, and run the command again"):
         take_in_by(lose, tmp_path, work)
     assert rows_of(work) == []
-    assert len(take_in(tmp_path, work)[1]) == 5
+    assert len(findings_and_rows(tmp_path, work)[1]) == 5
 
 
 def test_a_surplus_row_of_one_file_does_not_make_up_for_a_missing_row_of_another(tmp_path: Path, work: Path) -> None:
@@ -203,34 +205,34 @@ def test_a_surplus_row_of_one_file_does_not_make_up_for_a_missing_row_of_another
 
     def mix(files: list[str], data: str) -> dict[str, Added]:
         append(files, data)
-        return {files[0]: Added("x", 2), files[1]: Added("y", 3)}
+        return {files[0]: Added("x", 2, []), files[1]: Added("y", 3, [])}
 
-    with pytest.raises(SetupError, match="wrote 5 of 5 events"):
+    with pytest.raises(SetupError, match="5 of 5 events were written"):
         take_in_by(mix, tmp_path, work)
 
 
 def test_a_file_without_a_whole_frame_is_named_until_it_is_gone(tmp_path: Path, work: Path) -> None:
     path = tmp_path / f"_w-1-1-1{SUFFIX}"
     path.write_bytes(b"x")
-    intake, rows = take_in(tmp_path, work)
-    assert [file.problem for file in intake.files] == ["open"]
+    intake, rows = findings_and_rows(tmp_path, work)
+    assert [file.problem for file in intake.files] == ["open"]  # a process with this PID runs, always
     assert rows == []
     path.unlink()
-    assert take_in(tmp_path, work)[0].files == []
+    assert findings_and_rows(tmp_path, work)[0].files == []
 
 
 def test_other_files_are_ignored(tmp_path: Path, work: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / ".hidden.jsonl").write_text("x")
-    assert take_in(tmp_path, work)[0].files == []
+    assert findings_and_rows(tmp_path, work)[0].files == []
 
 
 def test_empty_lines_are_left_out_since_spark_leaves_them_out(tmp_path: Path, work: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'\n{"a":1}\n \t\n\r\n{"a":2}\n\n')
     whole = zstandard.ZstdCompressor().compress(b'{"a":3}\n\n{"a":4}\n')
     (tmp_path / f"b{SUFFIX}").write_bytes(whole)
-    assert take_in(tmp_path, work)[1] == [b'{"a":%d}' % number for number in (1, 2, 3, 4)]
-    assert take_in(tmp_path, work)[0].problems == []
+    assert findings_and_rows(tmp_path, work)[1] == [b'{"a":%d}' % number for number in (1, 2, 3, 4)]
+    assert findings_and_rows(tmp_path, work)[0].problems == []
 
 
 def test_a_file_that_was_deleted_after_it_had_been_read_counts(tmp_path: Path, work: Path) -> None:
@@ -244,7 +246,7 @@ def test_a_file_that_was_deleted_after_it_had_been_read_counts(tmp_path: Path, w
         return added
 
     assert [file.problem for file in take_in_by(remove, tmp_path, work)[0].files] == [""]
-    assert len(take_in(tmp_path, work)[1]) == 3
+    assert len(findings_and_rows(tmp_path, work)[1]) == 3
 
 
 def test_the_amount_to_read_is_known_in_advance(tmp_path: Path, work: Path) -> None:
@@ -306,7 +308,7 @@ def test_files_are_read_on_several_threads_and_only_a_few_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the contents of all new files would be in memory at once."""
-    monkeypatch.setattr("tunnel.analysis.intake._THREADS", 2)
+    monkeypatch.setattr("tunnel.analysis.kept.intake._THREADS", 2)
     submitted = []
     submit = ThreadPoolExecutor.submit
 
@@ -332,7 +334,7 @@ def test_files_without_lines_do_not_keep_others_from_being_added(tmp_path: Path,
     (tmp_path / f"b{SUFFIX}").write_bytes(b"no frame at all")
     (tmp_path / "c.jsonl").write_bytes(b"\n\n")
     paths = [plain(tmp_path, "d.jsonl", 2), plain(tmp_path, "e.jsonl")]
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert rows == lines_of(*paths)
     assert [(file.name, file.problem, file.corrupt_frames) for file in intake.files] == [
         ("a.jsonl", "empty", 0),
@@ -345,14 +347,18 @@ def test_files_without_lines_do_not_keep_others_from_being_added(tmp_path: Path,
 
 def test_a_record_of_the_ledger_has_the_rows_and_the_sources_of_what_was_added(tmp_path: Path, work: Path) -> None:
     paths = [plain(tmp_path, "a.jsonl", 2), compressed(tmp_path / "x", "b")]
-    intake, _ = take_in(tmp_path, work)
+    intake, _ = findings_and_rows(tmp_path, work)
     (tmp_path / "copy.jsonl").write_bytes(paths[0].read_bytes())
-    take_in(tmp_path, work)
-    first, second = Ledger(LocalFolder(work)).commits
+    findings_and_rows(tmp_path, work)
+    records = (path.read_bytes() for path in sorted((work / "commits").iterdir()))
+    first, second = (msgspec.json.decode(record, type=Commit) for record in records)
     assert (first.rows, second.rows) == (5, 0)
     assert first.data
-    assert second.data == ""
-    assert intake.sources == {f"file:{path}": str(path.relative_to(tmp_path)) for path in paths}
+    assert second.data == []
+    assert {entry.source: entry.file.name for entry in first.entries} == {
+        f"file:{path}": str(path.relative_to(tmp_path)) for path in paths
+    }
+    assert {row["file"]: row["rows"] for row in intake.found} == {"a.jsonl": 2, f"x/{paths[1].name}": 3}
     assert not list((work / "staged").iterdir())
     assert [file.frames for file in intake.files] == [0, 1]
 
@@ -361,19 +367,19 @@ def test_the_beginning_of_a_known_file_is_a_duplicate_while_that_file_contains_i
     path = plain(tmp_path, "b.jsonl", 5)
     content = path.read_bytes()
     begin = b"".join(content.splitlines(keepends=True)[:2])
-    take_in(tmp_path, work)
+    findings_and_rows(tmp_path, work)
     (tmp_path / "c.jsonl").write_bytes(begin)
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [(file.name, file.problem, file.same_as) for file in intake.files][1:] == [
         ("c.jsonl", "duplicate", "b.jsonl")
     ]
     assert rows == lines_of(path)
     path.write_bytes(b'{"a":1}\n')  # it is another file now
     (tmp_path / "d.jsonl").write_bytes(begin.replace(b'"time_us":1', b'"time_us":9'))
-    assert take_in(tmp_path, work)[0].files[2].problem == ""
+    assert findings_and_rows(tmp_path, work)[0].files[2].problem == ""
     path.unlink()  # now no file shows that more lines followed these
     (tmp_path / "e.jsonl").write_bytes(b"".join(content.splitlines(keepends=True)[:3]))
-    assert take_in(tmp_path, work)[0].files[3].problem == ""
+    assert findings_and_rows(tmp_path, work)[0].files[3].problem == ""
 
 
 def test_nothing_is_written_when_there_is_nothing_new(tmp_path: Path, work: Path) -> None:
@@ -388,9 +394,9 @@ def test_nothing_is_written_when_there_is_nothing_new(tmp_path: Path, work: Path
 
 def test_a_copy_with_new_lines_is_no_duplicate(tmp_path: Path, work: Path) -> None:
     path = plain(tmp_path, "a.jsonl", 2)
-    take_in(tmp_path, work)
+    findings_and_rows(tmp_path, work)
     (tmp_path / "b.jsonl").write_bytes(path.read_bytes() + b'{"later":1}\n')
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [(file.problem, file.same_as) for file in intake.files] == [("", ""), ("", "")]
     assert rows == lines_of(tmp_path / "b.jsonl")
 
@@ -400,7 +406,7 @@ def test_a_file_that_was_rewritten_in_the_same_size_is_read_again(tmp_path: Path
     for number in (1, 2):
         path.write_text(f'{{"a":{number}}}\n')
         os.utime(path, ns=(number, number))
-        rows = take_in(tmp_path, work)[1]
+        rows = findings_and_rows(tmp_path, work)[1]
     assert rows == [b'{"a":1}', b'{"a":2}']
 
 
@@ -437,9 +443,9 @@ def test_each_file_that_has_changed_is_read_from_a_copy_from_then_on(tmp_path: P
 def test_an_unfinished_file_whose_rows_were_added_is_named_even_when_it_is_gone(tmp_path: Path, work: Path) -> None:
     path = tmp_path / f"_w-1-1-1{SUFFIX}"
     path.write_bytes(zstandard.ZstdCompressor().compress(b'{"a":1}\n') + b"x")
-    take_in(tmp_path, work)
+    findings_and_rows(tmp_path, work)
     path.unlink()
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [(file.name, file.problem) for file in intake.files] == [(path.name, "open")]
     assert rows == [b'{"a":1}']
 
@@ -447,24 +453,24 @@ def test_an_unfinished_file_whose_rows_were_added_is_named_even_when_it_is_gone(
 def test_an_unfinished_plain_file_is_ignored(tmp_path: Path, work: Path) -> None:
     """No program of ours writes one, so the file may be the user's own."""
     (tmp_path / "_notes.jsonl").write_text('{"a":1}\n')
-    assert take_in(tmp_path, work)[0].files == []
+    assert findings_and_rows(tmp_path, work)[0].files == []
     assert compressed_bytes(LocalFolder(tmp_path)) == 0
 
 
 @pytest.mark.parametrize("blank", [b"\n", b" \n", b"\t\r\n"])
 def test_an_empty_line_at_the_beginning_is_left_out(tmp_path: Path, work: Path, blank: bytes) -> None:
     (tmp_path / "a.jsonl").write_bytes(blank + b'{"a": "b c"}\n')
-    assert take_in(tmp_path, work)[1] == [b'{"a": "b c"}']
+    assert findings_and_rows(tmp_path, work)[1] == [b'{"a": "b c"}']
 
 
 def test_lines_that_may_be_new_are_added_rather_than_lost(tmp_path: Path, work: Path) -> None:
     """Only the earlier file could show that these lines are its beginning, and it is gone."""
     path = plain(tmp_path, "a.jsonl", 5)
     begin = b"".join(path.read_bytes().splitlines(keepends=True)[:2])
-    take_in(tmp_path, work)
+    findings_and_rows(tmp_path, work)
     path.unlink()
     (tmp_path / "b.jsonl").write_bytes(begin)
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert intake.files[1].problem == ""
     assert len(rows) == 7
 
@@ -475,6 +481,17 @@ def test_an_unfinished_file_in_a_subfolder_is_recognised(tmp_path: Path, work: P
     path.write_bytes(zstandard.ZstdCompressor().compress(b'{"a":1}\n'))
     assert trace_files(LocalFolder(tmp_path)) == []
     assert compressed_bytes(LocalFolder(tmp_path)) == path.stat().st_size
-    intake, rows = take_in(tmp_path, work)
+    intake, rows = findings_and_rows(tmp_path, work)
     assert [(file.name, file.problem) for file in intake.files] == [(f"x/{path.name}", "open")]
     assert rows == [b'{"a":1}']
+
+
+def test_an_unfinished_file_is_one_of_a_dead_process_as_soon_as_nobody_holds_it(tmp_path: Path, work: Path) -> None:
+    """Its content does not change then, and so is not read again."""
+    path = tmp_path / f"_w-{2**30}-aa-00001{SUFFIX}"  # a PID that cannot exist, as seen from another container
+    path.write_bytes(zstandard.ZstdCompressor().compress(b'{"a":1}\n'))
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert [file.problem for file in findings_and_rows(tmp_path, work)[0].files] == ["open"]
+    intake, rows = findings_and_rows(tmp_path, work)
+    assert ([file.problem for file in intake.files], rows) == (["died"], [b'{"a":1}'])

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tunnel.analysis.folders import LocalFolder
-from tunnel.analysis.ledger import open_ledger
+from tunnel.analysis.engines.folders import LocalFolder
+from tunnel.analysis.kept.ledger import open_ledger
 
 STEPS_MIN = 20
 
@@ -19,8 +19,8 @@ def test_an_intake_that_is_killed_at_any_step_is_completed_by_the_next(tmp_path:
 
 def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
     program = (
-        "import os, pathlib, sys\nfrom tunnel.analysis.folders import LocalFolder\n"
-        "from tunnel.analysis.ledger import open_ledger\n"
+        "import os, pathlib, sys\nfrom tunnel.analysis.engines.folders import LocalFolder\n"
+        "from tunnel.analysis.kept.ledger import open_ledger\n"
         "with open_ledger(LocalFolder(pathlib.Path(sys.argv[1]))): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == -9

@@ -7,9 +7,9 @@ import pytest
 import zstandard
 from xxhash import xxh3_64_hexdigest
 
-from tests.analysis.plain import compressed, plain, take_in
-from tunnel.analysis.known import Known, Piece, part_of
-from tunnel.analysis.ledger import Entry, Part, TraceFile
+from tests.analysis.plain import compressed, findings_and_rows, plain
+from tunnel.analysis.kept.known import Known, Piece, part_of
+from tunnel.analysis.kept.ledger import Entry, Part, TraceFile
 from tunnel.traces.salvage import SUFFIX, examine
 
 
@@ -51,9 +51,9 @@ def test_a_copy_in_any_form_is_a_duplicate(tmp_path: Path, copy: Change, is_late
     original = compressed(tmp_path, "a", 10_000)
     content = content_of(original)
     if is_later:
-        take_in(tmp_path, tmp_path / "_tables")
+        findings_and_rows(tmp_path, tmp_path / "_tables")
     copy(tmp_path, original)
-    intake, rows = take_in(tmp_path, tmp_path / "_tables")
+    intake, rows = findings_and_rows(tmp_path, tmp_path / "_tables")
     assert rows == sorted(content.splitlines())
     assert {file.name: (file.problem, file.same_as) for file in intake.files} == {
         original.name: ("", ""),
@@ -64,24 +64,24 @@ def test_a_copy_in_any_form_is_a_duplicate(tmp_path: Path, copy: Change, is_late
 def test_a_cut_copy_of_a_plain_file_is_a_duplicate_and_its_growth_is_new(tmp_path: Path) -> None:
     path = plain(tmp_path, "b.jsonl", 9)
     whole = path.read_bytes().splitlines(keepends=True)
-    take_in(tmp_path, tmp_path / "_tables")
+    findings_and_rows(tmp_path, tmp_path / "_tables")
     copy = tmp_path / "a.jsonl"
     copy.write_bytes(b"".join(whole[:4]))
-    intake, rows = take_in(tmp_path, tmp_path / "_tables")
+    intake, rows = findings_and_rows(tmp_path, tmp_path / "_tables")
     assert [(file.name, file.problem, file.same_as) for file in intake.files][1] == ("a.jsonl", "duplicate", "b.jsonl")
     assert len(rows) == 9
     copy.write_bytes(b"".join(whole[:4]) + lines(0, 2))
-    assert len(take_in(tmp_path, tmp_path / "_tables")[1]) == 11
+    assert len(findings_and_rows(tmp_path, tmp_path / "_tables")[1]) == 11
 
 
 def test_a_file_that_grew_at_two_times_is_known_in_one_piece(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for end in (3, 5, 9):
         path.write_bytes(lines(0, end))
-        take_in(tmp_path, tmp_path / "_tables")
+        findings_and_rows(tmp_path, tmp_path / "_tables")
     (tmp_path / f"b{SUFFIX}").write_bytes(compress(lines(0, 9)))
     (tmp_path / "c.jsonl").write_bytes(lines(0, 12))
-    intake, rows = take_in(tmp_path, tmp_path / "_tables")
+    intake, rows = findings_and_rows(tmp_path, tmp_path / "_tables")
     assert rows == sorted(lines(0, 12).splitlines())
     assert {file.name: file.problem for file in intake.files} == {
         "a.jsonl": "",
@@ -92,24 +92,24 @@ def test_a_file_that_grew_at_two_times_is_known_in_one_piece(tmp_path: Path) -> 
 
 def test_files_that_were_joined_into_one_are_known(tmp_path: Path) -> None:
     one, two = compressed(tmp_path, "a", 5), plain(tmp_path, "b.jsonl", 4)
-    take_in(tmp_path, tmp_path / "_tables")
+    findings_and_rows(tmp_path, tmp_path / "_tables")
     (tmp_path / "all.jsonl").write_bytes(content_of(two, one) + lines(0, 1))
-    assert len(take_in(tmp_path, tmp_path / "_tables")[1]) == 10
+    assert len(findings_and_rows(tmp_path, tmp_path / "_tables")[1]) == 10
 
 
 def test_a_cut_copy_is_added_again_if_its_original_is_no_longer_there(tmp_path: Path) -> None:
     path = plain(tmp_path, "b.jsonl", 9)
     content = path.read_bytes()
-    take_in(tmp_path, tmp_path / "_tables")
+    findings_and_rows(tmp_path, tmp_path / "_tables")
     path.unlink()
     (tmp_path / "a.jsonl").write_bytes(content[: content.index(b"\n", 200) + 1])
-    assert len(take_in(tmp_path, tmp_path / "_tables")[1]) > 9
+    assert len(findings_and_rows(tmp_path, tmp_path / "_tables")[1]) > 9
 
 
 def test_files_that_begin_alike_and_go_on_differently_are_both_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines(0, 9))
     (tmp_path / "b.jsonl").write_bytes(lines(0, 1) + lines(20, 23))
-    assert len(take_in(tmp_path, tmp_path / "_tables")[1]) == 13
+    assert len(findings_and_rows(tmp_path, tmp_path / "_tables")[1]) == 13
 
 
 def test_known_parts_of_a_content_are_divided_from_the_rest() -> None:

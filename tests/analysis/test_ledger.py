@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.analysis.plain import compressed, plain, rows_of, take_in
-from tunnel.analysis.folders import LocalFolder
-from tunnel.analysis.ledger import Entry, Ledger, LedgerError, TraceFile, key_of, open_ledger
+from tests.analysis.plain import compressed, findings_and_rows, plain, rows_of
+from tunnel.analysis.engines.folders import LocalFolder
+from tunnel.analysis.kept.ledger import Commit, Entry, Ledger, LedgerError, State, TraceFile, key_of, open_ledger
 
 
 def test_the_second_of_two_processes_is_told_which_one_is_the_first(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ class TakenFolder(LocalFolder):
 def test_a_process_that_lost_its_lock_can_add_nothing_any_more(tmp_path: Path) -> None:
     with open_ledger(LocalFolder(tmp_path)) as frozen:
         with open_ledger(TakenFolder(tmp_path)) as ledger:
-            assert [commit.entries for commit in ledger.commits] == [[]]
+            assert ledger.state == State(number=1)
         with pytest.raises(LedgerError, match="another process has added"):
             frozen.commit([Entry(TraceFile("late", 1, 1))])
     assert Ledger(LocalFolder(tmp_path)).entries == []
@@ -97,7 +98,7 @@ def test_rows_are_on_disk_before_the_record_that_names_them(tmp_path: Path, monk
         (tmp_path / data / "part" / "rows").write_bytes(b"1")
         monkeypatch.setattr(os, "fsync", note_fsync)
         monkeypatch.setattr(os, "link", note_link)
-        ledger.commit([Entry(TraceFile("a", 1, 1))], data, 1)
+        ledger.commit([Entry(TraceFile("a", 1, 1))], [f"{data}/part"], 1)
     number = data.partition("-")[0]
     assert steps[0] == "."  # it names the folder of the records
     assert steps[1:4] == [number] * 3  # the rows, and the folders that name them
@@ -105,29 +106,33 @@ def test_rows_are_on_disk_before_the_record_that_names_them(tmp_path: Path, monk
 
 
 def test_a_record_says_what_was_added_where(tmp_path: Path) -> None:
+    added: list[str] = []
     with open_ledger(LocalFolder(tmp_path)) as ledger:
         for number in (1, 2):
             staged, data = ledger.begin()
             assert staged.startswith(f"staged/0000000{number}-")
             assert data.startswith(f"events/0000000{number}-")
             assert (tmp_path / staged).is_dir()
-            (tmp_path / data).mkdir()
-            ledger.commit([Entry(TraceFile(f"f{number}", 1, 1))], data, 10 * number)
+            added.append(f"{data}/2026-11-0{number}")
+            (tmp_path / added[-1]).mkdir(parents=True)
+            ledger.commit([Entry(TraceFile(f"f{number}", 1, 1))], added[-1:], 10 * number)
         ledger.commit([Entry(TraceFile("f1", 2, 2))])
     read = Ledger(LocalFolder(tmp_path))
-    assert read.commits == ledger.commits
-    assert [commit.rows for commit in read.commits] == [10, 20, 0]
-    assert read.data() == [f"events/{commit.data}" for commit in read.commits[:2]]
+    assert read.state == ledger.state
+    assert [entry.file.name for entry in read.entries] == ["f1", "f2", "f1"]
+    assert read.data() == added
+    records = sorted((tmp_path / "commits").iterdir())
+    assert [msgspec.json.decode(path.read_bytes(), type=Commit).rows for path in records] == [10, 20, 0]
     assert sorted(path.name for path in (tmp_path / "commits").iterdir()) == [f"0000000{n}.json" for n in (1, 2, 3)]
 
 
 def test_the_findings_are_those_of_the_latest_look_at_each_file(tmp_path: Path) -> None:
     with open_ledger(LocalFolder(tmp_path)) as ledger:
-        ledger.commit([Entry(TraceFile("_a", 1, 1, problem="open"), source="s1"), Entry(TraceFile("b", 1, 1))])
-        ledger.commit([Entry(TraceFile("a", 2, 2), source="s2"), Entry(TraceFile("c", 1, 1, problem="empty"))])
+        ledger.commit([Entry(TraceFile("_a", 1, 1, problem="open"), found=[{"n": 1}]), Entry(TraceFile("b", 1, 1))])
+        ledger.commit([Entry(TraceFile("a", 2, 2), found=[{"n": 2}]), Entry(TraceFile("c", 1, 1, problem="empty"))])
     intake = Ledger(LocalFolder(tmp_path)).intake
     assert [(file.name, file.size_bytes) for file in intake.files] == [("a", 2), ("b", 1), ("c", 1)]
-    assert intake.sources == {"s1": "a", "s2": "a"}
+    assert intake.found == [{"file": "a", "n": 1}, {"file": "a", "n": 2}]
     assert [file.name for file in intake.problems] == ["c"]
 
 
@@ -135,8 +140,8 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     with open_ledger(LocalFolder(tmp_path)) as ledger:
         ledger.commit([])
     record = tmp_path / "commits" / "00000001.json"
-    record.write_text(record.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(LedgerError, match=r"00000001.json has the format 3 of another version, .* format 2: delete "):
+    record.write_text(record.read_text().replace('"format":3', '"format":4'))
+    with pytest.raises(LedgerError, match=r"00000001.json has the format 4 of another version, .* format 3: delete "):
         Ledger(LocalFolder(tmp_path))
 
 
@@ -158,7 +163,7 @@ def test_a_record_that_never_got_its_name_is_removed(tmp_path: Path) -> None:
     for path in others:
         path.write_text("mine")
     with open_ledger(LocalFolder(tmp_path)) as ledger:
-        assert ledger.commits == []
+        assert ledger.state == State()
     assert not left.exists()
     assert all(path.exists() for path in others)
 
@@ -171,7 +176,7 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
     for path in mine + left:
         path.mkdir(parents=True)
     for _ in range(2):
-        take_in(tmp_path / "traces", tmp_path)
+        findings_and_rows(tmp_path / "traces", tmp_path)
     assert all(path.exists() for path in mine)
     assert not any(path.exists() for path in left)
     assert len(rows_of(tmp_path)) == 3
@@ -180,7 +185,7 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
 def test_data_that_is_missing_is_an_error_and_not_fewer_rows(tmp_path: Path) -> None:
     compressed(tmp_path, "a")
     work = tmp_path / "_tables"
-    take_in(tmp_path, work)
+    findings_and_rows(tmp_path, work)
     shutil.rmtree(work / Ledger(LocalFolder(work)).data()[0])
     with pytest.raises(LedgerError, match=r"incomplete, because .* delete"):
         rows_of(work)
@@ -188,7 +193,7 @@ def test_data_that_is_missing_is_an_error_and_not_fewer_rows(tmp_path: Path) -> 
 
 def test_a_damaged_record_is_an_error(tmp_path: Path) -> None:
     plain(tmp_path, "a.jsonl")
-    take_in(tmp_path, tmp_path / "_tables")
+    findings_and_rows(tmp_path, tmp_path / "_tables")
     (tmp_path / "_tables" / "commits" / "00000001.json").write_text("{")
     with pytest.raises(LedgerError, match=r"00000001.json is no commit record .* delete"):
         Ledger(LocalFolder(tmp_path / "_tables"))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.job import Found
-from tests.analysis.recount import Recount, recount
-from tunnel.analysis.blame import blames, lived_us
-from tunnel.analysis.result import Analysis
+from tests.analysis.recount import TOTALS, Recount, recount
+from tests.analysis.spark_job import CASES, SparkFound
+from tunnel.analysis.results.result import Analysis
+from tunnel.analysis.verdicts.blame import blames, explained_us, life_us
 
 pytestmark = pytest.mark.timeout(1600)
 
@@ -15,20 +15,17 @@ SHARE = 0.01
 
 
 @pytest.fixture(scope="module")
-def counted(job_directory: Path) -> Recount:
-    return recount(job_directory / "cases" / "all")
+def counted(spark_directory: Path) -> Recount:
+    return recount(spark_directory / "cases" / "all")
 
 
-@pytest.fixture
-def whole(found: Found) -> Analysis:
-    return found.diagnosed.whole
+@pytest.fixture(params=["duckdb", "spark"])
+def whole(spark_found: SparkFound, request: pytest.FixtureRequest) -> Analysis:
+    by_engine: dict[str, Analysis] = getattr(spark_found, request.param)
+    return by_engine[CASES]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["streams", "both_ends", "packets", "needless", "judged", "lost", "payload_bytes", "useful_bytes", "known_bytes",
-     "never_arrived", "busy_us"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", TOTALS)
 def test_totals_agree(whole: Analysis, counted: Recount, name: str) -> None:
     assert whole.totals[name] == pytest.approx(getattr(counted, name), rel=SHARE)
 
@@ -69,10 +66,26 @@ def test_exchanges_agree(whole: Analysis, counted: Recount) -> None:
 def test_stalls_and_the_time_of_all_senders_agree(whole: Analysis, counted: Recount) -> None:
     assert sum(row["stalls"] for row in whole.stalls) == pytest.approx(counted.stalls, rel=SHARE)
     assert sum(row["us"] for row in whole.stalls) == pytest.approx(counted.stalled_us, rel=SHARE)
-    assert lived_us(whole) == pytest.approx(counted.lived_us, rel=SHARE)
+    expected_us = counted.limited_us + counted.stalled_us + counted.unread_us - counted.unread_limited_us
+    assert explained_us(whole) == pytest.approx(expected_us, rel=SHARE)
+
+
+def test_the_life_of_all_streams_agrees(whole: Analysis, counted: Recount) -> None:
+    assert life_us(whole) == pytest.approx(counted.life_us, rel=SHARE)
+    assert whole.life["asked_us"] == pytest.approx(counted.asked_us, rel=SHARE)
+    assert 0 < whole.life["asked_us"] + whole.life["asked_stalled_us"] <= counted.asked_most_us * (1 + SHARE)
+
+
+def test_the_time_in_which_bytes_waited_for_the_application_agrees(whole: Analysis, counted: Recount) -> None:
+    unread = dict.fromkeys(("whole", "limit", "stall"), 0)
+    for row in whole.unread:
+        unread[row["of"]] += row["us"]
+    assert unread["whole"] == pytest.approx(counted.unread_us, rel=SHARE)
+    assert unread["whole"] > 1_000_000
+    assert unread["limit"] + unread["stall"] == pytest.approx(counted.unread_limited_us, rel=SHARE)
 
 
 def test_shares_add_up_to_the_whole(whole: Analysis) -> None:
     found = blames(whole)
-    assert sum(blame.us for blame in found) == lived_us(whole)
+    assert sum(blame.us for blame in found) == explained_us(whole)
     assert all(0 <= blame.stalled_us <= blame.us for blame in found)

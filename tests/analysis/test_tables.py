@@ -4,13 +4,22 @@ from typing import Any
 
 import pytest
 
-from tunnel.analysis import tables
+from tunnel.analysis.results import tables
 from tunnel.traces import TraceEvent
 
 
 def detail(of: str, name: str, **changes: Any) -> dict[str, Any]:
-    empty = {"event": "", "status": 0, "where": "", "n": 1, "bytes": 0, "latency": [5, 9], "latency_us_max": 9}
-    return {"of": of, "name": name, "last_us": 0, **empty, **changes}
+    empty = {
+        "event": "",
+        "status": 0,
+        "place": "",
+        "n": 1,
+        "bytes": 0,
+        "latency_us_p50": 5,
+        "latency_us_p99": 9,
+        "latency_us_max": 9,
+    }
+    return {"of": of, "name": name, **empty, **changes}
 
 
 def total(event: TraceEvent, **changes: Any) -> dict[str, Any]:
@@ -18,27 +27,17 @@ def total(event: TraceEvent, **changes: Any) -> dict[str, Any]:
     return {"event": event, "n": 1, "bytes": 10, "counted": 0, **empty, **changes}
 
 
-def test_a_node_belongs_to_the_relay_of_its_last_attachment() -> None:
-    rows = [
-        detail("attached", "new", where="a", last_us=2),
-        detail("attached", "old", where="a", last_us=1),
-        detail("attached", "old", where="b", last_us=3),
-        detail("timer", "rto"),
-    ]
-    assert tables.relays_of(rows) == [("a", "new"), ("b", "old")]
-
-
 def test_details_are_sorted_into_their_tables() -> None:
     rows = [
         detail("timer", "pto"),
-        detail("batch", "", where="link", event="batch_receipted"),
+        detail("batch", "", place="link", event="batch_receipted"),
         detail("exchange", "push", event="exchange_answered", status=200, bytes=7),
         detail("exchange", "pull", event="exchange_failed"),
         detail("timer", "ack"),
         detail("timer", "rto", n=2),
     ]
     assert [row["timer"] for row in tables.timers(rows)] == ["rto", "ack", "pto"]
-    assert [(row["carrier"], row["latency_us_p99"]) for row in tables.batches(rows)] == [("link", 9)]
+    assert [(row["carrier"], row["latency_us_p50"]) for row in tables.batches(rows)] == [("link", 5)]
     assert [(row["kind"], row["status"], row["bytes"]) for row in tables.exchanges(rows)] == [
         ("pull", 0, 0),
         ("push", 200, 7),
@@ -89,18 +88,19 @@ def test_a_model_is_fitted_as_far_as_the_losses_allow(
 def test_there_is_no_round_trip_without_samples() -> None:
     assert tables.trips_of_all([], "trip")["samples"] == 0
     assert tables.trips_over_time([]) == []
-    assert tables.trip_values([{"of": "trip", "us": 4, "rto_over_us": None, "n": 2}]) == [
+    assert tables.trip_values([{"of": "trip", "us_class": 4, "rto_class": None, "samples": 2}]) == [
         {"of": "trip", "class": 4, "n": 2}
     ]
 
 
 def test_the_kinds_of_samples_share_a_row_for_each_time() -> None:
     rows: list[dict[str, Any]] = [
-        {"of": "trip", "bucket": 1, "us": [5, 6, 7], "rto": [None]},
-        {"of": "receipt", "bucket": 1, "us": [2, 3, 4], "rto": [9]},
-        {"of": "receipt", "bucket": None, "us": [2, 3, 4], "rto": [9]},
-        {"of": "receipt", "bucket": 0, "us": [1, 1, 1], "rto": [8]},
+        {"of": "trip", "bucket": 1, "us_p50": 5, "us_p99": 7, "rto_us_p50": None},
+        {"of": "receipt", "bucket": 1, "us_p50": 2, "us_p99": 4, "rto_us_p50": 9},
+        {"of": "receipt", "bucket": None, "us_p50": 2, "us_p99": 4, "rto_us_p50": 9},
+        {"of": "receipt", "bucket": 0, "us_p50": 1, "us_p99": 1, "rto_us_p50": 8},
     ]
+    rows = [row | {"samples": 100, "rto_over_us_p99": None} for row in rows]
     assert tables.trips_over_time(rows) == [
         {"bucket": 0, "trip_us_p50": None, "trip_us_p99": None, "receipt_us_p50": 1, "rto_us_p50": 8},
         {"bucket": 1, "trip_us_p50": 5, "trip_us_p99": 7, "receipt_us_p50": 2, "rto_us_p50": 9},
@@ -146,28 +146,28 @@ def test_absences_are_counted_and_attachments_are_not() -> None:
 
 def test_each_table_has_its_figures_in_order() -> None:
     rows = [
-        detail("exchange", "push", event="exchange_sent", status=503, n=4, bytes=8),
+        detail("exchange", "push", event="exchange_sent", status=503, n=100, bytes=8),
         detail("exchange", "push", event="exchange_sent", status=200),
         detail("exchange", "push", event="exchange_answered", status=900),
-        detail("batch", "", where="poll", event="batch_receipted", n=6),
-        detail("batch", "", where="poll", event="batch_given_up"),
-        detail("batch", "", where="link", event="batch_receipted"),
-        detail("timer", "rto", n=3, latency_us_max=77),
+        detail("batch", "", place="poll", event="batch_receipted", n=99),
+        detail("batch", "", place="poll", event="batch_given_up"),
+        detail("batch", "", place="link", event="batch_receipted"),
+        detail("timer", "rto", n=300, latency_us_max=77),
     ]
     assert tables.exchanges(rows)[2] == {
-        "kind": "push", "event": "exchange_sent", "status": 503, "n": 4, "bytes": 8,
+        "kind": "push", "event": "exchange_sent", "status": 503, "n": 100, "bytes": 8,
         "latency_us_p50": 5, "latency_us_p99": 9,
     }  # fmt: skip
     assert [row["status"] for row in tables.exchanges(rows)] == [900, 200, 503]
     assert tables.batches(rows)[2] == {
-        "carrier": "poll", "event": "batch_receipted", "n": 6, "latency_us_p50": 5, "latency_us_p99": 9
+        "carrier": "poll", "event": "batch_receipted", "n": 99, "latency_us_p50": 5, "latency_us_p99": None
     }  # fmt: skip
     assert [(row["carrier"], row["event"]) for row in tables.batches(rows)][:2] == [
         ("link", "batch_receipted"),
         ("poll", "batch_given_up"),
     ]
     assert tables.timers(rows) == [
-        {"timer": "rto", "fired": 3, "lag_us_p50": 5, "lag_us_p99": 9, "lag_us_max": 77}
+        {"timer": "rto", "fired": 300, "lag_us_p50": 5, "lag_us_p99": 9, "lag_us_max": 77}
     ]  # fmt: skip
 
 
@@ -226,10 +226,10 @@ def test_totals_and_faults_are_added_by_cause() -> None:
 
 def test_samples_are_counted_by_class_and_their_rto_ratios_only_where_known() -> None:
     rows = [
-        {"of": "trip", "us": 4, "rto_over_us": None, "n": 2},
-        {"of": "receipt", "us": 4, "rto_over_us": 7, "n": 3},
-        {"of": "receipt", "us": 2, "rto_over_us": 7, "n": 1},
-        {"of": "receipt", "us": 4, "rto_over_us": 6, "n": 5},
+        {"of": "trip", "us_class": 4, "rto_class": None, "samples": 2},
+        {"of": "receipt", "us_class": 4, "rto_class": 7, "samples": 3},
+        {"of": "receipt", "us_class": 2, "rto_class": 7, "samples": 1},
+        {"of": "receipt", "us_class": 4, "rto_class": 6, "samples": 5},
     ]
     assert tables.trip_values(rows) == [
         {"of": "receipt", "class": 2, "n": 1},
@@ -240,24 +240,52 @@ def test_samples_are_counted_by_class_and_their_rto_ratios_only_where_known() ->
     ]
 
 
-def test_the_row_without_a_bucket_has_the_figures_of_all_samples() -> None:
-    figures = {"samples": 3, "us_min": 1, "us": [1, 2, 3], "jitter_us": 4, "rto_over_us": None}
-    rows = [
-        {"of": "receipt", "bucket": None, **figures, "samples": 9},
-        {"of": "trip", "bucket": 0, **figures, "samples": 1},
-        {"of": "trip", "bucket": None, "rto": [5], **figures},
+def test_bursts_are_sorted_by_length_and_places_of_losses_by_their_packets() -> None:
+    counts = {"bytes": 9, "never_arrived": 1}
+    rows: list[dict[str, Any]] = [
+        {"of": "burst", "key": 10, "stage": None, "packets": 1},
+        {"of": "burst", "key": 2, "stage": None, "packets": 4},
+        {"of": "stage", "key": None, "stage": "before", "packets": 2, **counts},
+        {"of": "stage", "key": None, "stage": "after", "packets": 2, **counts},
+        {"of": "stage", "key": None, "stage": "unknown", "packets": 3, **counts},
+        {"of": "cause", "key": 1, "stage": None, "packets": 5},
     ]
-    assert tables.trips_of_all(rows, "trip") == figures
-    assert tables.trips_of_all(rows[:2], "trip") == dict.fromkeys(figures) | {"samples": 0}
+    assert tables.bursts(rows) == [{"length": 2, "bursts": 4}, {"length": 10, "bursts": 1}]
+    assert [row["stage"] for row in tables.loss_stages(rows)] == ["unknown", "after", "before"]
+    assert tables.loss_stages(rows)[0] == {"stage": "unknown", "packets": 3, **counts}
+
+
+def test_the_row_without_a_bucket_has_the_figures_of_all_samples() -> None:
+    row: dict[str, Any] = {"us_min": 1, "us_p50": 1, "us_p95": 2, "us_p99": 3, "jitter_us": 4}
+    row |= {"rto_us_p50": 5, "rto_over_us_p50": 0.5, "rto_over_us_p99": 9.5}
+    rows: list[dict[str, Any]] = [
+        {"of": "receipt", "bucket": None, "samples": 100, **row},
+        {"of": "trip", "bucket": 0, "samples": 1, **row},
+        {"of": "trip", "bucket": None, "samples": 99, **row},
+    ]
+    figures = {"us_min": 1, "us": [1, 2, 3], "jitter_us": 4}
+    assert tables.trips_of_all(rows, "receipt") == {"samples": 100, **figures, "rto_over_us": [0.5, 9.5]}
+    assert tables.trips_of_all(rows, "trip") == {"samples": 99, **figures, "us": [1, 2, None], "rto_over_us": None}
+    nothing = dict.fromkeys(("us_min", "us", "jitter_us", "rto_over_us"))
+    assert tables.trips_of_all(rows[:2], "trip") == {"samples": 0, **nothing}
 
 
 def repair(key: object, **changes: Any) -> dict[str, Any]:
-    empty = {"packets": 1, "attempts": 0, "needless": 0, "hits": 0, "false_alarms": 0, "missed": 0, "took": [5, 9]}
+    empty = {
+        "packets": 1,
+        "attempts": 0,
+        "needless": 0,
+        "hits": 0,
+        "false_alarms": 0,
+        "missed": 0,
+        "took_us_p50": 5,
+        "took_us_p99": 9,
+    }
     return {"of": "cause", "key": key, **empty, **changes}
 
 
 def test_causes_with_repeats_have_a_rate_of_needless_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "cause_of", lambda key: f"cause {key}")
+    monkeypatch.setattr(tables, "CAUSES", [f"cause {key}" for key in range(4)])
     rows = [
         repair(1),
         repair(3, packets=4, attempts=8, needless=2, hits=3, false_alarms=1, missed=2),
@@ -276,10 +304,10 @@ def test_causes_with_repeats_have_a_rate_of_needless_ones(monkeypatch: pytest.Mo
 
 
 def test_recovery_has_a_row_for_each_number_of_attempts() -> None:
-    rows = [repair(3, of="attempts", packets=2), repair(2, of="attempts", took=[1, 2]), repair(1)]
+    rows = [repair(3, of="attempts", packets=100), repair(2, of="attempts", took_us_p50=1, took_us_p99=2), repair(1)]
     assert tables.recovery(rows) == [
-        {"attempts": 2, "packets": 1, "us_p50": 1, "us_p99": 2},
-        {"attempts": 3, "packets": 2, "us_p50": 5, "us_p99": 9},
+        {"attempts": 2, "packets": 1, "us_p50": 1, "us_p99": None},
+        {"attempts": 3, "packets": 100, "us_p50": 5, "us_p99": 9},
     ]
 
 
@@ -291,3 +319,24 @@ def test_a_model_has_its_counts_the_share_of_losses_and_the_length_of_bursts() -
     assert fit["loss"] == pytest.approx(1 / 6)
     assert fit["burst_ratio"] == pytest.approx(10 / 3)
     assert tables.fitted(dict.fromkeys(counts, 0))["mean_burst"] is None
+
+
+def test_the_99th_percentile_of_fewer_than_100_samples_is_not_published() -> None:
+    rows = [{"p": 7, "n": number} for number in (None, 0, 99, 100)]
+    assert [row["p"] for row in tables.without_few(rows, "p", "n")] == [None, None, None, 7]
+
+
+def test_processes_that_died_are_named_with_their_last_record_the_first_to_die_first() -> None:
+    def file(name: str, writer: str, end_us: int | None, died: bool = False) -> dict[str, Any]:
+        return {"file": name, "writer": writer, "end_us": end_us, "died": died}
+
+    files = [
+        file("b-1", "b", 30),
+        file("_b-2", "b", 50),  # its process is gone
+        file("a-1", "a", 60, died=True),  # another process repaired it and said so
+        file("_c-1", "c", 70),  # still being written
+        file("d-1", "d", None, died=True),  # no record of it can be read
+        file("e-1", "e", 80),
+    ]
+    problems = [{"file": "_b-2", "problem": "died"}, {"file": "_c-1", "problem": "open"}]
+    assert tables.deaths(files, problems) == [{"writer": "b", "end_us": 50}, {"writer": "a", "end_us": 60}]

@@ -10,7 +10,7 @@ import uvloop
 
 from tests.support.http_relay import HttpTestRelay, LinkTestRelay, StreamTestRelay, WebSocketTestRelay
 from tests.support.loops import run
-from tests.support.relays import MemoryTestRelay, TestRelay
+from tests.support.relays import InProcessTestRelay, MemoryTestRelay, TestRelay
 from tunnel import Attachment, StreamReader, StreamWriter, Transport
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
 
 CARRIERS: dict[str, tuple[Callable[[], TestRelay], Callable[[], asyncio.AbstractEventLoop]]] = {
     "memory": (MemoryTestRelay, asyncio.new_event_loop),
+    "memory with links": (InProcessTestRelay, asyncio.new_event_loop),
     "poll": (HttpTestRelay, asyncio.new_event_loop),
     "poll on uvloop": (HttpTestRelay, uvloop.new_event_loop),
     "stream": (StreamTestRelay, asyncio.new_event_loop),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+from functools import partial
 from typing import Any, Self
 
 from tests.support.certificates import server_tls
@@ -57,7 +58,11 @@ class Origin:
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(partial(self._end, writer))
+
+    def _end(self, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+        writer.close()  # the task may have been cancelled before its first step
+        self._tasks.pop(task, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.certificates.append(writer.get_extra_info("peercert"))

@@ -7,13 +7,13 @@ import base64
 import hashlib
 import re
 import ssl
-from collections.abc import Callable
 
 import aiohttp
 from aiohttp.client_reqrep import ConnectionKey
 
 from tests.carriers.origin import Origin
 from tests.support.http_relay import LinkTestRelay
+from tests.support.loops import until
 from tunnel import Attachment
 from tunnel.wire import Buffer
 
@@ -27,34 +27,31 @@ class Recorded:
     def __init__(self) -> None:
         self.outcomes: asyncio.Queue[bytes | str] = asyncio.Queue()
 
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
+    def on_answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
         self.outcomes.put_nowait(bytes(body))
 
     def ready(self) -> None:
         """Do nothing: these tests send what they want at any time."""
 
-    def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
+    def on_failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         self.outcomes.put_nowait(text)
 
-    def received(self, request_id: int, piece: Buffer) -> bool:
+    def on_received(self, request_id: int, piece: Buffer) -> bool:
         self.outcomes.put_nowait(bytes(piece))
         return True
 
-    def ended(self, request_id: int) -> None:
+    def on_ended(self, request_id: int) -> None:
         self.outcomes.put_nowait("ended")
 
-    def sent(self, size_bytes: int) -> None:
+    def on_opened(self, request_id: int) -> None:
+        """Do nothing: these tests do not tell open connections from others."""
+
+    def on_sent(self, size_bytes: int) -> None:
         """Do nothing: these tests do not count bytes."""
 
 
 def moved_by(attachment: Attachment) -> str:
     return attachment.stats().carrier.split()[0]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Run the loop until the condition holds; the test's deadline bounds the wait."""
-    while not condition():  # noqa: ASYNC110 - the application gets no event when a link opens or closes
-        await asyncio.sleep(0.001)
 
 
 KEY = ConnectionKey("relay.example", 443, True, True, None, None, None)

@@ -14,8 +14,8 @@ from tests.support.http_relay import HttpTestRelay, token_of
 from tests.support.loops import in_loop
 from tunnel import Attachment, attach
 from tunnel.attached_endpoint import AttachedEndpoint
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.link import LinkCarrier
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.roads import RoadCarrier
 from tunnel.core import EndpointConfig
 from tunnel.exchange import LaneConfig
 
@@ -38,7 +38,7 @@ class MuteRelay(HttpTestRelay):
     def held_of(self, user: str) -> int:
         """The number of this user's pulls that are held."""
         attachments = self.host.switch._registry.by_id.values()
-        return sum(len(one.parked) for one in attachments if one.account.user == user)
+        return sum(len(one.held_lanes) for one in attachments if one.account.user == user)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
         self.links += 1
@@ -67,7 +67,7 @@ def through(proxy: FaultProxy) -> Attachment:
     config = LaneConfig(stream_after_us=1 << 40)
     return Attachment(
         lambda: AttachedEndpoint(
-            lambda secret, random: LinkCarrier(dialing, secret, random, config=config, eager=True), EndpointConfig()
+            lambda secret, random: RoadCarrier(dialing, secret, random, config=config, eager=True), EndpointConfig()
         )
     )
 

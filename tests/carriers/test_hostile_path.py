@@ -14,9 +14,9 @@ import pytest
 from tests.carriers.origin import Origin, answer
 from tests.carriers.rig import Recorded
 from tests.support.loops import in_loop
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.http_exchanger import HttpExchanger
-from tunnel.carriers.proxy_connect import ProxyConnection
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.dialing.proxy_connect import ProxyConnection
+from tunnel.carriers.http.http_exchanger import HttpExchanger
 from tunnel.exchange import LaneConfig, Lanes, Request
 
 KIB = 1 << 10

@@ -27,7 +27,7 @@ class Told:
 @in_loop
 async def test_a_path_that_refuses_only_larger_bodies_is_named_with_its_page_and_server() -> None:
     """Such a path lets the attachment begin and pulls pass; without a sentence the connection would only be silent."""
-    limit = Limit("", status=413, body_bytes=2000)
+    limit = Limit("", status=413, body_bytes=1000)
     told = Told()
     async with HttpTestRelay() as relay, relay.attach("ann") as service, Limiter(limit, relay.port) as limiter:
         await service.start_server(echo, "echo")

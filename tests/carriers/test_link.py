@@ -16,10 +16,10 @@ from tests.support.certificates import TLS
 from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import HANGING_S, in_loop, in_loop_within, run
 from tests.support.proxies import UpstreamProxy
-from tunnel.carriers.dialed_link import hello
-from tunnel.carriers.link_protocol import LINK_LANE
-from tunnel.clock import now_us
-from tunnel.exchange import Refusal
+from tunnel.carriers.halves.link_protocol import LINK_LANE
+from tunnel.carriers.links.dialed_link import hello
+from tunnel.exchange import Next, Refusal
+from tunnel.system.clock import now_us
 from tunnel.wire import Exchange, decode_envelope
 
 
@@ -55,59 +55,6 @@ def test_a_link_works_over_tls(new_loop: Callable[[], asyncio.AbstractEventLoop]
             await end(writer)
 
     run(main(), new_loop)
-
-
-@in_loop
-async def test_8_3_a_lost_link_loses_no_bytes_of_its_streams() -> None:
-    told: list[str] = []
-
-    class Listener:
-        def read_closed(self, text: str) -> None:
-            told.append(text)
-
-    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
-        client.add_error_listener(Listener())
-        await service.start_server(echo, "echo")
-        reader, writer = await say_and_hear(client)
-        for number in range(3):
-            asking = asyncio.create_task(ask(reader, writer, noise(3 * MIB, number)))
-            await asyncio.sleep(0)
-            for link in list(relay.host.links.values()):
-                link.end("cut by the test")
-            await asking
-            await until(lambda: moved_by(client) == moved_by(service) == "link")
-        assert len(told) >= 3
-        assert all(text.startswith("the link was lost") for text in told)
-        await end(writer)
-
-
-@in_loop
-async def test_lanes_take_over_while_a_link_is_silent() -> None:
-    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
-        await service.start_server(echo, "echo")
-        reader, writer = await say_and_hear(client)
-        for link in list(relay.host.links.values()):
-            link._transport.pause_reading()  # type: ignore[attr-defined]
-        await ask(reader, writer, b"are you there?")
-        for link in list(relay.host.links.values()):
-            link._transport.resume_reading()  # type: ignore[attr-defined]
-        await ask(reader, writer, noise(MIB))
-        await end(writer)
-
-
-@in_loop
-async def test_lanes_carry_everything_where_no_link_can_open() -> None:
-    async with LinkTestRelay() as relay:
-        relay.refuse_links = True
-        async with relay.attach("ann") as service, relay.attach("bob", carrier="auto") as client:
-            assert (moved_by(service), moved_by(client)) == ("poll", "poll")
-            await service.start_server(echo, "echo")
-            reader, writer = await say_and_hear(client)
-            relay.refuse_links = False
-            await until(lambda: moved_by(service) == "link")
-            await ask(reader, writer, noise(MIB))
-            await end(writer)
-        assert relay.links > 2
 
 
 @in_loop
@@ -150,7 +97,8 @@ def test_an_attachment_that_ends_while_its_link_opens_ends_the_link_and_causes_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The relay has accepted the link and has not greeted yet. An error that only the loop reports would count, too."""
-    monkeypatch.setattr("tunnel.carriers.link.SECOND", 1)  # the client then waits for the greeting for days
+    # The client then waits for the greeting for days.
+    monkeypatch.setattr("tunnel.carriers.links.link_opener.SECOND", 1)
     accepted: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
     told: list[str] = []
 
@@ -169,7 +117,7 @@ def test_an_attachment_that_ends_while_its_link_opens_ends_the_link_and_causes_n
             async with relay.attach("ann", carrier="auto") as client:
                 client.add_error_listener(Listener())
                 transport = await accepted.get()
-                await until(lambda: client._endpoint._driver.carrier._greeting is not None)  # type: ignore[union-attr]
+                await until(lambda: client._endpoint._driver.carrier._opener._greeting is not None)  # type: ignore[union-attr]
                 assert not transport.is_closing()
             await until(transport.is_closing)
             assert relay.links == 1
@@ -182,7 +130,13 @@ def test_the_greeting_names_the_attachment() -> None:
     message = decode_envelope(hello(b"i" * 16, 5, 7))
     assert isinstance(message, Exchange)
     assert (message.attachment_id, message.epoch, message.generation) == (b"i" * 16, 5, 7)
-    assert (message.lane, message.number, message.data) == (LINK_LANE, 0, b"")
+    assert (message.lane, message.number, message.serial_received, message.data) == (LINK_LANE, 0, 0, b"")
+
+
+def test_the_greeting_asks_to_share_the_load() -> None:
+    message = decode_envelope(hello(b"i" * 16, 5, 7, shares=True))
+    assert isinstance(message, Exchange)
+    assert message.serial_received == 1
 
 
 @in_loop
@@ -191,9 +145,9 @@ async def test_receipts_on_a_link_show_that_the_relay_still_knows_the_attachment
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
         lanes = client._endpoint._driver.carrier._lanes  # type: ignore[union-attr]
-        before_us = lanes._path.known_us
+        before_us = lanes.path.known_us
         await ask(reader, writer, b"are you there?")
-        await until(lambda: lanes._path.known_us > before_us)
+        await until(lambda: lanes.path.known_us > before_us)
         await end(writer)
 
 
@@ -203,7 +157,7 @@ async def test_a_spare_link_takes_over_from_a_link_that_is_cut() -> None:
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
         for number in range(4):
-            await until(lambda: client.stats().carrier.endswith("and 2 spare"))
+            await until(lambda: client.stats().carrier.endswith("over 3 connections"))
             asking = asyncio.create_task(ask(reader, writer, noise(MIB, number)))
             await asyncio.sleep(0)
             ends = [link for link in relay.host.links.values() if link.identity.user == "bob"]  # type: ignore[attr-defined]
@@ -219,11 +173,23 @@ async def test_a_spare_link_takes_over_from_a_silent_one() -> None:
     async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob", links=2) as client:
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
-        await until(lambda: client.stats().carrier.endswith("and 1 spare"))
+        await until(lambda: client.stats().carrier.endswith("over 2 connections"))
         first = next(link for link in relay.host.links.values() if link.identity.user == "bob")  # type: ignore[attr-defined]
         first._transport.pause_reading()  # type: ignore[attr-defined]
         await ask(reader, writer, b"are you there?")
         assert moved_by(client) == "link"
+        await end(writer)
+
+
+@in_loop
+async def test_all_links_carry_both_ways() -> None:
+    async with LinkTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob", links=3) as client:
+        await service.start_server(echo, "echo")
+        reader, writer = await say_and_hear(client)
+        await until(lambda: client.stats().carrier.endswith("over 3 connections"))
+        links = [link for link in relay.host.links.values() if link.identity.user == "bob"]  # type: ignore[attr-defined]
+        await ask(reader, writer, noise(16 * MIB))
+        assert all(link.state._sent and link.state._received for link in links)  # type: ignore[attr-defined]
         await end(writer)
 
 
@@ -279,10 +245,57 @@ async def test_a_road_that_waits_for_the_end_of_held_pulls_waits_for_a_pause_too
         await client.start_server(echo, "echo")  # its answer ends the pull that is held
         await until(lambda: not carrier._lanes.holds)
         links = relay.links
-        carrier._lanes.backoff.refused(Refusal.BANNED, now_us(), now_us(), retry_after_us=25_000_000)
-        carrier._waiting_road = "link"
+        carrier._lanes.path.backoff.on_refused(Refusal.BANNED, now_us(), now_us(), retry_after_us=25_000_000)
+        assert not carrier._tries.want("link", now_us(), is_narrow=True, carries=False)
         await asyncio.sleep(1)
-        assert (relay.links, carrier._waiting_road) == (links, "link")
+        assert (relay.links, carrier._tries.next) == (links, Next.PULL)
+
+
+@in_loop
+async def test_a_pause_that_the_refusal_of_a_link_asks_for_ends_for_exchanges_too() -> None:
+    """The lanes wait for the end of a hold meanwhile, so they must learn when the pause ends."""
+
+    class Busy(LinkTestRelay):
+        lanes: Any = None
+
+        async def _link(self, request: web.Request) -> web.StreamResponse:
+            await until(lambda: self.lanes is not None)
+            self.lanes._exchanges.nothing_due_until_us = now_us() + 15_000_000
+            return web.Response(status=429, headers={"Retry-After": "2"})
+
+    relay = Busy()
+    async with relay, relay.attach("bob") as client:
+        carrier: Any = client._endpoint._driver.carrier  # type: ignore[union-attr]
+        relay.lanes = lanes = carrier._lanes
+        await until(lambda: lanes.path.backoff.next_us > now_us())
+        assert lanes.next_timeout() <= lanes.path.backoff.next_us
+
+
+@in_loop
+async def test_a_ban_that_a_link_ends_leaves_a_gap_for_exchanges() -> None:
+    """As one does that an exchange ends: otherwise they earn it again."""
+
+    class Busy(LinkTestRelay):
+        is_banned = False
+
+        async def _link(self, request: web.Request) -> web.StreamResponse:
+            await until(lambda: self.is_banned)
+            return await super()._link(request)
+
+    relay = Busy()
+    async with relay, relay.attach("bob", carrier="auto") as client:
+        carrier: Any = client._endpoint._driver.carrier  # type: ignore[union-attr]
+        path = carrier._lanes.path
+        await until(lambda: relay.links == 0 and carrier._opener._opening is not None)
+        now = now_us()
+        for _ in range(50):
+            path.backoff.on_sent(now)
+        path.backoff.on_refused(Refusal.BANNED, now, now, retry_after_us=60_000_000)
+        path.backoff._ban_us = 1  # its pause has ended, and a link's request left then
+        path.backoff._row.first_us = 0
+        relay.is_banned = True
+        await until(lambda: moved_by(client) == "link")
+        assert path.pace.gap_us > 0
 
 
 @in_loop
@@ -298,7 +311,7 @@ async def test_links_open_at_the_urls_of_a_relay_by_turns() -> None:
         urls = [relay.url, relay.url.replace("127.0.0.1", "localhost")]
         async with tunnel.attach(urls, token=token_of("bob"), proxy=None, carrier="link", links=2) as client:
             for count in range(2, 6):
-                await until(lambda: client.stats().carrier.endswith("and 1 spare"))
+                await until(lambda: client.stats().carrier.endswith("over 2 connections"))
                 assert hosts == (["127.0.0.1", "localhost"] * 3)[:count]
                 next(iter(relay.host.links.values())).end("cut by the test")
                 await until(lambda count=count: len(hosts) > count)  # type: ignore[misc]

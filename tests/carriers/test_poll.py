@@ -12,8 +12,8 @@ from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
 from tests.support.relays import Fault
 from tunnel import DeniedError, NotAuthenticatedError, UnreachableError, attach
-from tunnel.carriers.dialing import Dialing, retry_after_us
-from tunnel.carriers.http_exchanger import HttpExchanger
+from tunnel.carriers.dialing.dialing import Dialing, retry_after_us
+from tunnel.carriers.http.http_exchanger import HttpExchanger
 from tunnel.exchange import LaneConfig, Lanes
 from tunnel.wire import Attach, Status, StatusCode, encode_envelope
 
@@ -251,22 +251,25 @@ def test_authorities_may_be_a_directory() -> None:
 @in_loop
 async def test_a_request_abandoned_before_it_starts_reports_nothing() -> None:
     class NeverNotified:
-        def answered(self, *_: object) -> None:
+        def on_answered(self, *_: object) -> None:
             raise AssertionError
 
-        def failed(self, *_: object, final: bool = False) -> None:
+        def on_failed(self, *_: object, final: bool = False) -> None:
             raise AssertionError
 
-        def received(self, *_: object) -> bool:
+        def on_received(self, *_: object) -> bool:
             raise AssertionError
 
-        def ended(self, *_: object) -> None:
+        def on_ended(self, *_: object) -> None:
             raise AssertionError
 
         def ready(self) -> None:
             raise AssertionError
 
-        def sent(self, size_bytes: int) -> None:
+        def on_opened(self, request_id: int) -> None:
+            raise AssertionError
+
+        def on_sent(self, size_bytes: int) -> None:
             raise AssertionError
 
     exchanger = HttpExchanger(Dialing("http://127.0.0.1:9", proxy=None), LaneConfig())

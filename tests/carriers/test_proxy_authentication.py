@@ -111,7 +111,7 @@ def test_a_failed_authentication_says_what_to_do(
     if not is_tls:
         cases.append((Ntlm("NTLM"), known, "asks for NTLM, which works only with a relay at https://"))
     else:
-        monkeypatch.setattr("tunnel.carriers.challenges._knows_spnego", lambda: False)
+        monkeypatch.setattr("tunnel.carriers.dialing.challenges._knows_spnego", lambda: False)
         cases.append(
             (
                 Ntlm("NTLM"),

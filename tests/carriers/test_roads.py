@@ -14,8 +14,8 @@ from tests.support.http_relay import LinkTestRelay, token_of
 from tests.support.loops import in_loop
 from tunnel import Attachment
 from tunnel.attached_endpoint import AttachedEndpoint
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.link import LinkCarrier
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.roads import RoadCarrier
 from tunnel.core import EndpointConfig
 
 
@@ -24,7 +24,7 @@ def climbing(relay: LinkTestRelay, links: int = 1) -> Attachment:
     dialing = Dialing(relay.url, token=token_of("bob"), proxy=None)
     return Attachment(
         lambda: AttachedEndpoint(
-            lambda secret, random: LinkCarrier(
+            lambda secret, random: RoadCarrier(
                 dialing, secret, random, eager=True, links=links, roads=("link", "websocket")
             ),
             EndpointConfig(),
@@ -42,6 +42,9 @@ class Woken:
         return 10_000_000
 
     def pump(self) -> None:
+        self.pumps += 1
+
+    def deliver(self) -> None:
         self.pumps += 1
 
 
@@ -68,7 +71,7 @@ async def test_a_better_road_takes_over_in_a_transfer() -> None:
     ):
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
-        await until(lambda: client.stats().carrier.startswith("websocket") and "1 spare" in client.stats().carrier)
+        await until(lambda: moved_by(client) == "websocket" and "over 2 connections" in client.stats().carrier)
         asking = asyncio.create_task(ask(reader, writer, noise(8 * MIB)))
         relay.refused = ()
         await until(lambda: moved_by(client) == "link")
@@ -116,12 +119,12 @@ async def test_a_road_that_waits_for_a_late_opening_is_tried_when_that_ends(is_c
     """The link belongs to a generation that has ended: in the new one, a road waits until the opening is over."""
     host: Any = Woken()
     link: Any = Aborted()
-    carrier = LinkCarrier(Dialing("http://relay.invalid", proxy=None), bytes(32), Random(1))
+    carrier = RoadCarrier(Dialing("http://relay.invalid", proxy=None), bytes(32), Random(1))
     carrier.start(host)
     carrier._attached = True
-    carrier._opening = asyncio.get_running_loop().create_task(asyncio.sleep(0))
-    carrier._begin("link", is_spare=False)
-    carrier._is_stale = True
+    assert carrier._tries.want("link", 0, is_narrow=False, carries=True)
+    carrier._tries.on_detached()
+    assert not carrier._tries.want("link", 0, is_narrow=False, carries=False)
     assert carrier.next_timeout() is None
     if is_closed:
         await carrier.close()

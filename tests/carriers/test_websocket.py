@@ -19,11 +19,11 @@ from tests.support.certificates import TLS
 from tests.support.http_relay import WebSocketTestRelay
 from tests.support.loops import in_loop, run
 from tests.support.proxies import UpstreamProxy
-from tunnel.carriers.dialed_link import DialedLink, hello
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.link_protocol import LINK_LANE
-from tunnel.carriers.upgrade import UpgradeRefusedError
-from tunnel.carriers.websocket_dial import open_websocket
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.halves.link_protocol import LINK_LANE
+from tunnel.carriers.links.dialed_link import DialedLink, hello
+from tunnel.carriers.links.upgrade import UpgradeRefusedError
+from tunnel.carriers.links.websocket_dial import open_websocket
 from tunnel.exchange import LinkInput
 from tunnel.wire import Answer, encode_envelope
 
@@ -78,57 +78,6 @@ def test_a_websocket_works_over_tls_through_a_proxy(new_loop: Callable[[], async
             assert not any(b"tnl_" in head for head in proxy.heads)
 
     run(main(), new_loop)
-
-
-@in_loop
-async def test_8_3_a_lost_websocket_loses_no_bytes_of_its_streams() -> None:
-    told: list[str] = []
-
-    class Listener:
-        def read_closed(self, text: str) -> None:
-            told.append(text)
-
-    async with WebSocketTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
-        client.add_error_listener(Listener())
-        await service.start_server(echo, "echo")
-        reader, writer = await say_and_hear(client)
-        for number in range(3):
-            asking = asyncio.create_task(ask(reader, writer, noise(3 * MIB, number)))
-            await asyncio.sleep(0)
-            for link in list(relay.host.links.values()):
-                link.end("cut by the test")
-            await asking
-            await until(lambda: moved_by(client) == moved_by(service) == "websocket")
-        assert "the websocket was lost: the websocket was closed (code 1001: cut by the test)" in told
-        await end(writer)
-
-
-@in_loop
-async def test_lanes_take_over_while_a_websocket_is_silent() -> None:
-    async with WebSocketTestRelay() as relay, relay.attach("ann") as service, relay.attach("bob") as client:
-        await service.start_server(echo, "echo")
-        reader, writer = await say_and_hear(client)
-        for link in list(relay.host.links.values()):
-            link._transport.pause_reading()  # type: ignore[attr-defined]
-        await ask(reader, writer, b"are you there?")
-        for link in list(relay.host.links.values()):
-            link._transport.resume_reading()  # type: ignore[attr-defined]
-        await ask(reader, writer, noise(MIB))
-        await end(writer)
-
-
-@in_loop
-async def test_lanes_carry_everything_where_no_websocket_can_open() -> None:
-    async with WebSocketTestRelay() as relay:
-        relay.refuse_links = True
-        async with relay.attach("ann") as service, relay.attach("bob") as client:
-            assert (moved_by(service), moved_by(client)) == ("poll", "poll")
-            await service.start_server(echo, "echo")
-            reader, writer = await say_and_hear(client)
-            relay.refuse_links = False
-            await until(lambda: moved_by(client) == "websocket")
-            await ask(reader, writer, noise(MIB))
-            await end(writer)
 
 
 @in_loop

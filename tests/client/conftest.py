@@ -10,6 +10,8 @@ import pytest
 import structlog
 
 from tests.client.rig import Rig
+from tests.client.sockets_rig import RelayThread, relay_thread
+from tunnel_client import Runtime
 
 _OURS = (
     "TUNNEL_RELAY",
@@ -34,6 +36,21 @@ def no_such_name(monkeypatch: pytest.MonkeyPatch) -> None:
         return resolve(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[RelayThread]:
+    """A relay in a thread."""
+    with relay_thread() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def runtime(relay: RelayThread) -> Iterator[Runtime]:
+    """Access to that relay."""
+    made = Runtime(relay.settings, linger=2.0)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ class RelayThread:
 
     @property
     def settings(self) -> RelaySettings:
-        return RelaySettings(self.url, self.token, None, None, "auto", 300.0)
+        return RelaySettings(self.url, token=self.token, proxy=None)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from loadtests.harness.ports import hold_port
+from tests.client.doctor.rig import hurry
 from tests.client.rig import TOKEN, Rig, greet
 from tests.support.proxies import UpstreamProxy
 from tunnel_client.cli.main import main, make_parser
@@ -87,7 +88,7 @@ def test_an_error_proposes_a_doctor_of_the_same_path(name: str, home: Path, caps
 
 @pytest.fixture
 def doctor(known: Rig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.1)
+    hurry(monkeypatch)
 
     def run(*arguments: str) -> str:
         main(["doctor", "--json", "--watch", "0.1", *arguments])
@@ -161,3 +162,11 @@ def test_up_proposes_commands_for_the_file_that_was_named(home: Path, capsys: py
     assert f"run `tunnel up --check -c '{file}'` and `tunnel up -c '{file}'`" in capsys.readouterr().out
     assert main(["up", "--example"]) == 0
     assert "run `tunnel up --check` and `tunnel up`" in capsys.readouterr().out
+
+
+def test_several_relays_and_token_files_are_kept_one_by_one() -> None:
+    given = parsed("doctor", "--relay", "https://a", "--relay", "https://b", "--token-file", "1", "--token-file", "2 3")
+    told = "tunnel doctor --relay https://a --relay https://b --token-file 1 --token-file '2 3'"
+    assert line("tunnel doctor", given) == told
+    same = parsed("doctor", "--relay", "https://a", "--relay", "https://b", "--token-file", "1", "--token-file", "1")
+    assert same["--token-file"] == ["1", "1"]  # one for each relay

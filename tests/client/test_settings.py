@@ -8,13 +8,16 @@ from typing import Any, cast
 import pytest
 
 from tunnel import TraceWriter
+from tunnel.attaching import AttachOptions
+from tunnel.ground.relay_options import OwnKeywords
 from tunnel.tracing import LEVELS as ALL_LEVELS
 from tunnel_client.cli.options import LEVELS, add_relay_options, positive_seconds, relay_settings
 from tunnel_client.errors import UsageError
-from tunnel_client.login_file import Login, write_login
+from tunnel_client.login_file import write_login
 from tunnel_client.settings import RelaySettings, find_settings
+from tunnel_client.stored_login import Login
 
-STORED = Login("https://stored.example", "stored-token", proxy="http://proxy:1", ca="/stored.pem")
+STORED = Login("https://stored.example", token="stored-token", proxy="http://proxy:1", ca="/stored.pem")
 
 
 def found(*arguments: str) -> RelaySettings:
@@ -36,31 +39,13 @@ def test_a_missing_relay_is_an_error_that_names_all_ways_to_set_it() -> None:
 
 
 def test_every_setting_reaches_the_attachment(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr("tunnel.attach", lambda url, **options: made.append((url, options)))
-    trace, other = (cast(TraceWriter, object()) for _ in range(2))
-    settings = RelaySettings("http://relay", "t", "http://proxy:1", "/ca.pem", "poll", 7.5, trace, cert="/cert.pem")
-    settings.attach(links=2)
-    replace(settings, links=3, pull_interval=0.5).attach(links=4)
-    settings.attach(trace=other)
-    replace(settings, encryption="require", peer_keys=("k",), known_peers=Path("/p"), key="/key").attach()
-    options: dict[str, Any] = {
-        "token": "t",
-        "proxy": "http://proxy:1",
-        "ca": "/ca.pem",
-        "cert": "/cert.pem",
-        "carrier": "poll",
-    }
-    options |= {"headers": {}, "hostname": None, "sni": None}
-    options |= {"insecure_http": False, "encryption": "auto", "peer_key": (), "known_peers": None, "key": None}
-    options |= {"links": 1, "pull_interval": 0.0, "rate": "", "road_memory": None}
-    encryption = {"encryption": "require", "peer_key": ("k",), "known_peers": Path("/p"), "key": "/key"}
-    assert made == [
-        ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 2}),
-        ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, "links": 4, "pull_interval": 0.5}),
-        ("http://relay", {**options, "user_timeout": 7.5, "trace": other}),
-        ("http://relay", {**options, "user_timeout": 7.5, "trace": trace, **encryption}),
-    ]
+    made: list[tuple[str, AttachOptions]] = []
+    monkeypatch.setattr("tunnel_client.settings.attach_with", lambda url, options: made.append((url, options)))
+    trace = cast(TraceWriter, object())
+    settings = RelaySettings("http://relay", token="t", carrier="poll", trace=trace, known_peers=Path("/p"))
+    settings.attach()
+    settings.attach(links=2, token="u")
+    assert made == [("http://relay", settings), ("http://relay", replace(settings, links=2, token="u"))]
 
 
 @pytest.mark.usefixtures("home")
@@ -159,9 +144,9 @@ def test_seconds_must_be_above_zero(text: str) -> None:
 
 @pytest.mark.parametrize("wrong", [{"url": "relay.example"}, {"proxy": "socks5://x"}, {"token": "a b"}])
 def test_unusable_settings_are_explained(wrong: dict[str, Any]) -> None:
-    right: dict[str, Any] = {"url": "https://x", "token": "t", "proxy": None, "ca": None, "carrier": "auto"}
+    right: dict[str, Any] = {"url": "https://x", "token": "t", "proxy": None}
     with pytest.raises(UsageError):
-        RelaySettings(**{**right, **wrong}, user_timeout=1).attach()
+        RelaySettings(**{**right, **wrong}).attach()
 
 
 @pytest.mark.usefixtures("home")
@@ -184,7 +169,7 @@ def test_an_insecure_relay_is_allowed_by_option_environment_or_login(monkeypatch
     found("--relay", url, "--proxy", "none").check()
     monkeypatch.delenv("TUNNEL_INSECURE_HTTP")
     monkeypatch.delenv("TUNNEL_TOKEN")
-    write_login(Login(url, "t", "none", insecure_http=True))
+    write_login(Login(url, token="t", proxy="none", insecure_http=True))
     found().check()
     assert not found("--relay", "http://other.example").insecure_http
 
@@ -197,12 +182,12 @@ def test_settings_for_a_gateway_come_from_options_then_from_the_login_of_the_sam
     given = found("--relay", url, "--header", f"@{file}", "--header", "X-Team: db", "--hostname", "h", "--sni", "s")
     assert (given.headers, given.hostname, given.sni) == ({"X-Key": "s3cret", "X-Team": "db"}, "h", "s")
     assert "s3cret" not in repr(given)
-    write_login(Login(url, "t", headers={"X-Key": "stored"}, hostname="stored", sni="stored"))
+    write_login(Login(url, token="t", headers={"X-Key": "stored"}, hostname="stored", sni="stored"))
     stored = found()
     assert (stored.headers, stored.hostname, stored.sni) == ({"X-Key": "stored"}, "stored", "stored")
     assert found("--header", "X-Team: db").headers == {"X-Team": "db"}
     other = found("--relay", "https://other.example")
-    assert (other.headers, other.hostname, other.sni) == ({}, "", "")
+    assert (other.headers, other.hostname, other.sni) == (None, None, None)
     with pytest.raises(UsageError, match="uses no TLS"):
         found("--relay", "http://127.0.0.1", "--sni", "x").attach()
     with pytest.raises(UsageError, match="no colon"):
@@ -214,3 +199,115 @@ def test_two_users_a_token_file_that_others_can_read_is_refused(home: Path) -> N
     (home / "token").chmod(0o644)
     with pytest.raises(UsageError, match=r"--token-file .* is open to other users .*chmod 600"):
         found("--relay", "https://x", "--token-file", str(home / "token"))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_several_relays_have_a_token_each(home: Path, monkeypatch: pytest.MonkeyPatch, *, together: bool) -> None:
+    urls = ["https://one.example", "https://two.example"]
+    for name in ("1", "2"):
+        (home / name).write_text(f"token-{name}")
+        (home / name).chmod(0o600)
+    named = ["--relay", ",".join(urls)] if together else ["--relay", urls[0], "--relay", urls[1]]
+    by_files = found(*named, "--token-file", str(home / "1"), "--token-file", str(home / "2"))
+    monkeypatch.setenv("TUNNEL_RELAY", " ".join(urls))
+    monkeypatch.setenv("TUNNEL_TOKEN", "token-1 token-2")
+    for one in (by_files, found()):
+        assert (one.url, one.token, one.further_relays) == (urls[0], "token-1", ((urls[1], {"token": "token-2"}),))
+
+
+@pytest.mark.usefixtures("home")
+def test_tokens_of_the_environment_go_to_the_relays_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, three = (f"https://{name}.example" for name in ("one", "two", "three"))
+    monkeypatch.setenv("TUNNEL_RELAY", f"{one} {two}")
+    monkeypatch.setenv("TUNNEL_TOKEN", "token-1 token-2")
+    turned = found("--relay", f"{two}/", "--relay", one)
+    assert (turned.token, turned.further_relays) == ("token-2", ((one, {"token": "token-1"}),))
+    assert (found("--relay", two).token, found("--relay", one).token) == ("token-2", "token-1")
+    assert found("--relay", "HTTPS://TWO.example:443/").token == "token-2"
+    for others in (["--relay", three], ["--relay", one, "--relay", three], ["--relay", "http://one.example"]):
+        with pytest.raises(
+            UsageError, match=r"https?://\w+\.example has no token in the environment.*--token-file"
+        ) as caught:
+            found(*others)
+        assert "token-1" not in str(caught.value)
+    assert find_settings(relay=three, token=None).token is None
+    assert find_settings(relay=three, token="mine").token == "mine"
+    write_login(Login(three, token="stored"))
+    with pytest.raises(UsageError, match="--token-file"):
+        found("--relay", three)
+    monkeypatch.setenv("TUNNEL_RELAY", f"{one} {two} {three}")
+    for named in ([], ["--relay", two, "--relay", one]):
+        with pytest.raises(UsageError, match="3 relays are named, but 2 tokens"):
+            found(*named)
+    monkeypatch.delenv("TUNNEL_RELAY")
+    ordered = found("--relay", two, "--relay", one)  # nothing says whose they are but the order
+    assert (ordered.token, ordered.further_relays) == ("token-1", ((one, {"token": "token-2"}),))
+
+
+def test_settings_for_each_relay_alone_hold_no_secret_of_another() -> None:
+    further: list[tuple[str, str | OwnKeywords]] = [("https://two.example", "token-2")]
+    further.append(("https://three.example", {"token": "3", "cert": "/c", "ca": "/a"}))
+    settings = RelaySettings("https://one.example", token="token-1", headers={"A": "b"}, further_relays=further)
+    one, two, three = settings.each()
+    assert (one.url, one.token, one.headers, one.further_relays) == (settings.url, "token-1", {"A": "b"}, ())
+    assert (three.token, three.cert, three.ca, three.headers) == ("3", "/c", "/a", None)
+    assert (two.url, two.token, two.headers, two.further_relays) == (*further[0], None, ())
+
+
+@pytest.mark.usefixtures("home")
+def test_two_users_a_token_for_one_relay_is_not_shown_to_another_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_login(STORED)
+    with pytest.raises(UsageError, match=r"no token for https://other.example: store it with `tunnel login --add"):
+        found("--relay", STORED.relay, "--relay", "https://other.example")
+    monkeypatch.setenv("TUNNEL_TOKEN", "one-token")
+    with pytest.raises(UsageError, match="2 relays are named, but 1 token"):
+        found("--relay", "https://x.example", "--relay", "https://other.example")
+    assert find_settings(relay="http://x http://y", token=None).further_relays == (("http://y", {}),)
+
+
+ONE = Login("https://one.example", token="1", headers={"X-Gate": "1"}, hostname="gate", proxy="http://proxy:1", ca="/1")
+TWO = Login("https://two.example", token="2", sni="two")
+
+
+@pytest.mark.usefixtures("home")
+def test_stored_relays_are_used_in_their_order_each_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_login(ONE, TWO)
+    by_login = found()
+    by_name = found("--relay", "https://one.example/", "--relay", "https://two.example")
+    for settings in (by_login, by_name):
+        one, two = settings.each()
+        assert (one.token, one.headers, one.hostname, one.sni) == ("1", {"X-Gate": "1"}, "gate", None)
+        assert (one.proxy, one.ca) == ("http://proxy:1", "/1")
+        assert (two.token, two.headers, two.hostname, two.sni) == ("2", None, None, "two")
+        assert (two.proxy, two.ca) == ("env", None)
+    assert (by_login.url, by_login.source, by_name.source) == ("https://one.example", "tunnel login", "--relay")
+    assert found("--relay", TWO.relay).further_relays == ()
+    assert found("--relay", TWO.relay).token == "2"
+    turned = found("--relay", TWO.relay, "--relay", ONE.relay).each()
+    assert [(one.token, one.proxy, one.sni) for one in turned] == [("2", "env", "two"), ("1", "http://proxy:1", None)]
+
+
+@pytest.mark.usefixtures("home")
+def test_given_options_go_over_what_is_stored_for_each_relay(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_login(ONE, TWO)
+    one, two = found("--proxy", "none", "--ca", "/c", "--header", "X-A: b", "--hostname", "h").each()
+    assert (one.proxy, one.ca, one.headers, one.hostname) == (None, "/c", {"X-A": "b"}, "h")
+    assert (two.proxy, two.ca, two.headers, two.hostname, two.sni) == (None, "/c", None, None, "two")
+    monkeypatch.setenv("TUNNEL_TOKEN", "a b")
+    assert [one.token for one in found().each()] == ["a", "b"]
+    monkeypatch.setenv("TUNNEL_TOKEN", "a")
+    with pytest.raises(UsageError, match="2 relays are named, but 1 token"):
+        found()
+    assert find_settings(token=None).each()[1].token is None
+
+
+@pytest.mark.usefixtures("home")
+def test_two_users_no_text_shows_the_secrets_of_further_relays() -> None:
+    write_login(ONE, replace(TWO, token="hidden"))
+    assert "hidden" not in repr(found())
+
+
+@pytest.mark.usefixtures("home")
+def test_a_token_for_one_relay_may_hold_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNNEL_TOKEN", "one token")
+    assert found("--relay", "https://x.example").token == "one token"

@@ -17,21 +17,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.client.sockets_rig import DEADLINE_S, KINDS, beside, fill, pair, receive, relay_thread
+from tests.client.sockets_rig import DEADLINE_S, KINDS, beside, fill, pair, receive
 from tests.support.certificates import TLS
 from tunnel_client import Runtime
 
 Pair: TypeAlias = tuple[socket.socket, socket.socket]
 RESET = struct.pack("ii", 1, 0)
 BIG = random.Random(7).randbytes(3 << 20)
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Iterator[Runtime]:
-    with relay_thread() as relay:
-        runtime = Runtime(relay.settings, linger=2.0)
-        yield runtime
-        runtime.close()
 
 
 @pytest.fixture(params=KINDS)

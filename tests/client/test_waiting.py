@@ -60,7 +60,7 @@ async def test_an_attachment_ends_at_a_definite_answer(status: str) -> None:
 @pytest.mark.parametrize("kind", ["create_connection", "TunnelSocket"])
 def test_a_socket_whose_relay_is_not_there_raises_with_the_reason(kind: str) -> None:
     with hold_port() as port:
-        runtime = Runtime(RelaySettings(f"http://127.0.0.1:{port}", None, None, None, "auto", 300.0))
+        runtime = Runtime(RelaySettings(f"http://127.0.0.1:{port}", proxy=None))
         sock = TunnelSocket(runtime=runtime)
         connect = sock.connect if kind == "TunnelSocket" else partial(create_connection, runtime=runtime)
         with pytest.raises(UnreachableError, match="the connection was refused for 1 s: check host") as caught:

@@ -166,7 +166,7 @@ class Pair:
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         for side in self.sides:
-            side.endpoint.attached(True, 1 << 24, 1 << 30, self.now)
+            side.endpoint.on_attached(True, 1 << 24, 1 << 30, self.now)
             side.endpoint.carrier_changed(lanes, 0, self.now)
 
     # setting up
@@ -190,7 +190,7 @@ class Pair:
         """Let the relay forget everything; both sides attach again."""
         self.relay.restart()
         for side in self.sides:
-            side.endpoint.attached(True, 1 << 24, 1 << 30, self.now)
+            side.endpoint.on_attached(True, 1 << 24, 1 << 30, self.now)
 
     def inject(self, side: Side, *packets: Packet) -> None:
         """Deliver packets to a side as one batch, now."""

@@ -44,7 +44,7 @@ class Bench:
 
     def receipt(self, *segments: Segment) -> None:
         for segment in segments:
-            self.sender.receipted(segment, segment.attempt, self.now)
+            self.sender.on_receipted(segment, segment.attempt, self.now)
         self.sender.arm_after_receipts()
 
     def ack(

@@ -61,7 +61,7 @@ class Solo:
     def __init__(self, config: EndpointConfig | None = None, *, trace: TraceSink | None = None) -> None:
         self.now = SECOND_US
         self.endpoint = Endpoint(config or EndpointConfig(exit=True), Random(5), name="solo", trace=trace)
-        self.endpoint.attached(True, BIG, 1 << 30, self.now)
+        self.endpoint.on_attached(True, BIG, 1 << 30, self.now)
         self.route_key = KEY
         self.stream = b""  # the peer's stream so far
 

@@ -145,13 +145,3 @@ def test_an_option_of_a_connection_is_no_answer_to_one_of_the_attachment(source:
     payload = encode_option(Option(1, Options(pull_interval_ms=9)))
     solo.receive(Packet(PacketType.OPTION, source, destination, 0, payload))
     assert not solo.endpoint.attachment_options.is_answered
-
-
-def test_an_option_that_waits_is_not_queued_twice() -> None:
-    solo = Solo()
-    solo.endpoint.attachment_options.ask(200, solo.now)
-    for _ in range(9):
-        due_us = solo.endpoint.next_timeout()
-        assert due_us is not None
-        solo.endpoint.handle_timeout(due_us)
-    assert solo.types() == [PacketType.OPTION]

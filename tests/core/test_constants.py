@@ -1,6 +1,7 @@
 """The constants have the values that docs/PROTOCOL.md names."""
 
 from tunnel.core import constants
+from tunnel.core.scheduler import STRAYS_MAX
 
 
 def test_the_numbers_are_those_of_the_protocol() -> None:
@@ -22,3 +23,8 @@ def test_the_numbers_are_those_of_the_protocol() -> None:
     assert (kib, 256 * kib) == (constants.PACKET_PAYLOAD_MIN, constants.PACKET_PAYLOAD_MAX)  # 4.13
     assert 4 * kib == constants.SMALL_BYTES  # 4.14
     assert 10**9 * second_us < constants.NEVER_US
+
+
+def test_200_connections_move_in_one_round_trip_and_all_moves_fit_into_the_queue() -> None:
+    assert constants.MOVES_MAX >= 200
+    assert 3 * constants.MOVES_MAX <= constants.MOVES_ALL_MAX < STRAYS_MAX

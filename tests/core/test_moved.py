@@ -9,7 +9,7 @@ from tunnel.wire import PacketType
 
 
 def move(solo: Solo) -> None:
-    solo.endpoint.attached(True, 1 << 20, 5000, solo.now, moved=True)
+    solo.endpoint.on_attached(True, 1 << 20, 5000, solo.now, moved=True)
 
 
 def test_connections_end_soon_that_stay_at_another_relay() -> None:  # 6.3
@@ -33,7 +33,7 @@ def test_a_connection_of_which_both_ends_were_moved_goes_on() -> None:  # a fail
     move(solo)
     solo.wait(4 * SECOND_US)
     solo.connection.handshake.resume(solo.now)
-    solo.endpoint.attached(True, 1 << 20, 5000, solo.now)  # the relay restarts, which is no move
+    solo.endpoint.on_attached(True, 1 << 20, 5000, solo.now)  # the relay restarts, which is no move
     solo.wait(2 * MOVED_US)
     assert solo.events() == []
 
@@ -107,11 +107,11 @@ def test_the_time_while_no_relay_answers_does_not_count_after_a_move(absences: t
     move(solo)
     for away_s in absences:
         solo.wait(SECOND_US)
-        solo.endpoint.detached(solo.now)
+        solo.endpoint.on_detached(solo.now)
         solo.wait(away_s * SECOND_US)
-        solo.endpoint.detached(solo.now)  # another report of the same absence
+        solo.endpoint.on_detached(solo.now)  # another report of the same absence
         solo.endpoint.handle_timeout(solo.now)
-        solo.endpoint.attached(False, 1 << 20, 5000, solo.now)
+        solo.endpoint.on_attached(False, 1 << 20, 5000, solo.now)
     solo.wait(MOVED_US - len(absences) * SECOND_US - 1)
     assert solo.events() == []
     solo.wait(1)
@@ -122,9 +122,9 @@ def test_the_time_between_two_moves_while_no_relay_answers_does_not_make_a_resum
     """The first move's time is over later, but it concerns only what was not resumed since that move."""
     solo = Solo().opened()
     move(solo)
-    solo.endpoint.detached(solo.now)
+    solo.endpoint.on_detached(solo.now)
     solo.wait(100 * SECOND_US)
-    solo.endpoint.attached(False, 1 << 20, 5000, solo.now)
+    solo.endpoint.on_attached(False, 1 << 20, 5000, solo.now)
     solo.connection.handshake.resume(solo.now)
     solo.connection.handshake.route_lost(solo.now)
     solo.wait(2 * MOVED_US)

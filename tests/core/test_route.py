@@ -2,32 +2,18 @@
 
 import pytest
 
-from tests.core.pair import GIVEN_UP, LOST, MS, SERVICE, TARGET, Fate, Pair, Side
+from tests.core.pair import GIVEN_UP, LOST, MS, SERVICE, Fate, Pair, Side
 from tunnel.core import (
     Connection,
-    ConnectRequested,
-    EndpointConfig,
     Flushed,
     Incoming,
     Lost,
-    LostReason,
-    Refused,
-    State,
 )
 from tunnel.core.constants import NEVER_US, SECOND_US
-from tunnel.wire import Packet, PacketType, RejectReason
+from tunnel.wire import Packet, PacketType
 
-EXIT = EndpointConfig(exit=True)
 DATA, ACK, ACCEPTED, CONNECT = PacketType.DATA, PacketType.ACK, PacketType.ACCEPTED, PacketType.CONNECT
 EARLY = bytes(range(256)) * 200  # 50 KiB
-
-
-def requested(pair: Pair) -> tuple[Connection, ConnectRequested]:
-    """Request a connection with early data; return it and the event that asks the exit about it."""
-    one = pair.a.endpoint.connect(TARGET, pair.now)
-    one.write(EARLY, pair.now)
-    pair.settle()
-    return one, pair.b.only(ConnectRequested)
 
 
 def read_all(connection: Connection, pair: Pair) -> bytes:
@@ -50,18 +36,6 @@ class Losing:
             return False
         self.left -= 1
         return True
-
-
-def test_early_data_of_a_refused_connection_is_forgotten() -> None:  # 3.6
-    pair = Pair(EXIT)
-    one, request = requested(pair)
-    pair.b.endpoint.refuse(request.connection_id, RejectReason.UNREACHABLE, "text", pair.now)
-    pair.settle()
-    assert pair.a.only(Refused) == Refused(one.id, RejectReason.UNREACHABLE, "text")
-    assert not pair.a.endpoint.connections
-    assert not pair.b.endpoint.connections
-    pair.run(100 * SECOND_US)
-    assert pair.a.types().count(CONNECT) == 1
 
 
 @pytest.mark.parametrize("lost", [CONNECT, ACCEPTED, ACK, DATA])
@@ -114,19 +88,6 @@ def test_any_packet_of_a_resume_may_be_lost(lost: PacketType, times: int) -> Non
     pair.run(20 * SECOND_US)
     assert read_all(other, pair) == EARLY
     assert read_all(one, pair) == EARLY
-
-
-def test_an_acceptor_that_has_forgotten_the_connection_ends_it() -> None:  # 6.6
-    pair = Pair()
-    one, other = pair.open()
-    other.abort(pair.now)
-    pair.b.frozen = True
-    pair.restart_relay()
-    pair.b.endpoint.next_batch(1 << 16, pair.now)  # its ABORT never leaves
-    pair.b.frozen = False
-    pair.run(2 * SECOND_US)
-    assert pair.a.lost() is LostReason.GONE
-    assert one.state is State.CLOSED
 
 
 def test_batches_may_be_given_up_during_the_handshake() -> None:  # 4.10

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.core.batching import ACK, DATA, KIB, fill, many
 from tests.core.solo import MS, SERVICE, TARGET, Solo
-from tunnel.core import EndpointConfig
+from tunnel.core import EndpointConfig, Flushed
 from tunnel.wire import Packet, PacketType, RejectReason
 
-CLOSE, CONNECT = PacketType.CLOSE, PacketType.CONNECT
+CLOSE, CONNECT, PROBE = PacketType.CLOSE, PacketType.CONNECT, PacketType.PROBE
 
 
 def shares(packets: list[Packet]) -> dict[int, int]:
@@ -75,7 +75,7 @@ def test_the_smallest_packet_leaves_however_small_the_batch() -> None:  # 4.13
 @pytest.mark.parametrize(("announced", "most"), [(0, 1024), (256, 256), (5000, 1024)])
 def test_4_13_a_batch_holds_at_most_the_announced_number_of_packets(announced: int, most: int) -> None:
     solo, connections = many(2 * most, EndpointConfig(connections_max=3000))
-    solo.endpoint.attached(False, 1 << 20, 1 << 20, solo.now, packets_max=announced)
+    solo.endpoint.on_attached(False, 1 << 20, 1 << 20, solo.now, packets_max=announced)
     for number, connection in enumerate(connections):
         solo.connection = connection
         solo.data(0)
@@ -146,26 +146,6 @@ def test_the_end_of_a_batch_is_not_filled_with_a_tiny_packet() -> None:
 # order and fairness
 
 
-def test_control_packets_leave_first_then_small_writes_then_bulk() -> None:  # 4.14
-    solo, (bulk, little, heard) = many(3)
-    bulk.write(bytes(100_000), solo.now)
-    little.write(bytes(100), solo.now)
-    solo.connection = heard
-    solo.say(PacketType.PROBE)
-    packets = fill(solo, 64 * KIB).packets
-    assert [packet.source for packet in packets[:3]] == [heard.id, little.id, bulk.id]
-
-
-def test_connections_with_bulk_data_take_turns() -> None:  # 4.14
-    solo, connections = many(4)
-    for connection in connections:
-        connection.write(bytes(200_000), solo.now)
-    packets = [packet for _ in range(8) for packet in fill(solo, 32 * KIB).packets]
-    found = shares(packets)
-    assert len(found) == 4
-    assert max(found.values()) - min(found.values()) <= 2 * 4 * KIB
-
-
 def test_a_small_write_that_grew_to_bulk_takes_its_turn() -> None:
     solo, (first, second) = many(2)
     for connection in (first, second):
@@ -206,20 +186,6 @@ def test_an_overdraft_is_carried_over_to_later_rounds() -> None:
     assert shares(packets)[other.id] > 100_000
 
 
-def test_a_delayed_ack_joins_a_batch_but_asks_for_none() -> None:  # 4.3
-    solo, (quiet, busy) = many(2)
-    solo.wait(10 * MS)
-    solo.connection = quiet
-    solo.data(0)
-    assert not solo.endpoint.wants_batch()
-    assert solo.endpoint.next_batch(64 * KIB, solo.now) is not None  # a driver may ask for one all the same
-    solo.now += 10 * MS
-    solo.data(1)
-    busy.write(b"x", solo.now)
-    assert [packet.type for packet in fill(solo, 64 * KIB).packets] == [ACK, DATA]
-    assert solo.endpoint.next_batch(64 * KIB, solo.now) is None
-
-
 def test_delayed_acks_wait_for_room_and_for_their_spacing() -> None:  # 4.3
     solo, (one, two, third) = many(3)
     for connection in (one, two):
@@ -249,34 +215,6 @@ def test_an_ack_that_is_no_longer_pending_is_forgotten() -> None:
 
 
 # the outcome of a batch
-
-
-def test_control_packets_are_sent_again_when_their_batch_is_given_up() -> None:  # 4.10
-    solo = Solo()
-    solo.endpoint.listen("s", 4, solo.now)
-    solo.request()
-    solo.endpoint.refuse(solo.connection.id, RejectReason.REFUSED, "", solo.now)
-    assert sorted(packet.type for packet in solo.out(ok=False)) == [PacketType.REJECTED, PacketType.LISTEN_STATE]
-    assert sorted(solo.types()) == [PacketType.REJECTED, PacketType.LISTEN_STATE]
-    solo.opened()
-    solo.say(PacketType.PROBE)
-    assert [packet.type for packet in solo.out(ok=False)] == [ACK]
-    assert solo.types() == [ACK]
-    solo.end(0)
-    solo.say(PacketType.SHUTDOWN)
-    assert [packet.type for packet in solo.out(ok=False)] == [PacketType.SHUTDOWN]
-    assert solo.types() == [PacketType.SHUTDOWN]
-
-
-def test_connect_is_sent_again_at_once_but_only_while_it_is_unanswered() -> None:  # 4.10
-    solo = Solo()
-    solo.connection = solo.endpoint.connect(SERVICE, solo.now)
-    assert [packet.type for packet in solo.out(ok=False)] == [CONNECT]
-    batch = fill(solo, 64 * KIB)
-    assert (batch.packets[0].type, batch.packets[0].attempt) == (CONNECT, 1)
-    solo.connection.abort(solo.now)
-    solo.endpoint.batch_done(batch.token, False, solo.now)
-    assert solo.out() == []
 
 
 def test_answers_for_unknown_ids_are_not_repeated() -> None:  # 3.9
@@ -329,6 +267,20 @@ def test_the_bound_on_packets_of_no_connection_includes_those_given_up() -> None
     assert types.count(PacketType.LISTEN_STATE) == 1
 
 
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_leaves_for_a_relay_that_never_answers_are_bounded(is_given_up: bool) -> None:  # 6.11
+    solo = Solo()
+    for number in range(1, 12_001):
+        solo.endpoint.send(Packet(PacketType.LEAVE, number, 2, 0, bytes(4)))
+    if is_given_up:
+        batch = fill(solo, 1 << 20)
+        solo.endpoint.batch_done(batch.token, False, solo.now)
+    solo.endpoint.listen("s", 4, solo.now)  # it needs no room of theirs
+    types = solo.types()
+    assert types.count(PacketType.LEAVE) == 10_000
+    assert types.count(PacketType.LISTEN_STATE) == 1
+
+
 def test_an_announcement_that_is_given_up_when_due_again_leaves_once() -> None:
     solo = Solo()
     solo.endpoint.listen("s", 4, solo.now)
@@ -361,40 +313,6 @@ def test_only_the_first_outcome_of_a_batch_counts() -> None:
     assert not solo.endpoint.wants_batch()
 
 
-def test_only_the_batch_that_was_given_up_is_sent_again() -> None:
-    solo, (connection,) = many(1)
-    batches = []
-    for payload in (b"first", b"second", b"third"):
-        connection.write(payload, solo.now)
-        batches.append(fill(solo, 64 * KIB))
-    for batch, ok in zip(batches, (True, False, True), strict=True):
-        solo.endpoint.batch_done(batch.token, ok, solo.now)
-    assert [bytes(packet.payload) for packet in solo.out()] == [b"second"]
-
-
-def test_a_resent_accepted_leaves_before_packets_that_need_the_route() -> None:  # 3.2
-    solo = Solo()
-    solo.request()
-    solo.data(0)
-    solo.endpoint.accept(solo.connection.id, solo.now)
-    solo.connection.write(bytes(5000), solo.now)
-    batch = fill(solo, 64 * KIB)
-    solo.endpoint.batch_done(batch.token, False, solo.now)
-    again = fill(solo, 64 * KIB)
-    assert [packet.type for packet in batch.packets] == [packet.type for packet in again.packets]
-    assert again.packets[0].type == PacketType.ACCEPTED
-    assert again.size == sum(packet.size for packet in again.packets)
-
-
-def test_bytes_beyond_the_peers_window_want_no_batch() -> None:
-    solo = Solo().connect(TARGET)
-    solo.answer(window=100)
-    solo.out()
-    solo.connection.write(bytes(500), solo.now)
-    assert [len(packet.payload) for packet in solo.out()] == [100]
-    assert not solo.endpoint.wants_batch()
-
-
 @pytest.mark.parametrize("hello_bytes", [221, 1_500, 1_700, 2_048])  # 1,500 and more: with ML-KEM, as of OpenSSL 3.5
 @pytest.mark.parametrize("size_max", [4 * KIB, 16 * KIB])
 def test_a_burst_of_connects_that_offer_encryption_is_cut_into_batches_that_fit(
@@ -410,3 +328,31 @@ def test_a_burst_of_connects_that_offer_encryption_is_cut_into_batches_that_fit(
             assert batch.size <= size_max or len(batch.packets) == 1
             packets += batch.packets
         assert [packet.type for packet in packets] == [CONNECT] * 30
+
+
+def kinds(solo: Solo, size: int) -> list[PacketType]:
+    batch = fill(solo, size)
+    assert batch.size == sum(packet.size for packet in batch.packets)
+    assert batch.size <= size
+    return [PacketType(packet.type) for packet in batch.packets]
+
+
+def test_no_probe_leaves_when_everything_was_acknowledged_meanwhile() -> None:
+    solo, (connection,) = many(1)
+    connection.write(bytes(8 * KIB - 8 * 24), solo.now)
+    connection.flush()
+    assert kinds(solo, 8 * KIB) == [DATA] * 8
+    solo.ack()
+    assert solo.event(Flushed).connection_id == connection.id
+    assert solo.out() == []
+
+
+def test_no_probe_leaves_when_nothing_is_unacknowledged() -> None:
+    solo, (connection,) = many(1)
+    connection.flush()
+    assert not solo.endpoint.wants_batch()
+    connection.write(b"x", solo.now)
+    assert kinds(solo, 8 * KIB) == [DATA]
+    solo.ack()
+    connection.flush()
+    assert not solo.endpoint.wants_batch()

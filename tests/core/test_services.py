@@ -88,39 +88,23 @@ def test_a_public_place_is_announced_again_after_a_fresh_attach() -> None:
     assert again.options.public == place
 
 
-def test_an_announcement_is_repeated_with_exponential_backoff() -> None:
-    recorder = Recorder()
-    recorder.announcements.announce("a", UP, 5, 7)
-    assert recorder.announcements.due_us == 7 + SECOND_US
-    assert recorder.states() == [ListenState(1, UP, 5, "a")]
-    times, now = [], 7
-    for _ in range(9):
-        now = recorder.announcements.due_us
-        recorder.announcements.handle_timeout(now - 1)
-        assert recorder.states() == []
-        recorder.announcements.handle_timeout(now)
-        assert recorder.states() == [ListenState(1, UP, 5, "a")]
-        times.append((now - 7) // SECOND_US)
-    assert times == [1, 3, 7, 15, 31, 63, 123, 183, 243]
-
-
 @pytest.mark.parametrize("status", [UP, DOWN, REFUSED])
 def test_any_answer_of_the_same_version_ends_the_repeats(status: ListenStatus) -> None:
     recorder = Recorder()
     assert recorder.announcements.announce("a", UP, 5, 0) == 1
     assert not recorder.announcements.is_answered("a")
-    assert recorder.announcements.answered(answer(1, "a", status))
+    assert recorder.announcements.handle_answer(answer(1, "a", status))
     assert recorder.announcements.is_answered("a")
     assert recorder.announcements.due_us == NEVER_US
-    assert not recorder.announcements.answered(answer(1, "a", status))
+    assert not recorder.announcements.handle_answer(answer(1, "a", status))
 
 
 def test_an_answer_to_an_older_version_or_another_name_is_ignored() -> None:
     recorder = Recorder()
     recorder.announcements.announce("a", UP, 5, 0)
     assert recorder.announcements.announce("a", DOWN, 0, 0) == 2
-    assert not recorder.announcements.answered(answer(1, "a"))
-    assert not recorder.announcements.answered(answer(2, "b"))
+    assert not recorder.announcements.handle_answer(answer(1, "a"))
+    assert not recorder.announcements.handle_answer(answer(2, "b"))
     assert not recorder.announcements.is_answered("a")
 
 
@@ -132,7 +116,7 @@ def test_each_name_has_its_own_deadline() -> None:
     recorder.announcements.handle_timeout(SECOND_US)
     assert recorder.states() == [ListenState(1, UP, 5, "a")]
     assert recorder.announcements.due_us == SECOND_US // 2 + SECOND_US
-    recorder.announcements.answered(answer(2, "b"))
+    recorder.announcements.handle_answer(answer(2, "b"))
     assert recorder.announcements.due_us == 3 * SECOND_US
 
 
@@ -159,31 +143,6 @@ def test_an_announcement_that_cannot_be_encoded_is_not_remembered() -> None:
     assert recorder.announcements.announce("a", UP, 1, 0) == 1
 
 
-def test_services_are_announced_with_rising_versions() -> None:  # 2.8
-    solo = Solo()
-    solo.endpoint.listen("s", 8, solo.now)
-    solo.endpoint.listen("t", 9, solo.now)
-    solo.endpoint.listen("s", 10, solo.now)
-    solo.endpoint.unlisten("t", solo.now)
-    solo.endpoint.unlisten("t", solo.now)
-    assert announced(solo) == [
-        ListenState(1, ListenStatus.UP, 8, "s"),
-        ListenState(2, ListenStatus.UP, 9, "t"),
-        ListenState(3, ListenStatus.UP, 10, "s"),
-        ListenState(4, ListenStatus.DOWN, 0, "t"),
-    ]
-
-
-def test_every_service_is_announced_to_a_relay_that_does_not_know_us() -> None:
-    solo = Solo()
-    solo.endpoint.listen("s", 8, solo.now)
-    solo.out()
-    solo.endpoint.attached(False, 1 << 20, 1 << 20, solo.now)
-    assert announced(solo) == []
-    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
-    assert announced(solo) == [ListenState(2, ListenStatus.UP, 8, "s")]
-
-
 @pytest.mark.parametrize(("name", "backlog"), [("", 1), ("x" * 256, 1), ("s", 65536), ("s", -1)])
 def test_a_service_that_cannot_be_announced_is_not_opened(name: str, backlog: int) -> None:
     solo = Solo()
@@ -201,19 +160,19 @@ def test_the_relay_may_refuse_a_name() -> None:  # 2.8
         payload = encode_listen_state(ListenState(version, status, 0, name))
         solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, payload))
 
-    assert not acceptor.refused("s")
+    assert not acceptor.is_refused("s")
     solo.endpoint.listen("s", 8, solo.now)
     hear(7, ListenStatus.REFUSED, "s")
-    assert not acceptor.refused("s")
+    assert not acceptor.is_refused("s")
     hear(1, ListenStatus.REFUSED, "s")
-    assert acceptor.refused("s")
+    assert acceptor.is_refused("s")
     hear(1, ListenStatus.UP, "s")
-    assert not acceptor.refused("s")
-    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
+    assert not acceptor.is_refused("s")
+    solo.endpoint.on_attached(True, 1 << 20, 1 << 20, solo.now)
     hear(1, ListenStatus.REFUSED, "s")
-    assert not acceptor.refused("s")  # the answer of the earlier relay
+    assert not acceptor.is_refused("s")  # the answer of the earlier relay
     hear(2, ListenStatus.REFUSED, "s")
-    assert acceptor.refused("s")
+    assert acceptor.is_refused("s")
     hear(1, ListenStatus.REFUSED, "other")
     solo.receive(Packet(PacketType.LISTEN_STATE, 0, 0, 0, b"junk"))
     assert solo.endpoint.packets_discarded == 2

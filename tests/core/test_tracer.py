@@ -338,7 +338,7 @@ def test_an_end_without_an_error_is_recorded_as_clean() -> None:
     solo.connect()
     solo.connection.close(solo.now)
     solo.out()
-    solo.connection._owner.forget(solo.connection, solo.now)
+    solo.connection.owner.forget(solo.connection, solo.now)
     assert sink.only(TraceEvent.CONNECTION_CLOSED).reason == "clean"
 
 

@@ -1,4 +1,4 @@
-"""The exact numbers in an endpoint's trace: samples, limits and repeats."""
+"""The exact numbers in an endpoint's trace: samples, limits, repeats, and runs of packets beyond a gap."""
 
 import pytest
 
@@ -180,3 +180,27 @@ def test_the_records_of_an_end_have_no_other_fields() -> None:
         peer=PEER,
         reason="aborted",
     )
+
+
+def test_each_run_of_packets_beyond_a_gap_is_recorded_once() -> None:
+    solo, sink = opened()
+    first = solo.connection.sender.window.next_sequence
+    for _ in range(8):
+        solo.connection.write(b"x", solo.now)
+        solo.out()
+
+    def acknowledge(upto: int, *ranges: tuple[int, int]) -> None:
+        newest = max([upto, *(end for _, end in ranges)])
+        told = [(wrap(first + begin), wrap(first + end)) for begin, end in ranges]
+        solo.say(ACK, encode_ack(Ack(wrap(first + upto), BIG, 0, wrap(first + newest), 0, told)))
+
+    acknowledge(0, (6, 6), (2, 3))
+    runs = [(record.sequence, record.count) for record in sink.of(TraceEvent.PACKETS_SACKED)]
+    assert runs == [(wrap(first + 2), 2), (wrap(first + 6), 1)]
+    assert sink.only(TraceEvent.PACKETS_ACKED).count == 4
+    sink.clear()
+    acknowledge(4, (6, 7))
+    assert [(record.sequence, record.count) for record in sink.of(TraceEvent.PACKETS_SACKED)] == [(wrap(first + 7), 1)]
+    sink.clear()
+    acknowledge(7)
+    assert sink.of(TraceEvent.PACKETS_SACKED) == []

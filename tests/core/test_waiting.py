@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.pair import LOST, MS, TARGET, Pair, Side
-from tunnel.core import Closed, Connection, EndpointConfig, Lost, LostReason, State, Writable
+from tunnel.core import Closed, Connection, EndpointConfig, Lost, LostReason, State
 from tunnel.core.constants import SECOND_US
 
 WINDOW = 64 * 1024
@@ -138,21 +138,6 @@ def test_a_window_that_opens_in_small_steps_is_used() -> None:
         pair.run(100 * MS)
     pair.run(5 * SECOND_US)
     assert one.sender.window.idle
-
-
-def test_a_full_send_buffer_reports_writable_when_it_has_room() -> None:
-    config = EndpointConfig(send_buffer_bytes_max=5_000)
-    pair = Pair(config)
-    one, other = pair.open()
-    stream = bytes(range(256)) * 400
-    written = one.write(stream, pair.now)
-    got = b""
-    for _ in range(1000):
-        if pair.a.take(Writable):
-            written += one.write(stream[written:], pair.now)
-        got += bytes(other.read(100_000, pair.now))
-        pair.run(20 * MS)
-    assert got == stream
 
 
 def test_a_closed_connection_ends_once_a_frozen_path_moves_again() -> None:

@@ -139,7 +139,7 @@ class Windows(RuleBasedStateMachine):
     def acknowledge(self) -> None:
         window = self.receiving
         window.advance()
-        self.acks.append((window.next_sequence - 1, window.ranges(), window.announced()))
+        self.acks.append((window.next_sequence - 1, window.ranges(), window.announce()))
 
     @precondition(lambda self: self.acks)
     @rule(number=st.integers(0, 50))

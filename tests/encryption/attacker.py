@@ -1,6 +1,7 @@
 """A relay with bad intent, as a filter of the real switch's packets. A test chooses the attack; a seed, the details.
 
-It knows the protocol: it writes right checksums, and lengths and digests that match what it has made of a stream.
+It knows the protocol: it writes right checksums, and lengths and digests that match what it has made of a stream. A
+packet that overtook others is lost on it, so that its sender repeats it: digests are of bytes in order.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tunnel.wire import (
     encode_connect,
     encode_end,
     frame_of,
+    is_sequenced,
 )
 
 __all__ = ["KINDS", "Attacker"]
@@ -58,6 +60,7 @@ class Attacker:
         self._recorded: list[bytes] = []
         self._recorded_offer = b""
         self._held = b""
+        self._next: dict[int, int] = {}  # by source: the sequence number that follows those that have come in order
         self._offers: dict[int, bytes] = {}  # for "cross": the ClientHello of each initiator
         self._sent: dict[int, list[bytes]] = {}  # for "cross": the payloads of each source, in order
         self._numbers: dict[tuple[int, int], int] = {}  # for "cross": the place of each payload in _sent
@@ -65,6 +68,12 @@ class Attacker:
 
     def __call__(self, frame: Frame) -> bool:
         self.seen += frame.payload
+        if is_sequenced(frame.type, frame.source, frame.destination):
+            sender = frame.destination if frame.type == PacketType.ACCEPTED else frame.source
+            expected = self._next.setdefault(sender, frame.sequence)
+            if frame.sequence > expected:
+                return False
+            self._next[sender] = max(expected, frame.sequence + 1)
         if frame.type == PacketType.CONNECT:
             self._initiators[frame.source] = None
             return self._on_connect(frame)

@@ -130,7 +130,7 @@ class Party:
         while self.is_reading and len(data := self.stream.read(self.read_bytes, now)):
             assert len(data) <= self.read_bytes
             self.received += data
-        for event in self.stream.released():
+        for event in self.stream.take_released():
             self._handle(event)
         if self.is_over:
             return

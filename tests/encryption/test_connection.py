@@ -193,7 +193,7 @@ def test_a_reader_that_stops_before_the_end_gets_its_last_event(how: str) -> Non
     assert not both.b.is_over
     getattr(both.b.stream, how)(both.pair.now)
     both.settle()
-    events = [*both.b.events, *both.b.stream.released()]
+    events = [*both.b.events, *both.b.stream.take_released()]
     (last,) = [event for event in events if isinstance(event, Closed | Lost)]
     assert isinstance(last, Closed if how == "close" else Lost)
     assert not any(isinstance(event, PeerFinished) for event in events), "it has not read everything"

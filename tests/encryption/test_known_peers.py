@@ -7,6 +7,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from tunnel.encryption import known_peers as module
 from tunnel.encryption.known_peers import EXIT, KnownPeer, KnownPeers, peer_name, relay_name
+from tunnel.system.private_files import read_private
 from tunnel.wire import Target, TargetKind
 
 A, B, C = ("SHA256:" + letter * 43 for letter in "ABC")
@@ -110,6 +112,63 @@ def test_one_relay_has_one_name_however_its_url_is_written(file: KnownPeers) -> 
     assert file.find(RELAY, EXIT) == KnownPeer(RELAY, EXIT, (A,), 1)
     others = ("http://relay.example", "https://relay.example:8443", f"{RELAY}/Path", f"{RELAY}/path", "relay")
     assert len({relay_name(url) for url in (RELAY, *others)}) == 6
+
+
+@pytest.mark.parametrize(
+    "url", ["https://bücher.example", "https://BÜCHER.example:443/é", "https://b%C3%BCcher.example"]
+)
+def test_the_key_of_a_relay_with_a_name_beyond_ascii_is_found_again(file: KnownPeers, url: str) -> None:
+    file.remember(url, EXIT, A)
+    assert file.remember(url, EXIT, B).keys == (A,)
+    assert file.find(RELAY, EXIT) is None
+
+
+@given(rest=st.text(st.characters(codec="utf-8"), min_size=1, max_size=30))
+def test_the_name_of_a_relay_is_read_as_it_is_written(rest: str) -> None:
+    name = relay_name(f"https://{rest}")
+    assert relay_name(name) == name
+    assert name.split() == [name]
+
+
+def test_the_file_is_read_again_only_after_a_change(file: KnownPeers, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+
+    def count(*arguments: Any, **options: Any) -> bytes:
+        nonlocal reads
+        reads += 1
+        return read_private(*arguments, **options)
+
+    monkeypatch.setattr("tunnel.encryption.known_peers.read_private", count)
+    for _ in range(3):
+        assert file.find(RELAY, EXIT) is None
+    assert reads == 1
+    other = KnownPeers(file.path)
+    other.remember(RELAY, EXIT, A)
+    reads = 0
+    for _ in range(3):
+        known = file.find(RELAY, EXIT)
+        assert known is not None
+        assert known.keys == (A,)
+    assert reads == 1
+    file.path.write_text(file.path.read_text().replace(A, B))  # of the same size, in place
+    known = file.find(RELAY, EXIT)
+    assert known is not None
+    assert known.keys == (B,)
+    file.path.chmod(0o644)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="open to other users"):
+            file.find(RELAY, EXIT)
+    file.path.unlink()
+    assert file.find(RELAY, EXIT) is None
+
+
+def test_a_file_that_cannot_be_examined_does_not_count_as_missing(file: KnownPeers) -> None:
+    assert file.find(RELAY, EXIT) is None
+    file.path.parent.mkdir()
+    file.path.symlink_to(file.path)  # a loop
+    for _ in range(2):
+        with pytest.raises(ValueError, match="cannot be read"):
+            file.find(RELAY, EXIT)
 
 
 def test_a_long_file_loses_no_peer(file: KnownPeers) -> None:

@@ -1,6 +1,8 @@
 """Encrypted streams through the real switch, over exchanges and over a link: services, exits, modes and keys."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,21 @@ from tests.carriers.harness import MIB, Counting, ask, echo, end, noise, say_and
 from tests.encryption.rig import another_key, key, key_file
 from tests.support.http_relay import HttpTestRelay, LinkTestRelay
 from tests.support.loops import in_loop, run
-from tunnel import ExitRequest, PeerKeyError, RefusedError, StreamReader, StreamWriter
+from tests.support.relays import inside
+from tunnel import Attachment, ExitRequest, PeerKeyError, RefusedError, StreamReader, StreamWriter
 from tunnel.encryption.known_peers import EXIT, KnownPeers
 from tunnel.encryption.turns import HANDSHAKES_PER_USER_MAX
 from tunnel.wire import Frame, PacketType, decode_connect
 
 RELAYS = {"poll": HttpTestRelay, "link": LinkTestRelay}
 carriers = pytest.mark.parametrize("carrier", RELAYS)
+
+
+@asynccontextmanager
+async def meeting(relay: HttpTestRelay, **options: Any) -> AsyncIterator[tuple[HttpTestRelay, Attachment, Attachment]]:
+    """Attach a user whose services have a key, and another one with these options."""
+    async with relay, relay.attach("ann", key=key_file()) as service, relay.attach("bob", **options) as client:
+        yield relay, service, client
 
 
 async def dial(request: ExitRequest) -> None:
@@ -96,11 +106,7 @@ def test_a_target_that_speaks_first_is_heard(carrier: str) -> None:
 @carriers
 def test_a_stream_survives_the_restart_of_the_relay(carrier: str) -> None:
     async def scenario() -> None:
-        async with (
-            RELAYS[carrier]() as relay,
-            relay.attach("ann", key=key_file()) as service,
-            relay.attach("bob", peer_key=key().fingerprint) as client,
-        ):
+        async with meeting(RELAYS[carrier](), peer_key=key().fingerprint) as (relay, service, client):
             await service.start_server(echo, "echo")
             reader, writer = await say_and_hear(client)
             data = noise(2 * MIB)
@@ -117,11 +123,7 @@ def test_a_stream_survives_the_restart_of_the_relay(carrier: str) -> None:
 
 @in_loop
 async def test_a_stream_survives_links_that_are_killed_and_migrations_to_poll_and_back() -> None:
-    async with (
-        LinkTestRelay() as relay,
-        relay.attach("ann", key=key_file()) as service,
-        relay.attach("bob", peer_key=key().fingerprint) as client,
-    ):
+    async with meeting(LinkTestRelay(), peer_key=key().fingerprint) as (relay, service, client):
         await service.start_server(echo, "echo")
         reader, writer = await say_and_hear(client)
         assert client.stats().carrier.startswith("link")
@@ -149,11 +151,7 @@ def test_a_restart_within_the_handshake_costs_time_only(carrier: str) -> None:
                 return False
             return True
 
-        async with (
-            RELAYS[carrier](packet_filter=lose) as relay,
-            relay.attach("ann", key=key_file()) as service,
-            relay.attach("bob", peer_key=key().fingerprint) as client,
-        ):
+        async with meeting(RELAYS[carrier](packet_filter=lose), peer_key=key().fingerprint) as (relay, service, client):
             await service.start_server(echo, "echo")
             _, writer = await say_and_hear(client)
             assert not lost
@@ -294,7 +292,7 @@ async def test_unfinished_handshakes_are_limited_by_user_and_given_back() -> Non
         relay.attach("ann", encryption="require") as other,
     ):
         await service.start_server(echo, "echo")
-        turns = service._endpoint._encryption._turns
+        turns = inside(service)._encryption._turns
         slots = [turns.enter(b"", "bob") for _ in range(HANDSHAKES_PER_USER_MAX)]
         with pytest.raises(RefusedError, match="too many TLS handshakes"):
             await client.open_connection("echo")
@@ -313,16 +311,14 @@ async def test_unfinished_handshakes_are_limited_by_user_and_given_back() -> Non
 async def test_a_handshake_that_never_ends_is_given_up_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunnel.encryption.transport.HANDSHAKE_S", 0.2)
     is_silent = True
-    async with (
-        LinkTestRelay(packet_filter=lambda frame: not is_silent or frame.type != PacketType.DATA) as relay,
-        relay.attach("ann", key=key_file()) as service,
-        relay.attach("bob", encryption="require") as client,
-    ):
+    async with meeting(
+        LinkTestRelay(packet_filter=lambda frame: not is_silent or frame.type != PacketType.DATA), encryption="require"
+    ) as (_, service, client):
         await service.start_server(echo, "echo")
         with pytest.raises(ConnectionError, match="TLS handshake did not end"):
             await client.open_connection("echo")
-        await service._endpoint._empty.wait()
-        assert service._endpoint._encryption._turns._counts == {}
+        await inside(service)._empty.wait()
+        assert inside(service)._encryption._turns._counts == {}
         is_silent = False
         _, writer = await client.open_connection("echo")
         await end(writer)
@@ -337,11 +333,7 @@ async def test_a_client_that_sends_and_closes_at_once_has_delivered() -> None:
         writer.close()
         await writer.wait_closed()
 
-    async with (
-        LinkTestRelay() as relay,
-        relay.attach("ann", key=key_file()) as service,
-        relay.attach("bob", encryption="require") as client,
-    ):
+    async with meeting(LinkTestRelay(), encryption="require") as (_, service, client):
         await service.start_server(listen, "sink")
         _, writer = await client.open_connection("sink")
         writer.write(b"report")
@@ -351,11 +343,7 @@ async def test_a_client_that_sends_and_closes_at_once_has_delivered() -> None:
 
 @in_loop
 async def test_a_paused_protocol_and_write_limits_work_as_in_clear() -> None:
-    async with (
-        LinkTestRelay() as relay,
-        relay.attach("ann", key=key_file()) as service,
-        relay.attach("bob", encryption="require") as client,
-    ):
+    async with meeting(LinkTestRelay(), encryption="require") as (_, service, client):
         await service.start_server(echo, "echo")
         transport, protocol = await client.create_connection(Counting, "echo")
         transport.pause_reading()
@@ -373,11 +361,7 @@ async def test_a_service_may_end_first_and_its_server_may_close() -> None:
         writer.write(b"bye")
         writer.close()
 
-    async with (
-        LinkTestRelay() as relay,
-        relay.attach("ann", key=key_file()) as service,
-        relay.attach("bob", encryption="require") as client,
-    ):
+    async with meeting(LinkTestRelay(), encryption="require") as (_, service, client):
         server = await service.start_server(greet, "greet")
         reader, writer = await client.open_connection("greet")
         assert await reader.read() == b"bye"
@@ -428,11 +412,7 @@ def test_encryption_adds_a_round_trip_only_if_the_target_speaks_first(port: int,
 
 @in_loop
 async def test_flush_waits_for_everything_that_was_written() -> None:
-    async with (
-        LinkTestRelay() as relay,
-        relay.attach("ann", key=key_file()) as service,
-        relay.attach("bob", encryption="require") as client,
-    ):
+    async with meeting(LinkTestRelay(), encryption="require") as (_, service, client):
         heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         async def listen(reader: StreamReader, writer: StreamWriter) -> None:
@@ -454,7 +434,7 @@ async def test_flush_waits_for_everything_that_was_written() -> None:
 @in_loop
 async def test_a_relay_that_does_not_know_the_option_forwards_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The relay decodes CONNECT to add the user, and must keep the kinds of options that it does not know."""
-    import tunnel_servlet.switch.openings as openings
+    import tunnel_servlet.switch.routes.openings as openings
     from tunnel.wire import options
 
     older = {kind: row for kind, row in options._KINDS.items() if kind != 8}
@@ -467,11 +447,7 @@ async def test_a_relay_that_does_not_know_the_option_forwards_it(monkeypatch: py
         return connect
 
     monkeypatch.setattr(openings, "decode_connect", as_older)
-    async with (
-        LinkTestRelay() as relay,
-        relay.attach("ann", key=key_file()) as service,
-        relay.attach("bob", encryption="require") as client,
-    ):
+    async with meeting(LinkTestRelay(), encryption="require") as (_, service, client):
         await service.start_server(echo, "echo")
         _, writer = await say_and_hear(client)
         assert writer.get_extra_info("peer_key") == key().fingerprint

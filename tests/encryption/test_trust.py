@@ -9,6 +9,7 @@ import pytest
 from tunnel.encryption.binding import VERDICT_SAME, binding_of
 from tunnel.encryption.decisions import ACCEPTING, OPENING, Accepting, Answer, Mode, Opening
 from tunnel.encryption.known_peers import EXIT, KnownPeers
+from tunnel.encryption.settings import Encryption
 from tunnel.encryption.trust import PeerTrust, TrustSettings, trust_settings
 from tunnel.errors import PeerKeyError
 from tunnel.wire import Target, TargetKind
@@ -77,6 +78,45 @@ def test_without_a_known_key_auto_goes_on_in_clear_and_require_does_not(file: Kn
     assert "encryption is required" in str(error)
 
 
+def test_a_peer_that_answered_in_clear_gets_no_other_offer_for_two_seconds(
+    file: KnownPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_us = 1_000_000_000
+    monkeypatch.setattr("tunnel.encryption.trust.now_us", lambda: now_us)
+    encryption = Encryption(settings(Mode.AUTO, file))
+    service = Target(TargetKind.SERVICE, "db")
+    offer = encryption.offer(TARGET)
+    assert offer is not None
+    assert encryption.offer(TARGET) is not None  # no answer has come
+    assert offer.trust.judge_clear() is None
+    now_us += 1_999_999
+    assert encryption.offer(TARGET) is None
+    assert encryption.offer(service) is not None  # which is another peer
+    now_us += 1
+    assert encryption.offer(TARGET) is not None
+
+
+def test_an_offer_is_made_whenever_a_stream_in_clear_would_be_refused(file: KnownPeers) -> None:
+    for mode in (Mode.AUTO, Mode.REQUIRE):
+        chosen = settings(mode, file)
+        clear = PeerTrust(settings(Mode.AUTO, None), TARGET)
+        assert clear.judge_clear() is None
+        chosen.clear_until_us[RELAY, EXIT] = 1 << 62
+        if mode is Mode.AUTO:
+            assert not PeerTrust(chosen, TARGET).may_offer
+            file.remember(RELAY, EXIT, A)  # another process has seen its key
+        assert PeerTrust(chosen, TARGET).may_offer
+    assert PeerTrust(settings(Mode.AUTO, None, A), TARGET).may_offer
+
+
+def test_answers_of_very_many_peers_are_not_all_remembered() -> None:
+    chosen = settings(Mode.AUTO)
+    for number in range(3000):
+        assert PeerTrust(chosen, Target(TargetKind.SERVICE, f"s{number}")).judge_clear() is None
+    assert len(chosen.clear_until_us) <= 1000
+    assert not PeerTrust(chosen, Target(TargetKind.SERVICE, "s2999")).may_offer
+
+
 @pytest.mark.parametrize("known", [(A,), ()])
 def test_an_inline_exit_is_named_as_the_cause(known: tuple[str, ...]) -> None:
     error = PeerTrust(settings(Mode.REQUIRE, None, *known), TARGET).judge_clear(by_inline_exit=True)
@@ -108,6 +148,23 @@ def test_if_keys_are_given_only_these_are_accepted(file: KnownPeers) -> None:
 def test_a_service_has_a_key_of_its_own(file: KnownPeers) -> None:
     file.remember(RELAY, EXIT, B)
     assert PeerTrust(settings(Mode.AUTO, file), Target(TargetKind.SERVICE, "exit")).judge_key(A) is None
+
+
+def test_two_users_a_relay_of_the_list_offers_no_other_key_than_those_known_at_any_of_them(file: KnownPeers) -> None:
+    """A hostile relay that is used only because the first one is away must not pass off a key of its own as new."""
+    relays = (RELAY, "https://other.example")
+    here, there = (trust_settings("auto", relay, (), file, relays) for relay in relays)
+    assert PeerTrust(here, TARGET).judge_key(A) is None
+    other = PeerTrust(there, TARGET)
+    error = other.judge_key(B)
+    assert isinstance(error, PeerKeyError)
+    assert f"{file.path}, line 1, has {A}" in str(error)
+    assert other.judge_key(A) is None
+    assert other.is_verified
+    assert isinstance(PeerTrust(there, TARGET).judge_clear(), PeerKeyError)
+    file.trust(relays[1], EXIT, B)
+    both = [PeerTrust(each, TARGET) for each in (here, there)]
+    assert [one.judge_key(key) for one in both for key in (A, B)] == [None] * 4
 
 
 def test_a_damaged_file_stops_the_connection(file: KnownPeers) -> None:

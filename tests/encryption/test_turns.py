@@ -9,6 +9,7 @@ from tests.carriers.harness import echo, end, say_and_hear
 from tests.encryption.rig import key_file
 from tests.support.http_relay import LinkTestRelay
 from tests.support.loops import in_loop
+from tests.support.relays import inside
 from tunnel import ExitRequest, RefusedError
 from tunnel.encryption.connection import EncryptedConnection
 from tunnel.encryption.turns import HANDSHAKES_PER_ROUND, HandshakeTurns
@@ -79,7 +80,7 @@ async def test_two_users_a_burst_of_handshakes_never_holds_up_the_loop(monkeypat
         counting.cancel()
         assert max(rounds.values()) <= HANDSHAKES_PER_ROUND
         assert sum(rounds.values()) == 201
-        assert service._endpoint._encryption._turns._counts == {}
+        assert inside(service)._encryption._turns._counts == {}
 
 
 @in_loop
@@ -106,7 +107,7 @@ async def test_handshakes_count_from_connect_on_and_until_the_dial_has_failed(mo
         may_end.set()
         for error in await asyncio.gather(*opening, return_exceptions=True):
             assert isinstance(error, RefusedError)
-        assert exit_._endpoint._encryption._turns._counts == {}
+        assert inside(exit_)._encryption._turns._counts == {}
 
 
 @in_loop
@@ -139,5 +140,5 @@ async def test_a_connection_that_ends_while_it_waits_leaves_nothing(monkeypatch:
         reader, writer = await opening
         assert await reader.read() == b"greeting"
         await end(writer)
-        await exit_._endpoint._empty.wait()
-        assert exit_._endpoint._encryption._turns._counts == {}
+        await inside(exit_)._empty.wait()
+        assert inside(exit_)._encryption._turns._counts == {}

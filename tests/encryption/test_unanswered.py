@@ -11,7 +11,7 @@ from tests.encryption.rig import key_file
 from tests.servlet.rig import attach_body, exchange_body, until
 from tests.servlet.support import connect
 from tests.support.loops import in_loop
-from tests.support.relays import MemoryTestRelay, TestRelay
+from tests.support.relays import MemoryTestRelay, TestRelay, inside
 from tunnel import Attachment, ExitRequest, RefusedError, StreamReader, StreamWriter
 from tunnel.wire import Target, TargetKind
 
@@ -56,7 +56,7 @@ async def test_two_users_noise_in_place_of_clienthellos_keeps_nobody_out() -> No
             _, writer = await say_and_hear(victim)
             await end(writer)
             await until(lambda: not pending(relay))
-        assert service._endpoint._encryption._turns._counts == {}
+        assert inside(service)._encryption._turns._counts == {}
 
 
 @in_loop
@@ -96,7 +96,7 @@ async def test_a_protocol_that_cannot_be_made_ends_the_connection(is_encrypted: 
             with pytest.raises((RefusedError, ConnectionError)):
                 await hear(client, "db", 1)
         assert relay.core.switch.stats().routes_pending == 0
-        assert exit_._endpoint._encryption._turns._counts == {}
+        assert inside(exit_)._encryption._turns._counts == {}
     assert [str(each) for each in reports] == ["no protocol"]
 
 

@@ -7,7 +7,17 @@ from random import Random
 from tests.exchange.loop import Fate, Loop, abandoned
 from tunnel.exchange import Request
 
-__all__ = ["Bucket", "Passes", "SlotLoop", "Window", "refused_at_random"]
+__all__ = [
+    "Bucket",
+    "Estimate",
+    "LateLoop",
+    "Passes",
+    "Periods",
+    "RateBan",
+    "SlotLoop",
+    "Window",
+    "refused_at_random",
+]
 
 Passes = Callable[[int], bool]
 
@@ -35,22 +45,99 @@ class Bucket:
 
 
 class Window:
-    """A limit of the requests in the last second, which counts refused ones, too, as haproxy's http_req_rate does."""
+    """A limit of the requests in the last second, or another time, which counts refused ones, too, by default."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, window_us: int = 1_000_000, *, counts_all: bool = True) -> None:
         self._most = most
+        self._window_us = window_us
+        self._counts_all = counts_all
         self._times: deque[int] = deque()
 
     def __call__(self, now: int) -> bool:
-        while self._times and self._times[0] <= now - 1_000_000:
+        while self._times and self._times[0] <= now - self._window_us:
             self._times.popleft()
+        passes = len(self._times) < self._most
+        if passes or self._counts_all:
+            self._times.append(now)
+        return passes
+
+
+class Periods:
+    """A limit of the requests in each period; the first one began at `start_us`. It counts no refused ones."""
+
+    def __init__(self, most: int, start_us: int, period_us: int = 1_000_000) -> None:
+        self._most = most
+        self._start_us = start_us
+        self._period_us = period_us
+        self._period = -1
+        self._count = 0
+
+    def __call__(self, now: int) -> bool:
+        period = (now - self._start_us) // self._period_us
+        if period != self._period:
+            self._period, self._count = period, 0
+        self._count += 1
+        return self._count <= self._most
+
+
+class Estimate:
+    """A limit of haproxy's `http_req_rate(1s)`: the requests of this period, and of those of the one before a part that
+    shrinks until the period ends. It counts refused ones, too."""
+
+    def __init__(self, most: int, start_us: int, period_us: int = 1_000_000) -> None:
+        self._most = most
+        self._start_us = start_us
+        self._period_us = period_us
+        self._count = self._before = 0
+
+    def __call__(self, now: int) -> bool:
+        passed = (now - self._start_us) // self._period_us
+        if passed:
+            self._before, self._count = self._count if passed == 1 else 0, 0
+            self._start_us += passed * self._period_us
+        self._count += 1
+        left_us = self._start_us + self._period_us - now
+        return self._before * left_us // self._period_us + self._count <= self._most
+
+
+class RateBan:
+    """After 50 requests in 5 s, all are refused until none has come for 30 s, as a stick table of haproxy does it."""
+
+    def __init__(self, refusal: Fate, *, ban_us: int = 30_000_000) -> None:
+        self.began_us: list[int] = []
+        self.refused = 0
+        self._refusal = refusal
+        self._ban_us = ban_us
+        self._is_on = False
+        self._times: deque[int] = deque([-ban_us])
+
+    def __call__(self, request: Request, now: int) -> Fate:
+        if now - self._times[-1] >= self._ban_us:
+            self._is_on = False
         self._times.append(now)
-        return len(self._times) <= self._most
+        while self._times[0] <= now - 5_000_000:
+            self._times.popleft()
+        if len(self._times) > 50 and not self._is_on:
+            self._is_on = True
+            self.began_us.append(now)
+        self.refused += self._is_on
+        return self._refusal if self._is_on else Fate()
 
 
 def refused_at_random(share: float) -> Passes:
     random = Random(1)
     return lambda now: random.random() >= share
+
+
+class LateLoop(Loop):
+    """An endpoint on a busy machine: it notices each answer up to `late_us` after it has come."""
+
+    late_us = 0
+
+    def _answer(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
+        notice = super()._answer
+        late_us = self.random.randrange(self.late_us + 1)
+        self.at(self.now + late_us, lambda: notice(request_id, status, body, retry_after_us))
 
 
 class SlotLoop(Loop):

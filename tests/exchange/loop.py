@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -19,10 +19,9 @@ from tunnel.exchange import (
     Request,
     ServedLane,
     ServedLimits,
-    StreamingLanes,
 )
-from tunnel.exchange.outbox import PACKETS_ANY
-from tunnel.exchange.stream_pace import StreamPace
+from tunnel.exchange.path.stream_pace import StreamPace
+from tunnel.exchange.served.outbox import PACKETS_ANY
 from tunnel.wire import (
     HTTP_STATUS,
     Attach,
@@ -75,7 +74,7 @@ class MemoryOutbox:
     def put_back(self, frames: list[Frame]) -> None:
         self.frames.extendleft(reversed(frames))
 
-    def confirmed(self, frames: list[Frame]) -> None:
+    def on_confirmed(self, frames: list[Frame]) -> None:
         self.freed += len(frames)
 
     def waits(self) -> bool:
@@ -128,7 +127,7 @@ class Relay:
         """Let these frames wait for the endpoint."""
         self.outbox.frames.extend(frames)
         self.pump_streams(now)
-        for lane in sorted((lane for lane in self.lanes.values() if lane.parked is not None), key=parked_at):
+        for lane in sorted((lane for lane in self.lanes.values() if lane.parked_handle is not None), key=parked_at):
             self._send(lane.wake(now))
 
     def handle_timeout(self, now: int) -> None:
@@ -139,7 +138,7 @@ class Relay:
         self.pump_streams(now)
 
     def next_timeout(self) -> int | None:
-        times = [lane.parked_until_us for lane in self.lanes.values() if lane.parked is not None]
+        times = [lane.parked_until_us for lane in self.lanes.values() if lane.parked_handle is not None]
         times += [due_us for lane in self.lanes.values() if (due_us := lane.stream_due_us) is not None]
         return min(times, default=None)
 
@@ -231,14 +230,6 @@ class Relay:
         self.replies.append((handle, HTTP_STATUS[code], encode_envelope(Status(code))))
 
 
-def damaged(body: bytes, damage: int) -> bytes:
-    if damage <= 0:
-        return body[: len(body) + max(damage, -len(body))]
-    changed = bytearray(body)
-    changed[-1 - damage // 8 % len(body)] ^= 1 << damage % 8
-    return bytes(changed)
-
-
 def parked_at(lane: ServedLane) -> int:
     return lane.parked_at_us
 
@@ -251,12 +242,11 @@ class Fate:
     response_lost: bool = False
     reported: bool = False
     """The endpoint learns of the loss, as by a reset."""
+    taken: bool = False
+    """A request that is lost left on a new connection, which opened. (Every other one leaves so.)"""
     copies: tuple[int, ...] = ()
     """The relay receives the request again after each of these delays (us). Its answers to these copies are lost."""
     delay_us: int = 0
-    request_damage: int = 0
-    """Which bit to flip, counted from the end, or how many bytes to cut off (negative); 0: no damage."""
-    response_damage: int = 0
     status: int = 0
     """An intermediary answers with this status, and the relay does not see the request."""
     body: bytes = b"<html>"
@@ -287,7 +277,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.lanes = (StreamingLanes if self.streams else Lanes)(self.config, SECRET, self.random)
+        self.lanes = Lanes(self.config, SECRET, self.random, streams=self.streams)
         self.passed: dict[int, int] = {}  # by handle: how many bytes of a streamed answer have passed
         self.kept: dict[int, bytes] = {}  # by handle: a streamed answer that is held back
         self.queue: deque[Packet] = deque()
@@ -346,7 +336,7 @@ class Loop:
         return self.now
 
     def pump(self) -> None:
-        """Drain answers, pushes, requests and events in the order that `tunnel.exchange.lanes` documents."""
+        """Drain answers, pushes, requests and events in the order that `tunnel.exchange.lanes.lanes` documents."""
         while self._respond() | self._push() | self._send() | self._tell():
             pass
         due_us = self.lanes.next_timeout()
@@ -400,11 +390,12 @@ class Loop:
         self._up_free_us = max(self.now, self._up_free_us) + self._transfer_us(len(body))
         arrive_us = self._up_free_us + self.one_way_us + fate.delay_us
         self.waiting[handle] = request.id, fate
+        if fate.taken or not fate.request_lost:
+            self.at(self.now + self.one_way_us, lambda: self.lanes.on_opened(request.id))
         if not fate.request_lost:
-            arriving = damaged(body, fate.request_damage)
-            self.at(arrive_us, lambda: self.relay.request(handle, arriving, self.now))
+            self.at(arrive_us, lambda: self.relay.request(handle, body, self.now))
         elif fate.reported:
-            self.at(self.now + round_trip_us, lambda: self.lanes.failed(request.id, self.now))
+            self.at(self.now + round_trip_us, lambda: self.lanes.on_failed(request.id, self.now))
         for delay_us in fate.copies:
             self.at(arrive_us + delay_us, lambda: self.relay.request(-1, body, self.now))
 
@@ -415,7 +406,7 @@ class Loop:
             if found is None:
                 continue
             request_id, fate = found
-            body = damaged(b"".join(buffers), fate.response_damage)
+            body = b"".join(buffers)
             self._down_free_us = max(self.now, self._down_free_us) + self._transfer_us(len(body))
             at_us = self._down_free_us + self.one_way_us
             if fate.too_large is not None and len(body) > fate.answer_bytes_max:
@@ -455,33 +446,23 @@ class Loop:
         if is_cut:
             piece = piece[: fate.stream_bytes - before]
         if piece:
-            self.at(at_us, lambda: self._streaming.received(request_id, piece, self.now))
+            self.at(at_us, lambda: self.lanes.on_received(request_id, piece, self.now))
         if is_cut and fate.reported:
             self.at(at_us, self._failing(request_id))
         elif is_last and not is_cut:
-            self.at(at_us, lambda: self._streaming.ended(request_id, self.now))
-
-    @property
-    def _streaming(self) -> StreamingLanes:
-        assert isinstance(self.lanes, StreamingLanes)
-        return self.lanes
+            self.at(at_us, lambda: self.lanes.on_ended(request_id, self.now))
 
     def _answering(self, request_id: int, status: int, body: bytes) -> Callable[[], None]:
         return lambda: self._answer(request_id, status, body, 0)
 
     def _failing(self, request_id: int) -> Callable[[], None]:
-        return lambda: self.lanes.failed(request_id, self.now)
+        return lambda: self.lanes.on_failed(request_id, self.now)
 
     def _answer(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
-        self.lanes.answered(request_id, status, body, retry_after_us, self.now)
+        self.lanes.on_answered(request_id, status, body, retry_after_us, self.now)
 
     def _transfer_us(self, size: int) -> int:
         return size * 1_000_000 // self.bytes_per_second if self.bytes_per_second else 0
-
-
-def attempts_of(loop: Loop) -> Iterator[tuple[int, Request]]:
-    """Return every request except those of ATTACH, with the time at which it left."""
-    return ((time_us, request) for time_us, request in loop.requests if request.lane >= 0)
 
 
 def attached_times(loop: Loop) -> list[int]:

@@ -17,9 +17,9 @@ PULL = Exchange(bytes(16), 1, 1, lane=3, number=9, serial_received=4, hold_ms=20
 class Sender:
     """A flight and the requests that it made."""
 
-    def __init__(self, attempts_max: int = 3, wait_us: int = 500 * MS) -> None:
+    def __init__(self, attempts_max: int = 3, wait_us: int = 500 * MS, queued_us: int = 0) -> None:
         self.random = Random(1)
-        self.flight = Flight(PULL, 0, wait_us=wait_us, repeat_us=SECOND, attempts_max=attempts_max)
+        self.flight = Flight(PULL, 0, wait_us=wait_us, repeat_us=SECOND, attempts_max=attempts_max, queued_us=queued_us)
         self.requests: list[Request] = []
 
     def send(self, now: int) -> int | None:
@@ -48,6 +48,61 @@ def test_the_first_attempt_leaves_at_once_and_waits_for_its_deadline() -> None:
     assert (request.id, request.lane, request.number, request.pull, request.repeat) == (1, 3, 9, True, 0)
     assert request.deadline_us == sender.flight.next_us == 500 * MS
     assert sender.flight.body_bytes == len(sender.bodies()[0])
+
+
+def test_an_attempt_is_left_the_time_of_a_queue_and_its_hold() -> None:
+    sender = Sender()
+    sender.send(0)
+    sender.flight.wait_for_queue(3 * SECOND)
+    assert sender.flight.next_us == 5 * SECOND
+    sender.flight.wait_for_queue(SECOND)
+    assert sender.flight.next_us == 5 * SECOND  # and never less
+    assert sender.flight.check_silence(5 * SECOND)
+    sender.send(5 * SECOND)
+    sender.flight.wait_for_queue(3 * SECOND)
+    assert sender.flight.next_us == 10 * SECOND
+
+
+def test_an_attempt_that_is_known_to_be_lost_is_not_left_the_time_of_a_queue() -> None:
+    failed, answered, hurried = Sender(), Sender(), Sender()
+    for sender in (failed, answered, hurried):
+        sender.send(0)
+    failed.flight.fail(1, "reset", 0, MS)
+    answered.flight.repeat_early(MS)
+    assert hurried.flight.check_silence(500 * MS)
+    hurried.send(500 * MS)
+    hurried.flight.hurry(5 * SECOND, MS)
+    for sender in (failed, answered, hurried):
+        sender.flight.wait_for_queue(3 * SECOND)
+        assert sender.flight.next_us == MS
+
+
+def test_no_answer_is_awaited_for_less_than_the_time_of_a_queue() -> None:
+    sender = Sender(queued_us=10 * SECOND)
+    sender.send(0)
+    assert sender.flight.next_us == 12 * SECOND  # with the hold
+    assert sender.flight.check_silence(12 * SECOND)
+    sender.send(12 * SECOND)
+    assert 7.5 * SECOND <= sender.flight.next_us - 12 * SECOND <= 10 * SECOND
+
+
+def test_an_attempt_that_was_overtaken_is_in_no_queue() -> None:
+    """On a path that loses exchanges, one slow answer must not delay the repair of those that are lost later."""
+    sender = Sender(queued_us=10 * SECOND)
+    sender.send(SECOND)
+    sender.flight.hurry(SECOND, 2 * SECOND)
+    assert sender.flight.next_us == 13 * SECOND  # what left at the same time may stand in another queue
+    sender.flight.hurry(SECOND + 1, SECOND + MS)
+    assert sender.flight.next_us == 1500 * MS  # the usual deadline
+    sender.flight.wait_for_queue(10 * SECOND)
+    assert sender.flight.next_us == 1500 * MS
+    sender.send(1500 * MS)
+    sender.flight.hurry(1500 * MS + 1, 1600 * MS)
+    assert 750 * MS <= sender.flight.next_us - 1500 * MS <= SECOND
+    late = Sender(queued_us=10 * SECOND)
+    late.send(0)
+    late.flight.hurry(4 * SECOND, 5 * SECOND)
+    assert late.flight.next_us == 5 * SECOND  # the usual deadline has passed
 
 
 def test_an_attach_is_a_flight_too() -> None:

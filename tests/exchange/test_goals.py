@@ -109,4 +109,4 @@ def test_an_unthrottled_path_fills_its_lanes_and_bodies() -> None:
     before = len(loop.relay.received)
     loop.run(8 * SECOND)
     assert (len(loop.relay.received) - before) * 30_000 > 3 * 9_000_000
-    assert loop.lanes.srtt_us < 500_000
+    assert loop.lanes.path.round_trip.srtt_us < 500_000

@@ -1,12 +1,13 @@
 """Goals for rates and delays on paths that limit the rate of requests, make them wait, or pass only a few at once."""
 
+from collections.abc import Callable
 from statistics import median
 
 import pytest
 
 from tests.exchange.limits import Bucket, SlotLoop
 from tests.exchange.loop import Fate, Loop
-from tests.exchange.rig import KIB, MS, carried, echoes
+from tests.exchange.rig import KIB, MS, SECOND, carried, echoes
 from tunnel.exchange import LaneConfig, Request
 
 
@@ -35,6 +36,33 @@ def test_waiting_for_a_turn_is_no_reason_for_small_bodies(upload: bool) -> None:
     assert carried(loop, upload=upload) > 5
 
 
+def queue(gap_us: int, left_us: list[int]) -> Callable[[Request, int], Fate]:
+    """Let one request pass in each `gap_us`. The others keep their places, also those that are given up. Add to
+    `left_us` when each request passes."""
+
+    def fate(request: Request, now: int) -> Fate:
+        left_us.append(max(now, left_us[-1] + gap_us) if left_us else now)
+        return Fate(delay_us=left_us[-1] - now)
+
+    return fate
+
+
+@pytest.mark.parametrize("gap_s", [1, 2])
+@pytest.mark.parametrize("upload", [True, False])
+def test_requests_that_were_given_up_do_not_fill_a_queue(upload: bool, gap_s: int) -> None:
+    left_us: list[int] = []
+    loop = Loop(fate=queue(gap_s * SECOND, left_us), one_way_us=500)
+    carried(loop, upload=upload, seconds=60)
+    assert left_us[-1] - loop.now <= 10 * gap_s * SECOND
+    assert carried(loop, upload=upload) > 0.3 / gap_s**2
+
+
+def test_echoes_wait_for_their_turns_and_no_longer() -> None:
+    loop = Loop(fate=queue(SECOND, []), one_way_us=500)
+    echoes(loop, 2)
+    assert max(echoes(loop, 20)) <= 5 * SECOND
+
+
 @pytest.mark.parametrize("upload", [True, False])
 def test_on_a_slow_path_bodies_stay_small(upload: bool) -> None:
     """Trials of larger bodies find that their time grows with their size."""
@@ -42,7 +70,7 @@ def test_on_a_slow_path_bodies_stay_small(upload: bool) -> None:
     sizes = []
     for _ in range(20):
         assert carried(loop, upload=upload, seconds=4) > 0.2
-        sizes.append(loop.lanes.body_bytes if upload else loop.lanes.answer_bytes)
+        sizes.append(loop.lanes.path.up.limit_bytes if upload else loop.lanes.path.down.limit_bytes)
     assert median(sizes[5:]) <= 64 * KIB
     assert max(sizes) <= 128 * KIB
 

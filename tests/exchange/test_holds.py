@@ -36,7 +36,7 @@ class CuttingLoop(Loop):
         if self._how == "status":
             self._answer(found[0], 504, b"<html>", 0)
         elif self._how == "reset":
-            self.lanes.failed(found[0], self.now)
+            self.lanes.on_failed(found[0], self.now)
 
 
 def relay(hold_s: int = RELAY_HOLD_S, *, streams: bool = False) -> Relay:
@@ -58,7 +58,7 @@ def watch(loop: Loop, until_us: int) -> set[int]:
     seen = set()
     while loop.now < until_us:
         loop.run(loop.now + SECOND // 10)
-        seen.add(sum(1 for _ in loop.lanes._set.flights()) + len(getattr(loop.lanes, "_streams", ())))
+        seen.add(sum(1 for _ in loop.lanes._set.flights()) + len(loop.lanes._exchanges.streams.open))
     return seen
 
 

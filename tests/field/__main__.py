@@ -16,7 +16,7 @@ from tests.field.results import Outcome, Result, judge, mended
 from tests.field.rows import CARRIERS, ROWS, find_rows
 from tests.field.table import render_text
 from tests.field.waves import Plan, measure_rows
-from tunnel.exit_codes import USAGE
+from tunnel.ground.exit_codes import USAGE
 
 __all__ = ["main"]
 

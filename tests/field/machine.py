@@ -27,6 +27,9 @@ _ASK = {
     "h2o": "--version",
     "nghttpx": "--version",
     "traffic_server": "--version",
+    "ffproxy": "-v",
+    "e2guardian": "-v",
+    "node": "--version",
 }
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
 _BUMPING = "squid-openssl"

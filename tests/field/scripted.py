@@ -18,8 +18,8 @@ from tests.field.filters import FILTERS
 from tests.field.flows import SCANNED
 from tests.field.messages import Head, MalformedError, encode, read_body, read_head
 from tests.field.shaper import shape
-from tunnel.event_loops import new_event_loop
 from tunnel.messages.resets import reset_stream
+from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["BEHAVIOURS", "Behaviour", "ScriptedProxy", "main"]
 

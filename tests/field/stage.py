@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 
 from loadtests.harness.ports import hold_port
-from loadtests.harness.processes import Process, python_command, relay_command, says_event
+from loadtests.harness.processes import Process, cpu_seconds, python_command, relay_command, says_event
 from loadtests.harness.tree import python_path
 from tests.field.hops.hop import Ground
 from tests.field.rows import Row
@@ -198,7 +198,7 @@ class Stage:
 
     async def replace_relay(self) -> None:
         """Kill the relay that has used most processor time (SIGKILL), and start it again at once."""
-        busiest = max(self._relays, key=lambda relay: _cpu_ticks(relay.pid))
+        busiest = max(self._relays, key=lambda relay: cpu_seconds(relay.pid))
         busiest.kill()
         busiest.start()
         await busiest.ready()
@@ -222,9 +222,3 @@ class Stage:
             await child.wait()
             return -1, f"the doctor did not end within {_DOCTOR_S:.0f} s"
         return child.returncode or 0, output.decode(errors="replace")
-
-
-def _cpu_ticks(pid: int) -> int:
-    """The processor time that a process has used (proc(5): utime and stime)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])

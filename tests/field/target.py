@@ -10,7 +10,7 @@ import sys
 
 from loadtests.harness.transfer import CHUNK_BYTES, Flow
 from tests.field.flows import DOWN_SEED, UP_SEED
-from tunnel.event_loops import new_event_loop
+from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["main", "serve"]
 

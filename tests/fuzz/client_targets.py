@@ -14,10 +14,10 @@ from tests.fuzz.checksums import repair_envelope
 from tests.fuzz.draw import Draw
 from tests.fuzz.target import Target
 from tests.fuzz.wire_end import MemoryTransport, portions, run_in_loop, settle
-from tunnel.carriers.challenges import Challenge, Introduction, parse_challenges
-from tunnel.carriers.dialed_link import DialedLink, hello
-from tunnel.carriers.link_protocol import LINK_LANE
-from tunnel.carriers.proxy_connect import ProxyConnection
+from tunnel.carriers.dialing.challenges import Challenge, Introduction, parse_challenges
+from tunnel.carriers.dialing.proxy_connect import ProxyConnection
+from tunnel.carriers.halves.link_protocol import LINK_LANE
+from tunnel.carriers.links.dialed_link import DialedLink, hello
 from tunnel.exchange import LinkInput
 from tunnel.wire import ENVELOPE_BYTES, Answer, LinkHeader, Status, StatusCode, encode_envelope, encode_link_header
 
@@ -110,7 +110,7 @@ def _challenges(data: bytes) -> None:
     assert _is_field(introduction.advice(challenges))
     sent: str | None = None
     for _ in range(4):
-        if not introduction.challenged(challenges, sent):
+        if not introduction.on_challenged(challenges, sent):
             break
         sent = introduction.header("CONNECT", "relay.example:443")
         assert sent is None or _is_field(sent), sent

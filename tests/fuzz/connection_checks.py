@@ -50,7 +50,7 @@ def _kept_bytes(connection: Connection, window: ReceiveWindow) -> int:
 
 
 def _check_receiver(connection: Connection, window: ReceiveWindow) -> None:
-    config = connection._owner.config
+    config = connection.owner.config
     assert window.delivered_offset <= window.received_offset or window.discarding
     assert window.buffered_bytes == sum(len(chunk) for chunk, _ in window._chunks)
     if not window.discarding:
@@ -67,7 +67,7 @@ def _check_receiver(connection: Connection, window: ReceiveWindow) -> None:
 def _check_wake_up(endpoint: Endpoint, connection: Connection) -> None:
     """Check that a connection that has something to do is queued for it, or has a timer running."""
     timers, sender = connection.timers, connection.sender
-    deadline = min(timers._deadlines)  # timers.next() would repair the very error looked for here
+    deadline = min(timers.deadlines)  # timers.next() would repair the very error looked for here
     if connection.state is State.REQUESTED:
         return  # the application must act next
     wake_up = endpoint.next_timeout()
@@ -75,7 +75,7 @@ def _check_wake_up(endpoint: Endpoint, connection: Connection) -> None:
     if sender.sendable():
         assert connection.place.queued, "there is something to send, but the connection is not queued"
     if connection.outbound.wants_control():
-        assert connection.id in endpoint._scheduler._control, "a control packet is due, but not queued"
+        assert connection.id in endpoint._scheduler.control, "a control packet is due, but not queued"
     if connection.state in (State.CONNECTING, State.CLOSED_EARLY, State.DRAIN):
         assert deadline != NEVER_US, f"{connection.state} without a timer"
     if sender.suspended or sender.stopped:

@@ -164,9 +164,9 @@ def carrier_attached(world: World) -> None:
     draw = world.draw
     fresh, packet, edge = draw.below(4) > 0, draw.pick((1048, 4096, 65536, 2**20, 2**24)), draw.pick(WINDOWS)
     if draw.below(4) == 3:
-        world.endpoint.detached(world.now)
+        world.endpoint.on_detached(world.now)
     else:
-        world.endpoint.attached(fresh, packet, edge, world.now)
+        world.endpoint.on_attached(fresh, packet, edge, world.now)
     world.events()
 
 

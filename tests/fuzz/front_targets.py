@@ -18,8 +18,8 @@ from tests.fuzz.peer import BLOB
 from tests.fuzz.target import Target
 from tests.fuzz.wire_end import MemoryTransport, portions, run_in_loop, settle
 from tunnel import DeniedError, LostError
-from tunnel.datagrams import DATAGRAM_BYTES_MAX, Deframer, frame_datagram
-from tunnel.splice import Side, TunnelSide
+from tunnel.streams.datagrams import DATAGRAM_BYTES_MAX, Deframer, frame_datagram
+from tunnel.streams.splice import Side, TunnelSide
 from tunnel_client.proxy.front import ProxyFront
 from tunnel_client.proxy.socks import Socks5Request
 from tunnel_client.proxy.socks_udp import Association
@@ -59,13 +59,13 @@ class _Services:
 
     async def associate(self, request: Socks5Request, front: ProxyFront) -> bytes:
         self.targets.append(("udp", 1))
-        return request.associated("127.0.0.1", 1)
+        return request.association_answer("127.0.0.1", 1)
 
-    def entered(self, front: ProxyFront) -> bool:
+    def register(self, front: ProxyFront) -> bool:
         self.fronts += 1
         return True
 
-    def left(self, front: ProxyFront) -> None:
+    def forget(self, front: ProxyFront) -> None:
         self.fronts -= 1
 
 

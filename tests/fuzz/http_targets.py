@@ -12,7 +12,7 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.http_world import ADMIN_SECRET, ATTACH, TOKEN, HttpWorld
 from tests.fuzz.target import Target
 from tests.fuzz.wire_end import run_in_loop
-from tunnel.carriers.dialed_link import hello
+from tunnel.carriers.links.dialed_link import hello
 from tunnel.wire import (
     ENVELOPE_BYTES,
     Answer,

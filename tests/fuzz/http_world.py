@@ -17,9 +17,9 @@ from tunnel_servlet.config import RelayConfig, ServiceLimits
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.web.admin import create_admin
 from tunnel_servlet.web.application import RELAY, create_app
-from tunnel_servlet.web.handler import RelayHandler
+from tunnel_servlet.web.http.handler import RelayHandler
+from tunnel_servlet.web.http.server import RelayRunner, admin_connections
 from tunnel_servlet.web.relay import Relay
-from tunnel_servlet.web.server import RelayRunner, admin_connections
 
 __all__ = ["ADMIN_SECRET", "ATTACH", "HELD_BYTES_MAX", "TOKEN", "HttpWorld", "answers_in"]
 

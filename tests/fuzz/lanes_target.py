@@ -57,7 +57,7 @@ def _answer(world: LanesWorld) -> None:
     if world.answers:
         index = (choice >> 2) % len(world.answers)
         request_id, status, body = world.answers[index]
-        world.lanes.answered(request_id, status, body, 0, world.now)
+        world.lanes.on_answered(request_id, status, body, 0, world.now)
         if choice & 3:
             del world.answers[index]
 
@@ -72,7 +72,7 @@ def _lose(world: LanesWorld) -> None:
     else:
         return
     if choice & 2:
-        world.lanes.failed(request_id, world.now)
+        world.lanes.on_failed(request_id, world.now)
 
 
 def _damage(world: LanesWorld) -> None:
@@ -99,19 +99,19 @@ def _foreign(world: LanesWorld) -> None:
     status, retry_after_us = draw.pick(_STATUSES), draw.number()
     if world.posted:
         request_id = draw.pick(world.posted)[0]
-        world.lanes.answered(request_id, status, b"<html>" + draw.raw(draw.below(40)), retry_after_us, world.now)
+        world.lanes.on_answered(request_id, status, b"<html>" + draw.raw(draw.below(40)), retry_after_us, world.now)
 
 
 def _lie(world: LanesWorld) -> None:
     """A lying relay, or an intermediary that knows the protocol, gives any answer."""
     draw = world.draw
     choice = draw.byte()
-    opened = list(world.lanes._open)
+    opened = list(world.lanes._attempts)
     if not opened:
         return
     world.lied = True
     request_id = opened[choice % len(opened)]
-    flight = world.lanes._open[request_id]
+    flight = world.lanes._attempts[request_id]
     kind = choice >> 5
     if kind < 4:
         body = b"".join(encode_envelope(_invented_answer(draw, flight.lane, flight.number)))
@@ -121,7 +121,7 @@ def _lie(world: LanesWorld) -> None:
         body = b"".join(encode_envelope(Status(draw.below(12), draw.number(), draw.text(20))))
     else:
         body = repair_envelope(draw.raw(draw.byte()))
-    world.lanes.answered(request_id, draw.pick(_STATUSES), body, 0, world.now)
+    world.lanes.on_answered(request_id, draw.pick(_STATUSES), body, 0, world.now)
 
 
 def _invented_answer(draw: Draw, lane: int, number: int) -> Answer:
@@ -143,7 +143,7 @@ def _invented_answer(draw: Draw, lane: int, number: int) -> Answer:
 
 def _invented_attached(world: LanesWorld) -> Attached:
     draw = world.draw
-    generation = world.lanes.generation if draw.below(4) else draw.number()
+    generation = world.lanes.registration.generation if draw.below(4) else draw.number()
     identity = attachment_id(SECRET) if draw.below(4) else bytes(16)
     lanes, version = draw.number() & 0xFFFF, 1 if draw.below(8) else 2
     return Attached(
@@ -184,21 +184,21 @@ def _settings(world: LanesWorld) -> None:
     draw = world.draw
     kind = draw.below(5)
     if kind == 0:
-        world.lanes.set_pulling(draw.flag())
+        world.lanes.set_pulling(draw.flag(), world.now)
     elif kind == 1:
         interval_us = draw.pick(_TIMES_US)
         world.lanes.set_pull_interval(interval_us, wanted_us=interval_us)
     elif kind == 2:
         if not world.refused:
-            world.lanes.attach_again(outbid=draw.flag())
+            world.lanes._exchanges.attach_again(outbid=draw.flag())
     elif kind == 3:
         world.relay.restart()
         world.resets += 1
         world.collect()
     else:
         for lane in world.relay.lanes.values():
-            if lane.parked is not None and draw.flag():
-                lane.gone(lane.parked)
+            if lane.parked_handle is not None and draw.flag():
+                lane.on_gone(lane.parked_handle)
 
 
 _WEIGHTED: tuple[tuple[Operation, int], ...] = (
@@ -240,7 +240,7 @@ def run(data: bytes) -> None:
 
 def settle(world: LanesWorld) -> None:
     """All parties behave from now on: everything must get through, with progress every IDLE_ROUNDS_MAX rounds."""
-    world.lanes.set_pulling(True)
+    world.lanes.set_pulling(True, world.now)
     world.lanes.set_pull_interval(0, wanted_us=0)
     world.posted.clear()
     world.answers.clear()
@@ -252,7 +252,7 @@ def settle(world: LanesWorld) -> None:
             del world.posted[0]
         while world.answers:
             request_id, status, body = world.answers.pop(0)
-            world.lanes.answered(request_id, status, body, 0, world.now)
+            world.lanes.on_answered(request_id, status, body, 0, world.now)
         world.drain()
         world.check()
         if world.refused or (not world.pushed and all(name in world.delivered for name in world.given)):

@@ -168,18 +168,23 @@ class LanesWorld:
         """Raise AssertionError for the first promise that does not hold."""
         lanes = self.lanes
         assert 1 <= lanes.lane_count <= self.config.lanes_max
-        assert lanes.body_bytes <= self.config.body_bytes_max
-        assert lanes.answer_bytes <= self.config.answer_bytes_max
-        assert lanes.hold_us <= self.config.hold_us
-        assert len(lanes._open) <= _ATTEMPTS_MAX * (self.config.lanes_max + 1), "too many attempts are open"
+        assert lanes.path.up.limit_bytes <= self.config.body_bytes_max
+        assert lanes.path.down.limit_bytes <= self.config.answer_bytes_max
+        assert lanes.path.hold.hold_us <= self.config.hold_us
+        assert len(lanes._attempts) <= _ATTEMPTS_MAX * (self.config.lanes_max + 1), "too many attempts are open"
+        attempts = sum(len(flight.attempts) for flight in lanes._exchanges.flights())
+        assert len(lanes._attempts) == attempts, "an attempt is forgotten"
         assert len(self.pushed) <= self.config.lanes_max
-        assert lanes.attached == self._attached
+        assert lanes.is_attached == self._attached
         for lane in lanes._set.lanes:
             incoming = lane._incoming
             assert incoming.held_bytes <= incoming.packet_bytes_max + self.config.answer_bytes_max
         if self.lied:
             return
         assert len(self.relay.received) == len({name for _, name in self.relay.received}), "a packet was applied twice"
+        for number in range(self.config.lanes_max):
+            own = [name for index, name in self.relay.received if index == number]
+            assert own == sorted(own), f"packets of lane {number} were applied out of order"
         kept = {frame.sequence for frame in self.relay.outbox.frames}
         for served in self.relay.lanes.values():
             kept |= {frame.sequence for frame in served._ledger.frames}

@@ -64,9 +64,9 @@ class _World:
         """Raise AssertionError for the first promise that does not hold."""
         for half in self.halves:
             state = half.state
-            assert state.closed or state._intake.held_bytes <= LENGTH_MAX
-            assert len(state._intake._view) <= MEMORY_MAX, f"{len(state._intake._view)} bytes of memory"
-            assert len(state.unreceipted) == len(half.sent) - half.receipted
+            assert state.closed or state._intake.end - state._intake.start <= LENGTH_MAX
+            assert len(state._intake.view) <= MEMORY_MAX, f"{len(state._intake.view)} bytes of memory"
+            assert len(state.tokens_unreceipted) == len(half.sent) - half.receipted
             deadline = state.next_timeout()
             assert deadline is None or deadline <= self.now + _RECEIPT_US
 

@@ -84,8 +84,8 @@ class _World:
         names += [lane._outgoing.sequence] if lane._outgoing is not None else []
         assert len(names) == len(set(names)), "a packet is held twice"
         assert names[0:1] == [min(names)] if names and not outgoing else True, "a returned packet is not first"
-        assert set(self.asked) == ({lane.parked} if lane.parked is not None else set())
-        if lane.parked is not None:
+        assert set(self.asked) == ({lane.parked_handle} if lane.parked_handle is not None else set())
+        if lane.parked_handle is not None:
             assert not lane._has_more(), "the pull is parked although packets wait"
 
 
@@ -170,10 +170,10 @@ def _wait(world: _World) -> None:
 
 def _gone(world: _World) -> None:
     """End the HTTP connection of an exchange."""
-    handle = world.lane.parked if world.draw.flag() else world.handle
+    handle = world.lane.parked_handle if world.draw.flag() else world.handle
     if handle is not None:
-        world.lane.gone(handle)
-        if world.lane.parked is None:
+        world.lane.on_gone(handle)
+        if world.lane.parked_handle is None:
             world.asked.pop(handle, None)
 
 

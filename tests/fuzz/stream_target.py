@@ -12,7 +12,8 @@ from random import Random
 from tests.exchange.loop import Fate, Loop, Relay, data_frame, data_packet
 from tests.fuzz.draw import Draw
 from tests.fuzz.target import Target
-from tunnel.exchange import LaneConfig, PacketsReceived, Request, StreamingLanes
+from tunnel.exchange import LaneConfig, Lanes, PacketsReceived, Request
+from tunnel.exchange.lanes.incoming_stream import IncomingStream
 from tunnel.wire import Answer, Status, encode_envelope, encode_packets
 
 __all__ = ["STREAM_TARGET"]
@@ -34,9 +35,13 @@ class _World:
         self.loop = Loop(config, self._fate, relay=relay, streams=True)
 
     @property
-    def lanes(self) -> StreamingLanes:
-        assert isinstance(self.loop.lanes, StreamingLanes)
+    def lanes(self) -> Lanes:
         return self.loop.lanes
+
+    @property
+    def streams(self) -> dict[int, IncomingStream]:
+        """The open streams, by request id."""
+        return self.lanes._exchanges.streams.open
 
     def _fate(self, request: Request, now: int) -> Fate:
         draw = self.draw
@@ -58,9 +63,10 @@ class _World:
 
     def check(self) -> None:
         """Raise AssertionError for the first promise that does not hold."""
-        for stream in self.lanes._streams.values():
-            assert stream._body.held_bytes <= self.lanes._envelope_bytes + (1 << 17)
-        attempts = [attempt for flight in self.lanes._flights() for attempt in flight.attempts]
+        assert self.lanes.streams is not None
+        for stream in self.streams.values():
+            assert stream._body.held_bytes <= self.lanes.streams.envelope_bytes_max + (1 << 17)
+        attempts = [attempt for flight in self.lanes._exchanges.flights() for attempt in flight.attempts]
         assert sum(attempt.body is not None for attempt in attempts) <= 8 * 3
         if self.lied:
             return
@@ -91,12 +97,12 @@ def _wait(world: _World) -> None:
 def _lie(world: _World) -> None:
     """Let a piece come that the relay did not send: any bytes, or a whole envelope with any fields."""
     draw, lanes = world.draw, world.lanes
-    ids = [*lanes._streams, *lanes._open]
+    ids = [*world.streams, *lanes._attempts]
     if not ids:
         return
     request_id = draw.pick(ids)
     piece = draw.raw(draw.below(64))
-    stream = lanes._streams.get(request_id)
+    stream = world.streams.get(request_id)
     if draw.flag():
         near = stream.serial + draw.below(3) if stream is not None else 1
         lane = stream.lane.index if stream is not None else draw.below(4)
@@ -106,9 +112,9 @@ def _lie(world: _World) -> None:
         piece = b"".join(encode_envelope(message if draw.byte() < 200 else Status(draw.below(12))))
     world.lied = True
     if draw.byte() < 20:
-        lanes.ended(request_id, world.loop.now)
+        lanes.on_ended(request_id, world.loop.now)
     else:
-        lanes.received(request_id, piece, world.loop.now)
+        lanes.on_received(request_id, piece, world.loop.now)
 
 
 Operation = Callable[[_World], None]

@@ -339,7 +339,8 @@ def link(world: SwitchWorld) -> None:
     if choice & 3 == 0 or not party.links:
         world.links += 1
         generation = party.generation if choice & 12 else draw.number()
-        if switch.link_opened(world.links, party.user, party.identity, party.epoch, generation, world.now):
+        names, shares = (party.user, party.identity, party.epoch, generation), bool(choice & 16)
+        if switch.link_opened(world.links, *names, world.now, shares=shares):
             party.links.append(world.links)
     else:
         number = draw.pick(party.links)
@@ -359,7 +360,7 @@ def gone(world: SwitchWorld) -> None:
     """End the connection of a held request."""
     if world.open:
         handle = world.draw.pick(list(world.open))
-        world.switch.gone(handle, world.now)
+        world.switch.on_gone(handle, world.now)
         del world.open[handle]
         world.collect()
 
@@ -369,6 +370,8 @@ def settings(world: SwitchWorld) -> None:
     party = _party(world)
     if world.draw.byte() > 240:
         world.switch.drain()
+        for _ in world.switch.tell_draining(lambda: world.now):
+            world.collect()
     elif party.generation < _GENERATION_MAX:
         party.generation += 1
         attach_as(world, party, "")

@@ -22,6 +22,7 @@ _SMALL = SwitchConfig(
     attachments_max=5,
     attachments_per_user_max=2,
     links_per_attachment_max=2,
+    shared_links_per_attachment_max=3,
     names_per_attachment_max=2,
     replaced_max=2,
     routes_max=6,
@@ -82,16 +83,25 @@ def run(data: bytes) -> None:
         if not number % CHECK_EVERY:
             world.check()
     world.check()
-    world.now += 1_000_000_000  # past every deadline
+    _end(world)
+
+
+def _end(world: SwitchWorld) -> None:
+    """Close all links, and let all attachments expire: then nothing is left."""
+    for party in world.parties:
+        while party.links:
+            world.switch.link_closed(party.links.pop(), world.now)
     for _ in range(3):
+        world.now += 1_000_000_000  # past every deadline
         world.switch.handle_timeout(world.now)
         world.collect()
-        world.now += 1_000_000_000
     world.check()
-    stats = world.switch.stats()
     assert not world.open, "requests that will never be answered"
-    linked = sum(bool(party.links) for party in world.parties)
-    assert stats.attachments <= linked, "attachments without a link have not ended"
+    stats = world.switch.stats()
+    things = (stats.attachments, stats.users, stats.routes, stats.listeners, stats.parked_pulls, stats.timers)
+    assert not any(things), f"attachments, users, routes, listeners, pulls or timers are left: {things}"
+    kept_bytes = (stats.bytes_held, stats.bytes_reserved, stats.bytes_outstanding)
+    assert not any(kept_bytes), f"bytes are held, reserved or outstanding: {kept_bytes}"
 
 
 def _open_routes(world: SwitchWorld) -> None:

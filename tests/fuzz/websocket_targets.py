@@ -25,10 +25,10 @@ from tests.fuzz.http_world import HELD_BYTES_MAX, TOKEN, HttpWorld
 from tests.fuzz.target import Target
 from tests.fuzz.websocket_frames import BINARY, CLOSE, PONG, Script, frame, frames_in, script_of, scripted
 from tests.fuzz.wire_end import MemoryTransport, portions, run_in_loop, settle
-from tunnel.carriers.dialed_link import DialedLink, hello
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.link_protocol import LINK_LANE
-from tunnel.carriers.websocket_dial import OpenedWebSocket, open_websocket
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.halves.link_protocol import LINK_LANE
+from tunnel.carriers.links.dialed_link import DialedLink, hello
+from tunnel.carriers.links.websocket_dial import OpenedWebSocket, open_websocket
 from tunnel.wire import (
     Answer,
     Status,
@@ -102,7 +102,7 @@ def _check_kept(world: HttpWorld, *, is_whole: bool) -> None:
     limits = world.relay.config.limits
     held = world.handler.counted.held_bytes
     assert held <= HELD_BYTES_MAX, f"{held} bytes are held"
-    guard: Any = world.handler._guard
+    guard: Any = world.handler.pieces.guard
     assert not is_whole or not held, f"{held} bytes are held after whole messages"
     assert not guard._is_over or not guard._held_bytes, "bytes are held after the end"
     assert guard._is_over or guard.coming_bytes <= limits.link_batch_bytes_max + 24 + 4, (

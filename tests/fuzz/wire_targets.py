@@ -22,6 +22,7 @@ from tunnel.wire import (
     decode_edge,
     decode_end,
     decode_envelope,
+    decode_leave,
     decode_link_header,
     decode_listen_state,
     decode_option,
@@ -35,6 +36,7 @@ from tunnel.wire import (
     encode_edge,
     encode_end,
     encode_envelope,
+    encode_leave,
     encode_link_header,
     encode_listen_state,
     encode_option,
@@ -69,6 +71,7 @@ _CONTROL: tuple[Codec, ...] = (
     (decode_listen_state, encode_listen_state),
     (decode_dropped, encode_dropped),
     (decode_edge, encode_edge),
+    (decode_leave, encode_leave),
     (decode_options, encode_options),
 )
 
@@ -190,7 +193,9 @@ _OTHERS = ("ack", "attachment_id", "link_", *_OPENINGS, *_ENVELOPES)
 
 
 def _is_control(name: str) -> bool:
-    return name in ("abort", "close", "edge", "finish", "option") or name.startswith(("dropped", "listen_state"))
+    return name in ("abort", "close", "edge", "finish", "leave", "option") or name.startswith(
+        ("dropped", "listen_state")
+    )
 
 
 def _is_envelope(name: str) -> bool:

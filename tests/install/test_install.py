@@ -305,7 +305,7 @@ def test_uninstalling_leaves_what_the_documents_say(folder: Path, plain: Bare) -
     assert [path for path in installed.folder.rglob("*tunnel*") if "pip" not in path.parts] == []
     left = {str(path.relative_to(installed.home)) for path in installed.home.rglob("*") if path.is_file()}
     left = {name for name in left if not name.startswith(".cache/pip/")} - {"token"}
-    expected = {f".config/tunnel/{name}" for name in ("login.json", "known_peers", ".known_peers.lock", "tunnel.toml")}
-    assert left == expected
+    names = ("login.json", ".login.lock", "known_peers", ".known_peers.lock", "tunnel.toml")
+    assert left == {f".config/tunnel/{name}" for name in names}
     section = (ROOT / "docs" / "COMMANDS.md").read_text().partition("\n## Uninstall\n")[2]
     assert [name for name in left if f"{Path(name).name}`" not in section] == []

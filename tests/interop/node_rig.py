@@ -139,7 +139,7 @@ class NodeWorld:
     def runtime(self, carrier: str, path: str) -> Iterator[tunnel_client.Runtime]:
         """Yield a runtime: the sockets of this process use its attachment."""
         token = self.relay.tokens["client"]
-        settings = tunnel_client.RelaySettings(self._urls[path], token, None, None, carrier, 300.0)
+        settings = tunnel_client.RelaySettings(self._urls[path], token=token, proxy=None, carrier=carrier)
         runtime = tunnel_client.Runtime(settings, linger=2.0)
         try:
             yield runtime

@@ -13,10 +13,10 @@ import pytest
 import structlog
 
 from tests.support.logs import limited_logs
-from tunnel import clock
-from tunnel.command_line import configure_log, exit_code_of, queued_log, shows_people, tell
 from tunnel.logs import setup
 from tunnel.logs.setup import log_counts
+from tunnel.process.command_line import configure_log, exit_code_of, queued_log, shows_people, tell
+from tunnel.system import clock
 from tunnel_servlet.access.sources import source_of
 
 SECOND = 1_000_000

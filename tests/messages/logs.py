@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tunnel.messages.log import Log, LogConfig
+from tunnel.messages.kept.log import Log, LogConfig
 
 __all__ = ["NEVER_S", "config", "payloads"]
 

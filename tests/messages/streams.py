@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tunnel.messages.calls import CallHandler, Request, Response, serve_calls
-from tunnel.messages.session import MessageSession
+from tunnel.messages.calls.calls import CallHandler, Request, Response, serve_calls
+from tunnel.messages.packets.session import MessageSession
 
 __all__ = ["Gated", "Stream", "served", "session_pair", "stream_pair"]
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.disk import RecordedDisk
 from tests.support.power import Crash
-from tunnel.messages.log import Log, LogConfig
-from tunnel.messages.message import encode_payloads
-from tunnel.messages.segments import segment_path
+from tunnel.messages.kept.log import Log, LogConfig
+from tunnel.messages.kept.segments import segment_path
+from tunnel.messages.sets.message import encode_payloads
 
 NEVER_S = 3600.0
 SMALL = LogConfig(flush_messages=1_000_000, flush_s=NEVER_S, segment_bytes=150)

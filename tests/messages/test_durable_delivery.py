@@ -17,10 +17,10 @@ import pytest
 from tests.support.disk import RecordedDisk
 from tests.support.loops import in_loop
 from tests.support.power import Crash
-from tunnel.messages.calls import CallChannel, Request, Response
-from tunnel.messages.inbox import Inbox
-from tunnel.messages.log import LogConfig
-from tunnel.messages.outbox import Outbox, OutboxSender
+from tunnel.messages.calls.calls import CallChannel, Request, Response
+from tunnel.messages.kept.inbox import Inbox
+from tunnel.messages.kept.log import LogConfig
+from tunnel.messages.kept.outbox import Outbox, OutboxSender
 
 SMALL = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=200)
 LATE = LogConfig(flush_messages=1_000_000, flush_s=3600.0)
@@ -113,7 +113,7 @@ class Life:
     async def delivered(self, name: str) -> None:
         end = self.told.accepted[name]
         if end:
-            await self.outboxes[name].delivered(end - 1)
+            await self.outboxes[name].until_delivered(end - 1)
             self.told.confirmed[name] = end
             self.mark()
 
@@ -149,7 +149,7 @@ def check(place: Path, told: Told) -> None:
             assert rest.taken[name] >= told.confirmed[name], "a message was confirmed, and the receiver has lost it"
             with Outbox.open(place / name, SMALL) as outbox:
                 assert outbox.epoch > told.epochs[name]
-                assert inbox.expected(outbox.id) == rest.taken[name]
+                assert inbox.next_number(outbox.id) == rest.taken[name]
                 assert outbox.log.first_offset <= rest.taken[name] <= outbox.log.end_offset
                 assert outbox.log.end_offset >= told.accepted[name], "a message was accepted, and is lost"
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.messages.streams import Gated, stream_pair
 from tests.support.loops import in_loop
-from tunnel.messages.calls import CallChannel, Request, Response
+from tunnel.messages.calls.calls import CallChannel, Request, Response
+from tunnel.messages.calls.frame_writer import FrameWriter
+from tunnel.messages.calls.frames import CallHeader, encode_frame
 from tunnel.messages.errors import ChannelClosedError
-from tunnel.messages.frame_writer import FrameWriter
-from tunnel.messages.frames import CallHeader, encode_frame
 from tunnel.messages.payers import Payer
 
 

@@ -14,6 +14,9 @@ SOURCES = {
     "core": Path("tunnel/core"),
     "exchange": Path("tunnel/exchange"),
     "switch": Path("servlet/tunnel_servlet/switch"),
+    "access": Path("servlet/tunnel_servlet/access"),
+    "audit": Path("servlet/tunnel_servlet/audit"),
+    "web": Path("servlet/tunnel_servlet/web"),
     "client": Path("client/tunnel_client"),
     "carriers": Path("tunnel/carriers"),
     "traces": Path("tunnel/traces"),
@@ -34,6 +37,11 @@ TESTS = {
 # Most modules of the other areas wait for sockets, so that a mutant would take seconds. Only these modules are mutated,
 # each with its own tests.
 SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
+    "access": {
+        name: (f"tests/servlet/access/test_{name}.py",) for name in ("certificates", "instants", "proxies", "sso")
+    },
+    "audit": {name: (f"tests/servlet/audit/test_{name}.py",) for name in ("changes", "event", "sums")},
+    "web": {"live.denials": ("tests/servlet/web/live/test_denials.py",)},
     "client": {
         "places": ("tests/client/test_places.py",),
         "settings": ("tests/client/test_settings.py",),
@@ -43,9 +51,9 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
         "doctor.findings": ("tests/client/doctor/test_findings.py",),
     },
     "carriers": {
-        "link_protocol": ("tests/carriers/test_link_protocol.py",),
-        "proxies": ("tests/carriers/test_proxies.py",),
-        "challenges": ("tests/carriers/test_challenges.py",),
+        "halves.link_protocol": ("tests/carriers/halves/test_link_protocol.py",),
+        "dialing.proxies": ("tests/carriers/dialing/test_proxies.py",),
+        "dialing.challenges": ("tests/carriers/dialing/test_challenges.py",),
     },
     "traces": {
         "record": ("tests/traces/test_record.py",),
@@ -57,34 +65,35 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
         "writer": ("tests/traces/test_writer.py", "tests/traces/test_writer_steps.py"),
     },
     "analysis": {
-        "known": ("tests/analysis/test_known.py",),
-        "clocks": ("tests/analysis/test_clocks.py",),
-        "ledger": ("tests/analysis/test_ledger.py", "tests/analysis/test_intake.py"),
-        "intake": ("tests/analysis/test_intake.py",),
+        "kept.known": ("tests/analysis/test_known.py",),
+        "results.clocks": ("tests/analysis/test_clocks.py",),
+        "kept.ledger": ("tests/analysis/test_ledger.py", "tests/analysis/test_intake.py"),
+        "kept.intake": ("tests/analysis/test_intake.py",),
         "words": ("tests/analysis/test_words.py",),
-        "folders": ("tests/analysis/test_folders.py",),
-        "holes": ("tests/analysis/test_holes.py",),
-        "tables": ("tests/analysis/test_tables.py",),
-        "blame": ("tests/analysis/test_blame.py",),
-        "verdict": ("tests/analysis/test_verdict.py",),
+        "engines.folders": ("tests/analysis/test_folders.py",),
+        "results.holes": ("tests/analysis/test_holes.py",),
+        "results.tables": ("tests/analysis/test_tables.py",),
+        "engines.queries": ("tests/analysis/test_queries.py",),
+        "verdicts.blame": ("tests/analysis/test_blame.py",),
+        "verdicts.verdict": ("tests/analysis/test_verdict.py",),
     },
     "messages": {
-        "backlog": ("tests/messages/test_backlog.py",),
-        "codec": ("tests/messages/test_codec.py",),
-        "frames": ("tests/messages/test_frames.py",),
-        "inbox": ("tests/messages/test_inbox.py",),
-        "log": (
-            "tests/messages/test_log.py",
-            "tests/messages/test_log_retention.py",
-            "tests/messages/test_log_writer.py",
+        "kept.backlog": ("tests/messages/kept/test_backlog.py",),
+        "sets.codec": ("tests/messages/sets/test_codec.py",),
+        "calls.frames": ("tests/messages/calls/test_frames.py",),
+        "kept.inbox": ("tests/messages/kept/test_inbox.py",),
+        "kept.log": (
+            "tests/messages/kept/test_log.py",
+            "tests/messages/kept/test_log_retention.py",
+            "tests/messages/kept/test_log_writer.py",
         ),
-        "message": ("tests/messages/test_message.py",),
-        "pacing": ("tests/messages/test_pacing.py",),
-        "parts": ("tests/messages/test_parts.py",),
-        "requests": ("tests/messages/test_requests.py",),
-        "segments": ("tests/messages/test_segments.py",),
-        "sets": ("tests/messages/test_sets.py",),
-        "outbox": ("tests/messages/test_outbox.py", "tests/messages/test_outbox_sender.py"),
+        "sets.message": ("tests/messages/sets/test_message.py",),
+        "packets.pacing": ("tests/messages/packets/test_pacing.py",),
+        "packets.parts": ("tests/messages/packets/test_parts.py",),
+        "topics.requests": ("tests/messages/topics/test_requests.py",),
+        "kept.segments": ("tests/messages/kept/test_segments.py",),
+        "sets.sets": ("tests/messages/sets/test_sets.py",),
+        "kept.outbox": ("tests/messages/kept/test_outbox.py", "tests/messages/kept/test_outbox_sender.py"),
         "broker.disk_room": ("tests/messages/broker/test_disk_room.py",),
         "broker.groups": ("tests/messages/broker/test_groups.py",),
         "broker.positions": ("tests/messages/broker/test_positions.py",),
@@ -104,14 +113,13 @@ LEFT_OUT = (
     "tests/core/test_pair.py",
     "tests/core/test_windows.py",
     "tests/exchange/test_goals.py",
-    "tests/exchange/test_properties.py",
     "tests/servlet/switch/test_hostile.py",
 )
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Module:
-    """One source file. `name` is short: core.send.rtt, switch.mailbox, client.forward.traffic, face.errors."""
+    """One source file. `name` is short: core.send.rtt, switch.model, client.forward.traffic, face.errors."""
 
     area: str
     inner: str
@@ -163,7 +171,7 @@ def choose(root: Path, words: Iterable[str]) -> list[Module]:
     for word in words:
         meant = [module for module in known if is_within(module.name, word) or is_within(module.dotted, word)]
         if not meant:
-            raise ValueError(f"no module {word}; as in: core, core.send, exchange.lanes, switch.mailbox")
+            raise ValueError(f"no module {word}; as in: core, core.send, exchange.lanes, switch.model")
         chosen += [module for module in meant if module not in chosen]
     return chosen or known
 

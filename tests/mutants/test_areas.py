@@ -38,13 +38,13 @@ def test_all_named_modules_and_tests_exist() -> None:
 
 
 def test_a_module_has_names_and_tests_of_its_own() -> None:
-    module = Module("switch", "routes")
+    module = Module("switch", "routes.routes")
     assert (module.name, module.dotted, str(module.path)) == (
-        "switch.routes",
-        "tunnel_servlet.switch.routes",
-        "servlet/tunnel_servlet/switch/routes.py",
+        "switch.routes.routes",
+        "tunnel_servlet.switch.routes.routes",
+        "servlet/tunnel_servlet/switch/routes/routes.py",
     )
-    assert module.own_tests == "tests/servlet/switch/test_routes"
+    assert module.own_tests == "tests/servlet/switch/routes/test_routes"
     assert RTT.own_tests == "tests/core/send/test_rtt"
     assert pytest_arguments([module])[0] == "tests/servlet/switch"
     assert pytest_arguments([RTT])[:2] == ["tests/core", "tests/scripted/test_scripts.py"]

@@ -25,6 +25,6 @@ def test_two_runs_cannot_share_a_build_directory(tmp_path: Path, capsys: pytest.
 def test_pytest_accepts_the_arguments_beside_the_settings_of_this_project() -> None:
     plugin = PYTEST.index("tests.mutants.plugin")  # left out, because it needs a plan
     options = PYTEST[: plugin - 1] + PYTEST[plugin + 1 :]
-    command = [sys.executable, "-m", "pytest", *options, "--collect-only", "tests/messages/test_codec.py"]
+    command = [sys.executable, "-m", "pytest", *options, "--collect-only", "tests/messages/sets/test_codec.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -87,9 +87,9 @@ class Way:
         self._world = world
         self._key = key
         token = world.relay.tokens["client"]
-        settings = tunnel_client.RelaySettings(url, token, None, None, "poll", 300.0, encryption="off")
+        settings = tunnel_client.RelaySettings(url, token=token, proxy=None, carrier="poll", encryption="off")
         if self.is_encrypted:
-            settings = replace(settings, encryption="require", peer_keys=(key.fingerprint,))
+            settings = replace(settings, encryption="require", peer_key=(key.fingerprint,))
         self._stack = contextlib.ExitStack()
         self._ports: dict[tuple[str, ...], int] = {}
         self.runtime = tunnel_client.Runtime(settings, linger=2.0)
@@ -99,7 +99,7 @@ class Way:
             "TUNNEL_TOKEN": token,
             "TUNNEL_CARRIER": "poll",
             "TUNNEL_ENCRYPTION": settings.encryption,
-            "TUNNEL_PEER_KEY": " ".join(settings.peer_keys),
+            "TUNNEL_PEER_KEY": " ".join(settings.peer_key),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         }
 

@@ -96,7 +96,7 @@ def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) ->
     async def main() -> None:
         async with a_relay(relay), client(server.url) as attachment:
             await move(attachment, 4 * MIB)
-            path = attachment._endpoint._driver.carrier._lanes._path  # type: ignore[union-attr]
+            path = attachment._endpoint._driver.carrier._lanes.path  # type: ignore[union-attr]
             async with asyncio.timeout(LEARNED_S):
                 while path.held.most >= slots:
                     await move(attachment, 10, connections=1)
@@ -108,9 +108,16 @@ def test_haproxy_that_passes_few_requests_at_once(tmp_path: Path, slots: int) ->
         run(main())
 
 
-@nginx
-def test_nginx_that_repeats_requests(tmp_path: Path) -> None:
-    """With proxy_next_upstream non_idempotent the relay gets requests twice, and applies them once."""
+@pytest.mark.parametrize(
+    ("start", "config"),
+    [
+        pytest.param(start_nginx, "nginx-retry.conf", marks=nginx, id="nginx"),
+        pytest.param(start_haproxy, "haproxy-retry.cfg", marks=haproxy, id="haproxy"),
+    ],
+)
+def test_a_proxy_that_repeats_requests(tmp_path: Path, start: Callable[..., Any], config: str) -> None:
+    """With proxy_next_upstream non_idempotent, or retry-on all-retryable-errors, the relay gets requests twice, and
+    applies them once."""
 
     async def main() -> None:
         lossy = FaultProxyOptions(listen=("127.0.0.1", lossy_port), upstream=("127.0.0.1", relay), drop_response=ALWAYS)
@@ -121,10 +128,11 @@ def test_nginx_that_repeats_requests(tmp_path: Path) -> None:
     with (
         hold_port() as relay,
         hold_port() as lossy_port,
-        start_nginx(tmp_path, "nginx-retry.conf", relay=relay, lossy=lossy_port) as server,
+        start(tmp_path, config, relay=relay, lossy=lossy_port) as server,
     ):
         run(main())
-    assert any(line.split()[2:4] == ["502,", "200"] for line in access_log(tmp_path))
+    if start is start_nginx:
+        assert any(line.split()[2:4] == ["502,", "200"] for line in access_log(tmp_path))
 
 
 @nginx
@@ -241,24 +249,6 @@ def test_nginx_that_blocks_upgrades(tmp_path: Path, carrier: str) -> None:
             assert moved.carrier.startswith(("poll", "stream"))
 
     with hold_port() as relay, start_nginx(tmp_path, "nginx-defaults.conf", relay=relay) as server:
-        run(main())
-
-
-@haproxy
-def test_haproxy_that_repeats_requests(tmp_path: Path) -> None:
-    """With retry-on all-retryable-errors the relay gets requests twice, and applies them once."""
-
-    async def main() -> None:
-        lossy = FaultProxyOptions(listen=("127.0.0.1", lossy_port), upstream=("127.0.0.1", relay), drop_response=ALWAYS)
-        async with a_relay(relay), FaultProxy(lossy) as proxy, client(server.url) as attachment:
-            await move(attachment, MIB)
-        assert proxy.counts.faults["drop_response"] > 5
-
-    with (
-        hold_port() as relay,
-        hold_port() as lossy_port,
-        start_haproxy(tmp_path, "haproxy-retry.cfg", relay=relay, lossy=lossy_port) as server,
-    ):
         run(main())
 
 

@@ -5,6 +5,7 @@ import hashlib
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from loadtests.harness.processes import Process, relay_command, says_event
 from tests.servlet.rig import KEYS, TOKENS
 from tunnel import Attachment, StreamReader, StreamWriter, attach
 from tunnel_servlet.config import render_users
+from tunnel_servlet.switch.config import SETTABLE, SwitchConfig
 
 __all__ = [
     "MIB",
@@ -19,9 +21,9 @@ __all__ = [
     "client",
     "echo_digest",
     "is_attached",
+    "peak_resident_bytes",
     "python_client",
     "relay_process",
-    "resident_bytes",
     "target",
 ]
 
@@ -38,6 +40,14 @@ exit = true
 [limits]
 {limits}
 """
+# A relay whose file may set limits that are fixed for operators.
+_FREE = """
+import sys
+from tunnel_servlet import config
+from tunnel_servlet.command.main import main
+config.SETTABLE = (*config.SETTABLE, *{fixed})
+sys.exit(main())
+"""
 
 
 def relay_process(
@@ -53,7 +63,10 @@ def relay_process(
     lines = "\n".join(f"{name} = {value}" for name, value in limits.items())
     (directory / "relay.toml").write_text(_CONFIG.format(port=port, exits=exits, limits=lines))
     (directory / "tokens.toml").write_text(render_users(KEYS))
-    command = [*before, *relay_command("serve", "-c", str(directory / "relay.toml"), *more)]
+    arguments = ("serve", "-c", str(directory / "relay.toml"), *more)
+    fixed = sorted({field.name for field in fields(SwitchConfig)}.intersection(limits).difference(SETTABLE))
+    relay = [sys.executable, "-c", _FREE.format(fixed=fixed), *arguments] if fixed else relay_command(*arguments)
+    command = [*before, *relay]
     return Process(command, ready=says_event("listening"))
 
 
@@ -112,7 +125,7 @@ async def echo_digest(reader: StreamReader, writer: StreamWriter, size: int, pro
     assert hashlib.sha256(received).digest() == hashlib.sha256(data).digest()
 
 
-def resident_bytes(pid: int) -> int:
+def peak_resident_bytes(pid: int) -> int:
     """Return the peak resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024

@@ -34,7 +34,7 @@ async def test_24_a_service_that_was_killed_gets_every_connection_when_it_is_sta
         async with (
             relay_process(tmp_path, port),
             target(greet) as there,
-            client(port) as attachment,
+            client(port, linger=0.1) as attachment,  # its peers are killed before it closes
             exposing(tmp_path, port, there) as killed,
             exposing(tmp_path, port, there) as other,
         ):

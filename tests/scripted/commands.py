@@ -191,11 +191,11 @@ def _attached(world: World, phrase: Phrase) -> None:
     packet, edge = fields.number("packet", "16M"), fields.number("edge", "1024M")
     packets = fields.number("packets", "0")
     fields.finish()
-    world.endpoint.attached(_argument(phrase) == "fresh", packet, edge, world.now, packets_max=packets)
+    world.endpoint.on_attached(_argument(phrase) == "fresh", packet, edge, world.now, packets_max=packets)
 
 
 def _detached(world: World, phrase: Phrase) -> None:
-    world.endpoint.detached(world.now)
+    world.endpoint.on_detached(world.now)
 
 
 def _timeout(world: World, phrase: Phrase) -> None:
@@ -256,6 +256,7 @@ FACTS: dict[str, Callable[[World, Phrase], Value]] = {
     "connections": lambda world, phrase: len(world.endpoint.connections),
     "id": lambda world, phrase: world.connection(phrase.connection).id,
     "version": lambda world, phrase: world.connection(phrase.connection).handshake._option_received,
-    "service_refused": lambda world, phrase: world.endpoint.services.refused("svc"),
+    "service_refused": lambda world, phrase: world.endpoint.services.is_refused("svc"),
+    "draining": lambda world, phrase: world.endpoint.attachment_options.is_draining,
     "time": lambda world, phrase: clock(world.now),
 }

@@ -134,6 +134,7 @@ def _options(fields: Fields, versions: str = "", user: str = "") -> Options:
         user=fields.text("user", user) or None,
         endpoint_id=bytes.fromhex(endpoint) if endpoint else None,
         leaving=fields.flag("leaving") or None,
+        draining=fields.flag("draining") or None,
     )
 
 

@@ -115,6 +115,7 @@ def _options(options: Options) -> dict[str, Value]:
         "user": options.user,
         "endpoint": options.endpoint_id.hex() if options.endpoint_id else None,
         "leaving": options.leaving,
+        "draining": options.draining,
     }
     return {key: value for key, value in shown.items() if value is not None}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.servlet.support import SETTINGS
 from tunnel.wire import Frame, Packet, frame_of, parse_packets
-from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.deadlines import Deadlines
-from tunnel_servlet.switch.mailbox import Mailbox
-from tunnel_servlet.switch.pacing import Pacing
-from tunnel_servlet.switch.queues import RouteQueue
+from tunnel_servlet.switch.mailboxes.budgets import Budget
+from tunnel_servlet.switch.mailboxes.mailbox import Mailbox
+from tunnel_servlet.switch.mailboxes.queues import RouteQueue
+from tunnel_servlet.switch.mailboxes.rate_turns import Pacing
 from tunnel_servlet.switch.stats import Counters
 
 __all__ = [
@@ -60,7 +60,7 @@ class Box:
     def take(self, limit: int = 1 << 20) -> list[Packet]:
         """Take the packets that leave next, and confirm them at once."""
         frames = self.mailbox.take(limit)
-        self.mailbox.confirmed(frames)
+        self.mailbox.release_taken(frames)
         return packets(frames)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Any, Self
 
 import aiohttp
 
+from tests.support.loops import until
 from tunnel.wire import (
     Attach,
     Exchange,
@@ -47,7 +47,6 @@ LOOPBACK = ListenAddress("127.0.0.1", 0)
 _MADE = {user: make_token(Random(number)) for number, user in enumerate(("ann", "bob", "exits"))}
 TOKENS = {user: token for user, (token, _) in _MADE.items()}
 KEYS: dict[str, list[Key]] = {user: [key] for user, (_, key) in _MADE.items()}
-_UNTIL_S = 60.0
 ANYWHERE = Grant(connect=(parse_rule("127.0.0.0/8:*"), parse_rule("*:*")), services=("*",), listen=("reports",))
 
 
@@ -70,13 +69,6 @@ def settings(
 def relay(config: RelayConfig | None = None, **options: Any) -> RunningRelay:
     """Return a relay, which starts when it is entered."""
     return RunningRelay(config or settings(), **options)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Run the loop until the condition holds. Raise TimeoutError if it holds at no time, on a slow machine, too."""
-    async with asyncio.timeout(_UNTIL_S):
-        while not condition():  # noqa: ASYNC110 - these conditions have no event
-            await asyncio.sleep(0)
 
 
 class Reply:

@@ -57,8 +57,10 @@ from tunnel_servlet.switch.decisions import (
     RatesOf,
     SeparateExits,
 )
-from tunnel_servlet.switch.pacing import no_rates
-from tunnel_servlet.switch.switch import Response, Switch
+from tunnel_servlet.switch.mailboxes.rate_turns import no_rates
+from tunnel_servlet.switch.model import ANY_TOKEN, Credential
+from tunnel_servlet.switch.responses import RelayResponse
+from tunnel_servlet.switch.switch import Switch
 
 __all__ = [
     "DATABASE",
@@ -129,9 +131,13 @@ class Relay:
         separate_exits: SeparateExits | None = None,
         trace: bool = False,
         started_us: int | None = None,
+        has_short_way: bool = True,
+        checks_every: int = 1,
         **settings: Any,
     ) -> None:
         self.config = SwitchConfig(**{**SETTINGS, **settings})
+        self._checks_every = checks_every  # one of this number of calls of `settle` checks the switch
+        self._settled = 0
         self.now = 1_000_000
         self.records: list[TraceRecord] = []
         options: dict[str, Any] = {
@@ -139,6 +145,7 @@ class Relay:
             "rates_of": rates_of,
             "publisher": publisher,
             "started_us": started_us,
+            "has_short_way": has_short_way,
         }
         if separate_exits is not None:
             options["separate_exits"] = separate_exits
@@ -149,15 +156,25 @@ class Relay:
         if trace:
             options["trace"] = self.records.append
         self.switch = Switch(self.config, Random(7), authorise, **options)
-        self.responses: dict[int, Response] = {}
+        self.responses: dict[int, RelayResponse] = {}
         self.links_ready: list[int] = []
         self.links_ended: list[int] = []
         self._handle = 0
 
-    def post(self, user: str, body: bytes, *, is_exit: bool = False, identity: bytes | None = None) -> int:
+    def post(
+        self,
+        user: str,
+        body: bytes,
+        *,
+        is_exit: bool = False,
+        credential: Credential = ANY_TOKEN,
+        identity: bytes | None = None,
+    ) -> int:
         """Hand in a body, and return the handle of its response."""
         self._handle += 1
-        self.switch.request(self._handle, user, body, self.now, is_exit=is_exit, identity=identity)
+        self.switch.request(
+            self._handle, user, body, self.now, is_exit=is_exit, credential=credential, identity=identity
+        )
         self.settle()
         return self._handle
 
@@ -170,7 +187,9 @@ class Relay:
             self.links_ready.append(link)
         while (link := self.switch.poll_link_end()) is not None:
             self.links_ended.append(link)
-        self.switch.check_invariants()
+        self._settled += 1
+        if self._settled % self._checks_every == 0:
+            self.switch.check_invariants()
 
     def advance(self, microseconds: int) -> None:
         """Let time pass, stopping at every timer."""
@@ -203,6 +222,7 @@ class Peer:
     is_exit: bool = False
     own_identity: bytes | None = None  # of an endpoint in the relay's process
     generation: int = 1
+    credential: Credential = ANY_TOKEN
     answer_bytes_max: int = 1 << 20
     numbers: dict[int, int] = field(default_factory=dict)
     serials: dict[int, int] = field(default_factory=dict)
@@ -227,7 +247,9 @@ class Peer:
             "name": self.name,
         }
         body = b"".join(encode_envelope(Attach(**{**fields, **changes})))
-        handle = self.relay.post(self.user, body, is_exit=self.is_exit, identity=self.own_identity)
+        handle = self.relay.post(
+            self.user, body, is_exit=self.is_exit, credential=self.credential, identity=self.own_identity
+        )
         message = self.relay.message(handle)
         assert isinstance(message, Attached | Status)
         if isinstance(message, Attached):

@@ -1,13 +1,19 @@
 """The relay's configuration: its meaning, and the errors that operators see."""
 
+import re
+from dataclasses import fields
+from ipaddress import ip_network
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from tunnel.wire import PublicPlace, Target, TargetKind
 from tunnel_servlet.access.grants import Grant, GrantTable
+from tunnel_servlet.access.proxies import TrustedProxies
 from tunnel_servlet.access.tokens import TokenTable, make_token
 from tunnel_servlet.config import (
+    AuditSettings,
     ConfigError,
     ListenAddress,
     RelayConfig,
@@ -17,9 +23,12 @@ from tunnel_servlet.config import (
     parse_tokens,
     render_users,
     require_safe,
+    require_users,
 )
+from tunnel_servlet.switch.config import SETTABLE, SwitchConfig
 from tunnel_servlet.switch.decisions import Hand, HandTo
 
+RELAY_MD = Path(__file__).parents[2] / "docs" / "RELAY.md"
 FULL = """
 listen = ["127.0.0.1:8080", "https://[::1]:8443", "http://0.0.0.0:80"]
 base = "/a/b"
@@ -29,6 +38,12 @@ tokens = "t.toml"
 names_may_resolve_to = ["10.0.0.0/8"]
 trace = "traces"
 
+[proxies]
+trusted = ["10.1.0.0/16", "unix"]
+proxy_protocol = true
+[audit]
+file = "a.jsonl"
+required = true
 [tls]
 certificate = "c.pem"
 key = "k.pem"
@@ -61,19 +76,31 @@ def test_the_settings_of_a_file_are_read() -> None:
     assert str(config.admin) == "127.0.0.1:9080"
     assert config.tls is not None
     assert (config.tls.certificate, config.tls.key, config.tls.client_ca) == ("c.pem", "k.pem", "")
+    assert config.proxies == TrustedProxies([ip_network("10.1.0.0/16")], has_unix=True, has_header=True)
+    assert config.audit == AuditSettings(file="a.jsonl", required=True)
     assert config.switch.body_bytes_max == 65536
     assert (config.limits.header_seconds, config.limits.drain_seconds) == (0.5, 7)
     policy = config.grants
     assert policy.rules_of("ann").check_target("db.internal", 5432).allowed
     assert policy.may_listen("ann", "reports")
     assert policy.is_exit("b@c")
-    assert policy.authorise("x", Target(TargetKind.SERVICE, "y")) == Hand(HandTo.SERVICE)
+    assert policy.authorise("x", Target(TargetKind.SERVICE, "y")) == Hand(HandTo.SERVICE, rule="*")
 
 
 def test_an_empty_file_is_the_default() -> None:
     config = parse_config("", "relay.toml")
     assert config.listen == RelayConfig().listen
     assert (config.limits, config.exit, config.tls) == (ServiceLimits(), "inline", None)
+
+
+def test_the_document_names_every_limit_and_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", RELAY_MD.read_text(), re.MULTILINE))
+    switch, limits = SwitchConfig(), ServiceLimits()
+    defaults = {name: getattr(switch, name) for name in SETTABLE}
+    defaults |= {item.name: getattr(limits, item.name) for item in fields(limits)}
+    assert {name: f"{value:,}" for name, value in defaults.items()} == rows
+    for name, value in defaults.items():
+        parse_config(f"[limits]\n{name} = {value}", "relay.toml")
 
 
 def test_the_defaults_are_limits() -> None:
@@ -106,7 +133,7 @@ def test_the_defaults_are_limits() -> None:
 ERRORS = [
     ("listen = [", "relay.toml: not TOML"),
     ("lisen = []", "relay.toml: lisen: unknown key; did you mean listen?"),
-    ("xyz = 1", "relay.toml: xyz: unknown key; known keys: admin, base"),
+    ("xyz = 1", "relay.toml: xyz: unknown key; known keys: admin, audit, base"),
     ("listen = 'x'", "relay.toml: listen: expected array, got str"),
     ("listen = ['x']", "relay.toml: listen: 'x' is not an address: write HOST:PORT"),
     ("listen = [1]", "relay.toml: listen[0]: expected str, got int"),
@@ -114,6 +141,15 @@ ERRORS = [
     ("base = 'x'", "relay.toml: base: 'x' is not a path"),
     ("base = '/x/'", "relay.toml: base: '/x/' is not a path"),
     ("exit = 'maybe'", "relay.toml: exit: invalid enum value 'maybe'"),
+    ("[audit]\nfiel = 'a'", "relay.toml: audit.fiel: unknown key; did you mean file?"),
+    ("[audit]\nto = 'disk'", "relay.toml: audit.to: invalid enum value 'disk': write it as in to = \"file\""),
+    ("[audit]\nfile_bytes_max = 1", "relay.toml: audit: file_bytes_max must be at least 65536, not 1"),
+    ("[audit]\nevents_per_minute = 0", "relay.toml: audit: events_per_minute must be at least 1, not 0"),
+    ("[audit]\nto = 'syslog'\nsyslog = 'logs'", "audit: syslog is a path such as /dev/log, or HOST:PORT, not 'logs'"),
+    ("[audit]\nfile = ''", "relay.toml: audit: file must not be empty"),
+    ("[proxies]\ntrusted = ['10.0.0.0/33']", "relay.toml: proxies.trusted: '10.0.0.0/33' is not a network"),
+    ("[proxies]\nproxy_protocol = true", "relay.toml: proxies.proxy_protocol: name the proxies: add the line trusted"),
+    ("[proxies]\ntrust = []", "relay.toml: proxies.trust: unknown key; did you mean trusted?"),
     ("[tls]\nkey = 'k'", "relay.toml: tls: object missing required field certificate"),
     ("[tls]\nkey = 'k'\ncertificate = 'c'\nca = 'x'", "relay.toml: tls.ca: unknown key; remove it"),
     ("[users.ann]\nconect = []", "relay.toml: users.ann.conect: unknown key; did you mean connect?"),
@@ -142,6 +178,8 @@ ERRORS = [
     ),
     ("[limits]\nheader_seconds = 'x'", "relay.toml: limits.header_seconds: expected a number, not 'x'"),
     ("[limits]\nnode = 'x'", "relay.toml: limits.node: unknown key"),
+    ("[limits]\npark_us = 5000000", "relay.toml: limits.park_us: this is always 5000000: remove the line"),
+    ("[limits]\nstreams = false", "relay.toml: limits.streams: this is always true: remove the line"),
     ("exit = 'inlin'", "exit: invalid enum value 'inlin': did you mean 'inline'? choose 'inline' or 'none'"),
     ("exit = 'maybe'", "exit: invalid enum value 'maybe': choose 'inline' or 'none'"),
     ("exit = true", 'exit: expected str, got bool: write it as in exit = "inline"'),
@@ -157,7 +195,7 @@ ERRORS = [
     ("[tls]\nkey = 'k'", "tls: object missing required field certificate: write a table: [tls] on one line"),
     ("[tls]\nkey = 1\ncertificate = 'c'", 'tls.key: expected str, got int: write it as in key = "relay.key"'),
     ("[tls]\ncertifcate = 'c'", "tls.certifcate: unknown key; did you mean certificate?"),
-    ("[tls]\nca = 'c'", "tls.ca: unknown key; remove it; known keys: certificate, client_ca, key"),
+    ("[tls]\nca = 'c'", "tls.ca: unknown key; remove it; known keys: certificate, client_ca, client_optional, key"),
     ("[user.ann]", "user: unknown key; did you mean users?"),
     ("[users.ann]\nservice = ['x']", "users.ann.service: unknown key; did you mean services?"),
     ("[limits]\nbody_bytes_max = '9'", "not '9': write it as in body_bytes_max = 1048576"),
@@ -232,11 +270,12 @@ public_hosts = ["App.Example."]
         ("ann", PublicPlace(1), 'public = ["0.0.0.0:9000", "[::1]:9001", "0.0.0.0:1"]'),
         ("bob", PublicPlace(9000), 'public = ["0.0.0.0:9000"]'),
         ("bob", site, 'public_hosts = ["app.example"]'),
+        ("sso:eve", site, "users of the identity provider open nothing to people without the tunnel"),
     ):
         found = grants.why_not_public(user, place)
         assert why in found, (user, place)
         assert bool(found) == bool(why), (user, place)
-    assert "an open relay opens nothing" in grants.widened([], is_open=True).why_not_public("open", site)
+    assert "an open relay opens nothing" in grants.with_rules([], is_open=True).why_not_public("open", site)
 
 
 @pytest.mark.parametrize(("text", "message"), ERRORS)
@@ -337,3 +376,89 @@ def test_two_users_with_one_key_are_refused() -> None:
     key = make_token(Random(1))[1]
     with pytest.raises(ConfigError, match="two tokens have the key id"):
         parse_tokens(render_users({"ann": [key], "bob": [key]}), "t.toml")
+
+
+TLS = '[tls]\ncertificate = "c.pem"\nkey = "k.pem"\nclient_ca = "ca.pem"\n'
+
+
+def test_certificates_belong_to_users() -> None:
+    config = parse_config(f'{TLS}[users.ann]\ncertificates = ["dns:Ann.example", "CN:ann"]', "relay.toml")
+    assert config.grants.certificates.users_of(["CN:ann"]) == ["ann"]
+    assert config.grants.certificates.users_of(["DNS:ann.example"]) == ["ann"]
+    assert config.tls is not None
+    assert not config.tls.client_optional
+    require_users(config)  # no token is needed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[users.ann]\ncertificates = ["CN:ann"]',
+            "tls.client_ca: certificates of users need an authority: add the line",
+        ),
+        (f'{TLS}[everyone]\ncertificates = ["CN:ann"]', "everyone.certificates: a certificate belongs to one user"),
+        (
+            f'{TLS}[users.ann]\ncertificates = ["DNS:a.b"]\n[users.bob]\ncertificates = ["dns:A.b"]',
+            "users.bob.certificates: DNS:a.b belongs to ann already",
+        ),
+        (f'{TLS}[users.ann]\ncertificates = ["ann"]', "users.ann.certificates: 'ann' is not a name in a certificate"),
+        (f'{TLS}[users.ann]\ncertificates = ["CN:a", "CN:a"]', "users.ann.certificates: 'CN:a' is listed twice"),
+        (
+            f"{TLS}client_optional = 1",
+            "tls.client_optional: expected bool, got int: write it as in",
+        ),
+        (
+            '[tls]\ncertificate = "c.pem"\nkey = "k.pem"\nclient_optional = true',
+            "tls.client_optional: there is no client_ca",
+        ),
+    ],
+)
+def test_certificates_that_make_no_sense_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_config(text, "relay.toml")
+
+
+SSO = '[sso]\nissuer = "https://login.example"\naudience = "tunnel"\n'
+STAFF = '[groups.staff]\nconnect = ["db.internal:5432"]\n'
+
+
+def test_groups_of_an_identity_provider_have_rules() -> None:
+    config = parse_config(SSO + STAFF, "relay.toml")
+    assert config.sso is not None
+    assert (config.sso.issuer, config.sso.user_claim, config.sso.algorithms) == (
+        "https://login.example",
+        "sub",
+        ("RS256", "ES256", "EdDSA"),
+    )
+    assert config.grants.has_group("staff")
+    require_users(config)  # no token is needed
+    require_safe(config, "relay.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (STAFF, "groups: an identity provider names them: add the table [sso]"),
+        (SSO, "sso: no group may attach: add connect = "),
+        (
+            f"{SSO}[groups.staff]\nexit = true",
+            "groups.staff: exit, public, public_hosts and",
+        ),
+        (SSO.replace("https", "http") + STAFF, "issuer: 'http://login.example' is not a URL: write it as in https://"),
+        (SSO.replace("login.example", "me@login.example") + STAFF, "is not a URL"),
+        (SSO.replace('"tunnel"', '""') + STAFF, "audience: it is empty"),
+        (f'{SSO}algorithms = ["none"]\n{STAFF}', "algorithms: none cannot be used: choose of RS256"),
+        (f'{SSO}algorithms = ["HS256", "RS256"]\n{STAFF}', "algorithms: HS256 cannot be used"),
+        (f"{SSO}algorithms = []\n{STAFF}", "algorithms: none cannot be used"),
+        (f"{SSO}issuers = 1\n{STAFF}", "sso.issuers: unknown key; did you mean issuer?"),
+        (f'{SSO}{STAFF}[groups.""]', "groups: '' is not the name of a group: write the printable name"),
+        (f'{SSO}{STAFF}[groups." "]', "groups: ' ' is not the name of a group"),
+        (f'{SSO}{STAFF}[groups."a\\nb"]', "groups: 'a\\nb' is not the name of a group"),
+        (f'{SSO}{STAFF}[groups."a\\u0000"]', "groups: 'a\\x00' is not the name of a group"),
+        (f"{SSO}[groups]\nstaff = 1", "groups.staff: expected object, got int: write a table"),
+    ],
+)
+def test_an_identity_provider_that_makes_no_sense_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_config(text, "relay.toml")

@@ -9,13 +9,14 @@ import sys
 import time
 from typing import Any
 
-from tests.sim import goodput
+from tests.sim import goodput, several
 from tests.sim.clock import SECOND
 from tests.sim.coverage import Table
 from tests.sim.runner import Outcome, run_seeds
 
 __all__ = ["main"]
 
+_OF_ONE_RELAY = ("hostile", "encrypted", "streamed", "ladder", "general_way", "trace", "coverage", "goodput", "json")
 SEEDS_THAT_COVER = 2000  # with this many seeds, a hole in the table of coverage is a failure
 
 
@@ -24,8 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     if options.goodput:
         return goodput.main(as_json=options.json)
-    started = time.monotonic()
     first, count = (options.seed, 1) if options.seed is not None else (options.first, options.seeds)
+    if options.relays > 1:
+        return several.main(first, count, options.relays, options.jobs)
+    started = time.monotonic()
     outcomes, table = [], Table()
     for outcome in run_seeds(first, count, options.jobs, options.trace or "", **_additions(options)):
         outcomes.append(outcome)
@@ -50,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _additions(options: argparse.Namespace) -> dict[str, bool]:
-    return {name: getattr(options, name) for name in ("hostile", "encrypted", "streamed", "ladder")}
+    additions = {name: getattr(options, name) for name in ("hostile", "encrypted", "streamed", "ladder")}
+    return {**additions, "short_way": not options.general_way}
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -66,6 +70,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         help="let all endpoints of every seed ask for streamed answers",
     )
     parser.add_argument("--ladder", action="store_true", help="let all endpoints of every seed move between roads")
+    parser.add_argument("--general-way", action="store_true", help="let no packet take the short way through the relay")
+    parser.add_argument("--relays", type=int, default=1, metavar="N", help="run seeds with N relays (several.py)")
     parser.add_argument("--trace", metavar="DIR", help="write the trace of each seed to DIR/seed-S.jsonl")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
@@ -75,7 +81,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--goodput", action="store_true", help="instead of the checks, measure how much throughput remains under loss"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    without = [name for name in _OF_ONE_RELAY if getattr(options, name)]
+    if options.relays > 1 and without:
+        parser.error(f"--relays takes none of: {', '.join('--' + name.replace('_', '-') for name in without)}")
+    return options
 
 
 def _summary(outcomes: list[Outcome], failed: int, wall_s: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tests.sim.streams import Ending, Flow, StreamSpec
 from tests.sim.violation import Violation
 from tests.sim.workload import Outcome, Party
 from tests.sim.world import World
-from tunnel.command_line import may_escape
+from tunnel.process.command_line import may_escape
 
 __all__ = ["main"]
 

@@ -1,4 +1,4 @@
-"""Applications on encrypted streams, with TLS between application and connection, as `tunnel.transport` has it.
+"""Applications on encrypted streams, with TLS between application and connection, as `tunnel.streams.transport` has it.
 
 A seed repeats its run although TLS draws its own random bytes, since no size and no time depends on them: the key is of
 Ed25519, whose signatures all have the same length, and its certificate has a fixed serial number.
@@ -54,7 +54,7 @@ class EncryptedParty(Party):
 
     def _show_released(self) -> None:
         """Handle the events that had to wait until the application had read everything."""
-        while self.outcome is None and (events := self.encrypted.released()):
+        while self.outcome is None and (events := self.encrypted.take_released()):
             for event in events:
                 super().handle(event)
 

@@ -60,6 +60,7 @@ class FaultKind(enum.Enum):
     FLAPPING = "flapping"
 
     BANNED = "ban"
+    SWALLOWED = "silent ban"
     QUEUED = "queue of requests"
     FEW_CONNECTIONS = "few new connections"
 
@@ -105,6 +106,7 @@ TRACE_FAULTS: dict[FaultKind, TraceFault] = {
     K.BLACKHOLE_DOWN: TraceFault.BLACKHOLE,
     K.FLAPPING: TraceFault.BLACKHOLE,
     K.BANNED: TraceFault.ANSWER_REPLACED,
+    K.SWALLOWED: TraceFault.REQUEST_LOST,
     K.QUEUED: TraceFault.REQUEST_DELAYED,
     K.FEW_CONNECTIONS: TraceFault.CONNECTION_REFUSED,
     K.LINK_CUT: TraceFault.CONNECTION_RESET,
@@ -146,7 +148,7 @@ STREAM_KINDS: dict[FaultKind, float] = {
 }
 _PACKET_LOSS_MAX = 0.2  # per packet that reaches the relay
 WINDOW_KINDS = (K.BLACKHOLE, K.BLACKHOLE_UP, K.BLACKHOLE_DOWN, K.FLAPPING)
-LIMIT_KINDS = (K.BANNED, K.QUEUED, K.FEW_CONNECTIONS)  # in force in a window, too
+LIMIT_KINDS = (K.BANNED, K.SWALLOWED, K.QUEUED, K.FEW_CONNECTIONS)  # in force in a window, too
 LINK_KINDS = (K.LINK_CUT, K.LINK_STALLED, K.LINK_FLIPPED)
 MOMENT_KINDS = (K.PAUSED, K.CLOCK_JUMP)
 
@@ -154,7 +156,7 @@ FLAP_UP_US = 5 * SECOND  # docs/RELIABILITY.md, scenario 20
 FLAP_DOWN_US = 2 * SECOND
 PHASE_US_MAX = 200 * SECOND  # faults and healing must fit into the user timeout of 300 s
 JUMP_US_MAX = 40 * SECOND  # of all jumps of one clock together, for the same reason
-LIMIT_US_MAX = 60 * SECOND  # after it, an endpoint may pause for as long
+LIMIT_US_MAX = 60 * SECOND  # after it, an endpoint may pause for up to 84 s
 PAUSE_US = 30 * SECOND
 REPLAY_US_MAX = 60 * SECOND
 DELAY_US_MAX = 5 * SECOND

@@ -64,7 +64,7 @@ class Guests:
 
     def attachments(self) -> list[bytes]:
         """The attachment ids of honest endpoints."""
-        return [node.lanes.attachment_id for node in self._nodes]
+        return [node.lanes.registration.id for node in self._nodes]
 
     def connections(self) -> list[tuple[int, int]]:
         """The ids of honest connections, at both ends."""

@@ -47,6 +47,8 @@ class LinkOwner(Protocol):
 class HostileLink:
     """The relay handles this link as one over TCP: it takes a batch in parts, and charges each part to the user."""
 
+    shares = False
+
     def __init__(self, owner: LinkOwner, guest: Guest) -> None:
         self.guest = guest
         self._owner = owner

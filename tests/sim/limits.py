@@ -1,4 +1,4 @@
-"""The limits of one path, while a window of the fault plan is in force: a ban, a queue, few new connections.
+"""The limits of one path while a window of the fault plan is in force: bans, told or silent, a queue, few connections.
 
 All of them count the requests that come meanwhile, whatever becomes of them: repeats can keep them from ever ending.
 """
@@ -38,11 +38,11 @@ class PathLimits:
         for window in self._plan.windows:
             if not window.covers(self._node, now_us):
                 continue
-            if window.kind is K.BANNED:
+            if window.kind in (K.BANNED, K.SWALLOWED):
                 asked_us = self._asked_us.get(window.start_us, now_us)
                 if now_us - asked_us < _BAN_US:
                     self._asked_us[window.start_us] = now_us
-                    return K.BANNED, 0
+                    return window.kind, 0
             elif window.kind is K.QUEUED:
                 self._free_us = max(now_us, self._free_us + _QUEUE_US)
                 return (K.QUEUED if self._free_us > now_us else None), self._free_us - now_us

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Protocol
 
-from tests.sim.clock import SECOND, Clock
+from tests.sim.clock import SECOND, Alarm, Clock
 from tests.sim.faults import FaultKind, FaultPlan
 from tests.sim.path import PathShape, Strike
 from tests.sim.pipe import Pipe
@@ -17,7 +17,7 @@ from tunnel_servlet.switch.switch import Switch
 __all__ = ["BATCH_BYTES", "DEAD_US", "NOTSENT_BYTES", "Line", "RelaySide"]
 
 K = FaultKind
-NOTSENT_BYTES = 128 * 1024  # as TCP_NOTSENT_LOWAT of real links: tunnel/carriers/link_protocol.py
+NOTSENT_BYTES = 128 * 1024  # as TCP_NOTSENT_LOWAT of real links: tunnel/carriers/halves/link_protocol.py
 BATCH_BYTES = 64 * 1024
 DEAD_US = 20 * SECOND  # TCP gives up on a dead path after this time
 STALL_US_MAX = 10 * SECOND
@@ -32,7 +32,9 @@ class RelaySide(Protocol):
     @property
     def now_us(self) -> int: ...
 
-    def link_opened(self, link: Line, user: str, attachment_id: bytes, epoch: int, generation: int) -> int: ...
+    def link_opened(
+        self, link: Line, user: str, attachment_id: bytes, epoch: int, generation: int, *, shares: bool = False
+    ) -> int: ...
 
     def link_closed(self, number: int) -> None: ...
 
@@ -58,6 +60,7 @@ class Line:
         self.up = Pipe(clock, shape.up_us, shape.bytes_per_second, self._arrived_up, self._up_stalled_until)
         self.down = Pipe(clock, shape.down_us, shape.bytes_per_second, self._arrived_down, self._down_stalled_until)
         self.is_open = False  # as the node sees it
+        self.shares = False
         self._clock = clock
         self._shape = shape
         self._plan = plan
@@ -68,6 +71,7 @@ class Line:
         self._far = LinkState()
         self._number = 0  # the relay's number of this link; 0: the relay does not know it (any more)
         self._batches = 0
+        self._full_alarm: Alarm | None = None  # when TCP takes more
         self._stalled_until_us = 0
         self._over = False
 
@@ -116,8 +120,9 @@ class Line:
         while not self._over and self._number:
             backlog_bytes = self.down.backlog_bytes()
             if backlog_bytes >= NOTSENT_BYTES:
-                rest_us = (backlog_bytes - NOTSENT_BYTES) * SECOND // self._shape.bytes_per_second
-                self._clock.after(rest_us + 1, self._relay.pump)
+                if self._full_alarm is None or self._full_alarm.action is None:
+                    rest_us = (backlog_bytes - NOTSENT_BYTES) * SECOND // self._shape.bytes_per_second
+                    self._full_alarm = self._clock.after(rest_us + 1, self._relay.pump)
                 return
             frames = self._relay.switch.poll_link(self._number, BATCH_BYTES, self._relay.now_us)
             if not frames:
@@ -132,6 +137,8 @@ class Line:
     def _handle_up(self, found: LinkInput) -> None:
         """The relay has read batches and receipts."""
         relay = self._relay
+        if self._far.is_peer_leaving:
+            relay.switch.link_left(self._number, relay.now_us)
         if found.receipts:
             relay.switch.link_receipted(self._number, len(found.receipts), relay.now_us)
         for batch in found.batches:

@@ -76,8 +76,8 @@ class LinkPath(Line):
         lanes = self._node.lanes
         if self._over:
             return
-        user, identity = self._node.user, lanes.attachment_id
-        self._number = self._relay.link_opened(self, user, identity, lanes.epoch, lanes.generation)
+        user, own = self._node.user, lanes.registration
+        self._number = self._relay.link_opened(self, user, own.id, own.epoch, own.generation)
         if not self._number:
             self._clock.after(self._shape.down_us, self._refuse)
             return
@@ -96,7 +96,7 @@ class LinkPath(Line):
 
     def _tell_node(self) -> None:
         self.is_open = False
-        self._node.link_lost(self, self._near.unreceipted)
+        self._node.link_lost(self, self._near.tokens_unreceipted)
 
     # the node's side
 

@@ -25,7 +25,6 @@ from tunnel.exchange import (
     Lanes,
     LanesChanged,
     PacketsReceived,
-    StreamingLanes,
 )
 from tunnel.traces import TraceSink
 from tunnel.traces.exchanges import ExchangeTracer
@@ -167,8 +166,8 @@ class Node:
         self.pump()
 
     def _begin_life(self, secret: bytes, random: Random) -> None:
-        kind = StreamingLanes if self.spec.streams else Lanes
-        self.lanes = kind(self.spec.lanes, secret, random, endpoint_name=self.spec.name)
+        spec = self.spec
+        self.lanes = Lanes(spec.lanes, secret, random, endpoint_name=spec.name, streams=spec.streams)
         self.mover: Mover = self.lanes
 
     def die(self) -> None:
@@ -215,15 +214,22 @@ class Node:
     def failed(self, request_id: int) -> None:
         self._in_life(self.lives, lambda: self._failed(request_id))
 
+    def taken(self, request_id: int, size_bytes: int) -> None:
+        if self.alive and not self.paused:
+            self._taken(request_id, size_bytes)
+
+    def _taken(self, request_id: int, size_bytes: int) -> None:
+        self.lanes.on_opened(request_id)
+
     def _answered(self, request_id: int, status: int, body: bytes, retry_after_us: int) -> None:
         if self._exchange_trace is not None:
-            self._exchange_trace.answered(request_id, status, len(body), self.now_us)
-        self.lanes.answered(request_id, status, body, retry_after_us, self.now_us)
+            self._exchange_trace.on_answered(request_id, status, len(body), self.now_us)
+        self.lanes.on_answered(request_id, status, body, retry_after_us, self.now_us)
 
     def _failed(self, request_id: int) -> None:
         if self._exchange_trace is not None:
-            self._exchange_trace.failed(request_id, self.now_us)
-        self.lanes.failed(request_id, self.now_us)
+            self._exchange_trace.on_failed(request_id, self.now_us)
+        self.lanes.on_failed(request_id, self.now_us)
 
     def received(self, request_id: int, piece: bytes) -> None:
         self._in_life(self.lives, lambda: self._received(request_id, piece))
@@ -232,14 +238,12 @@ class Node:
         self._in_life(self.lives, lambda: self._answer_ended(request_id))
 
     def _received(self, request_id: int, piece: bytes) -> None:
-        assert isinstance(self.lanes, StreamingLanes)
-        self.lanes.received(request_id, piece, self.now_us)
+        self.lanes.on_received(request_id, piece, self.now_us)
 
     def _answer_ended(self, request_id: int) -> None:
-        assert isinstance(self.lanes, StreamingLanes)
         if self._exchange_trace is not None:
-            self._exchange_trace.answered(request_id, 200, 0, self.now_us)
-        self.lanes.ended(request_id, self.now_us)
+            self._exchange_trace.on_answered(request_id, 200, 0, self.now_us)
+        self.lanes.on_ended(request_id, self.now_us)
 
     # the link's side
 
@@ -268,7 +272,7 @@ class Node:
 
     def _use_link(self, link: LinkPath, used: bool) -> None:
         if link is self.link:
-            self.lanes.set_pulling(not used)
+            self.lanes.set_pulling(not used, self.now_us)
             lanes = 1 if used else self.lanes.lane_count
             self.endpoint.carrier_changed(lanes, 0 if used else self.lanes.pull_interval_us, self.now_us)
             self._traced_carrier("link" if used else "poll")
@@ -339,7 +343,7 @@ class Node:
                     self._trace(record)
                 self._open_link()
                 limits = event.packet_bytes_max, event.initial_edge_bytes
-                self.endpoint.attached(event.fresh, *limits, now_us, packets_max=event.packets_max)
+                self.endpoint.on_attached(event.fresh, *limits, now_us, packets_max=event.packets_max)
                 self.endpoint.carrier_changed(self.lanes.lane_count, event.pull_interval_us, now_us)
             case LanesChanged(lanes=lanes, pull_interval_us=pull_interval_us):
                 self.endpoint.carrier_changed(lanes, pull_interval_us, now_us)
@@ -350,7 +354,7 @@ class Node:
             case Abandoned(request_id=request_id):
                 self._drop(request_id)
                 if self._exchange_trace is not None:
-                    self._exchange_trace.abandoned(request_id, now_us)
+                    self._exchange_trace.on_abandoned(request_id, now_us)
 
     def _receive(self, packets: list[Packet]) -> None:
         for packet in packets:
@@ -390,7 +394,7 @@ class Node:
             body = b"".join(request.body)
             if self._exchange_trace is not None:
                 kind = "attach" if request.lane < 0 else "pull" if request.pull else "push"
-                self._exchange_trace.sent(
+                self._exchange_trace.on_sent(
                     request.id, request.lane, request.number, request.repeat, kind, len(body), self.now_us
                 )
             self._send(request.id, body, is_repeat=request.repeat > 0)

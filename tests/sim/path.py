@@ -32,6 +32,8 @@ class Peer(Protocol):
 
     def failed(self, request_id: int) -> None: ...
 
+    def taken(self, request_id: int, size_bytes: int) -> None: ...
+
     def received(self, request_id: int, piece: bytes) -> None: ...
 
     def answer_ended(self, request_id: int) -> None: ...
@@ -119,6 +121,8 @@ class HttpPath:
                 self._note(limit, body)
             if limit is K.BANNED:
                 self._clock.at(arrive_us, lambda: self._answer(exchange_id, 429, LOGIN_PAGE, 0))
+            elif limit is K.SWALLOWED:
+                self._clock.at(arrive_us, lambda: self._take(exchange_id, len(body)))
             elif limit is K.FEW_CONNECTIONS:
                 self._clock.at(arrive_us, lambda: self._fail(exchange_id))
             else:
@@ -280,8 +284,18 @@ class HttpPath:
     # arrivals
 
     def _arrive(self, exchange_id: int, body: bytes, faults: list[FaultKind]) -> None:
+        self._take(exchange_id, len(body))
         if not self._relay.arrived(self, exchange_id, body, faults):
             self.reset(exchange_id)
+
+    def _take(self, exchange_id: int, size: int) -> None:
+        """The endpoint's connection is open, and takes the request; unless nothing comes back to the endpoint."""
+        request_id = self._waiting.get(exchange_id, -1)
+        dark = (K.BLACKHOLE, K.FLAPPING, K.BLACKHOLE_DOWN)
+        now_us = self._clock.now_us
+        is_dark = any(window.kind in dark and window.covers(self.node, now_us) for window in self._plan.windows)
+        if request_id >= 0 and self.peer is not None and not is_dark:
+            self.peer.taken(request_id, size)
 
     def _ghost(self, body: bytes) -> None:
         """A proxy's own copy: the relay sees a request whose answer will reach no endpoint."""

@@ -21,6 +21,7 @@ class Pipe:
         deliver: Callable[[bytes], None],
         stalled_until: Callable[[], int],
     ) -> None:
+        self.written_bytes = 0
         self._clock = clock
         self._latency_us = latency_us
         self._bytes_per_second = bytes_per_second
@@ -35,6 +36,7 @@ class Pipe:
         return max(0, self._free_us - self._clock.now_us) * self._bytes_per_second // SECOND
 
     def write(self, data: bytes) -> None:
+        self.written_bytes += len(data)
         self._free_us = max(self._clock.now_us, self._free_us) + len(data) * SECOND // self._bytes_per_second
         self._under_way.append((self._free_us + self._latency_us, data))
         if self._alarm is None:

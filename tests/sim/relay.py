@@ -33,7 +33,9 @@ class Requester(Protocol):
 
 
 class RelayLink(Protocol):
-    """A link that the switch knows."""
+    """A link that the switch knows. `shares`: it shares the load with other links."""
+
+    shares: bool
 
     def signalled(self) -> None:
         """Something waits for this link. (A link may also fetch what waits at any other time.)"""
@@ -124,7 +126,7 @@ class RelayHost:
         if handle is not None:
             self.front.leave(self._open.pop(handle)[3])
             self._streams.pop(handle, None)
-            self.switch.gone(handle, self.now_us)
+            self.switch.on_gone(handle, self.now_us)
             self.pump()
 
     def _answer(self, handle: int, status: int, body: bytes, *, goes_on: bool = False) -> None:
@@ -147,7 +149,7 @@ class RelayHost:
         """Send a piece of a streamed answer. If the client reads no answers, hold one piece; its request ends later."""
         found = self._open.get(handle)
         if found is None:
-            self.switch.gone(handle, self.now_us)
+            self.switch.on_gone(handle, self.now_us)
             return
         path, exchange_id, faults, counted = found
         self._streams[handle] = None
@@ -175,13 +177,16 @@ class RelayHost:
 
     # links
 
-    def link_opened(self, link: RelayLink, user: str, attachment_id: bytes, epoch: int, generation: int) -> int:
+    def link_opened(
+        self, link: RelayLink, user: str, attachment_id: bytes, epoch: int, generation: int, *, shares: bool = False
+    ) -> int:
         """Return the number of the new link, 0 if the switch refuses it or no relay listens."""
         if self.clock.now_us < self.down_until_us:
             return 0
         self._next_link += 1
         number = self._next_link
-        if not self.switch.link_opened(number, user, attachment_id, epoch, generation, self.now_us):
+        names = user, attachment_id, epoch, generation
+        if not self.switch.link_opened(number, *names, self.now_us, shares=shares):
             return 0
         self.links[number] = link
         self.pump()
@@ -201,11 +206,14 @@ class RelayHost:
                 self._answer(response.handle, response.status, b"".join(response.body), goes_on=response.goes_on)
             if not self._pump_streams():
                 break
-        while (ready := self.switch.poll_link_ready()) is not None:
-            if ready in self.links:
-                self.links[ready].signalled()
-        for link in list(self.links.values()):
-            link.fill_down()
+        while True:
+            while (ready := self.switch.poll_link_ready()) is not None:
+                if ready in self.links:
+                    self.links[ready].signalled()
+            for link in list(self.links.values()):
+                link.fill_down()
+            if not any(self.links[ready].shares for ready in self.switch.links_ready if ready in self.links):
+                break
         while (number := self.switch.poll_link_end()) is not None:
             ended = self.links.pop(number, None)
             if ended is not None:

@@ -6,8 +6,8 @@ from tests.sim.clock import SECOND
 from tests.sim.road_path import RoadPath
 from tests.sim.roads import TRIES_MAX, Mode
 from tests.sim.violation import Violation
-from tunnel.carriers.link import LinkCarrier
-from tunnel.carriers.open_link import OpenLink
+from tunnel.carriers.links.open_link import OpenLink
+from tunnel.carriers.roads import RoadCarrier
 
 __all__ = ["CLIMBED_US", "RoadAccounts"]
 
@@ -17,7 +17,7 @@ CLIMBED_US = 620 * SECOND  # after the last fault: a rest takes at most 600 s, a
 class RoadAccounts:
     """Counts the uses of roads in one life, and raises Violation when the carrier breaks a promise."""
 
-    def __init__(self, name: str, carrier: LinkCarrier, path: RoadPath, links: int) -> None:
+    def __init__(self, name: str, carrier: RoadCarrier, path: RoadPath, links: int) -> None:
         self.used = 0
         self.left = 0
         self._name = name
@@ -32,7 +32,8 @@ class RoadAccounts:
         if token in self._batches:
             raise Violation(f"{self._name}: batch {token} leaves twice")
         carrier = self._carrier
-        self._batches[token] = None if carrier._ladder.is_doubted else carrier._line
+        used = None if carrier._ladder.is_doubted else carrier._links.in_use
+        self._batches[token] = used if used is None else carrier._links.next_line(used)
 
     def done(self, token: int) -> None:
         """A batch is receipted or given up."""
@@ -45,15 +46,15 @@ class RoadAccounts:
             raise Violation(self._path.wrong)
         self._follow()
         self._check_connections()
-        streaming = self._carrier._streaming
-        if streaming is not None and streaming.is_streaming and not self._carrier._ladder.keeps_streams:
+        streams = self._carrier._streams
+        if streams is not None and streams.is_streaming and not self._carrier._ladder.keeps_streams:
             raise Violation(f"{self._name}: one streamed answer carries what several connections should")
         for token, line in self._batches.items():
-            if line is not None and line.link not in self._carrier._open_links:
+            if line is not None and line.link not in self._carrier._links.all:
                 raise Violation(f"{self._name}: batch {token} was on a {line.road} that ended, and is not given up")
 
     def _follow(self) -> None:
-        before, line, used = self._line, self._carrier._line, self._carrier._ladder.used
+        before, line, used = self._line, self._carrier._links.in_use, self._carrier._ladder.used_road
         if line is not None and line.road != used:
             raise Violation(f"{self._name}: a {line.road} carries, but the ladder takes it for a {used or 'poll'}")
         if line is before:
@@ -75,11 +76,11 @@ class RoadAccounts:
 
     def _check_connections(self) -> None:
         """Open connections are the one in use, its spares, one that is being opened, and replaced ones that drain."""
-        carrier, live = self._carrier, len(self._path.connections)
+        links, live = self._carrier._links, len(self._path.connections)
         most = 2 * self._links + 1
-        if live > min(most, len(carrier._open_links) + 1):
+        if live > min(most, len(links.all) + 1):
             raise Violation(f"{self._name}: {live} connections are open, but the carrier knows fewer, or needs fewer")
-        idle = len(carrier._open_links) - (carrier._line is not None) - len(carrier._spares) - len(carrier._draining)
+        idle = len(links.all) - (links.in_use is not None) - len(links.spares) - len(links.draining)
         if idle > 0:
             raise Violation(f"{self._name}: {idle} open connections have no purpose")
 
@@ -87,16 +88,15 @@ class RoadAccounts:
     def has_climbed(self) -> bool:
         """Whether the best road that works carries."""
         ladder = self._carrier._ladder
-        return ladder.used == self._path.best and not ladder.is_doubted
+        return ladder.used_road == self._path.best and not ladder.is_doubted
 
     def check_climbed(self) -> None:
         """Long after the last fault, the best road that works carries; other roads have only connections that drain."""
         best, ladder = self._path.best, self._carrier._ladder
         if not self.has_climbed:
-            raise Violation(
-                f"{self._name}: {best or 'no road'} works, but {ladder.used or 'poll'} carries: {self._carrier.roads()}"
-            )
-        lines = [line for line in self._carrier._open_links.values() if line not in self._carrier._draining]
+            used, reports = ladder.used_road or "poll", self._carrier.roads()
+            raise Violation(f"{self._name}: {best or 'no road'} works, but {used} carries: {reports}")
+        lines = [line for line in self._carrier._links.all.values() if line not in self._carrier._links.draining]
         open_roads = {line.road for line in lines}
         if open_roads - {best}:
             raise Violation(f"{self._name}: {best or 'poll'} carries, but connections on {sorted(open_roads)} are open")

@@ -1,7 +1,7 @@
 """A connection on a road: HTTP up to the 101, then a link or a websocket, between the real carrier and the relay.
 
-The endpoint's half of the link is the product's (`tunnel.carriers.dialed_link`), which this module gives a transport.
-The relay's half is `tests.sim.line`. On a websocket both halves read frames by the product's parsers.
+The endpoint's half of the link is the product's (`tunnel.carriers.links.dialed_link`), to which this module gives a
+transport. The relay's half is `tests.sim.line`. On a websocket both halves read frames by the product's parsers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.sim.pipe import Pipe
 from tests.sim.randomness import between, chance, log_between
 from tests.sim.roads import Mode, SimulatedRoad
 from tests.sim.websocket_frames import FrameReader, GuardedFrameReader, framed
-from tunnel.carriers.link_protocol import LINK_LANE, LinkProtocol
+from tunnel.carriers.halves.link_protocol import LINK_LANE, SHARES, LinkProtocol
 from tunnel.exchange import LinkInput
 from tunnel.wire import (
     ENVELOPE_BYTES,
@@ -175,14 +175,15 @@ class RoadConnection(Line):
             self._refuse(StatusCode.MALFORMED)
             return b""
         names = message.attachment_id, message.epoch, message.generation
-        number = self._relay.link_opened(self, self._node.user, *names)
+        self.shares = message.serial_received == SHARES
+        number = self._relay.link_opened(self, self._node.user, *names, shares=self.shares)
         if not number:
             self._refuse(StatusCode.UNKNOWN)
             return b""
         self._number = number
         self._is_greeted = True
-        self._far.opened(self._relay.now_us)
-        self._say(Answer(LINK_LANE, 0, 0))
+        self._far.on_opened(self._relay.now_us)
+        self._say(Answer(LINK_LANE, 0, SHARES if self.shares else 0))
         self._is_swallowed = self._lies
         self._arm_receipt()
         self._relay.pump()
@@ -244,6 +245,8 @@ class RoadConnection(Line):
         if not self._is_signalled or not self._number:
             return
         self._is_signalled = False
+        if self.shares and self.down.backlog_bytes() >= NOTSENT_BYTES:
+            self._relay.switch.link_is_full(self._number, self._relay.now_us)
         super().fill_down()
         self._is_signalled = not self._over and self.down.backlog_bytes() >= NOTSENT_BYTES
 

@@ -13,9 +13,9 @@ from tests.sim.path import PathShape, Strike
 from tests.sim.randomness import stream
 from tests.sim.road_connection import ACCEPTED, EndpointSide, PathRoad, RoadConnection, RoadTransport
 from tests.sim.roads import Mode, next_change_us
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.openers import Opener
-from tunnel.carriers.upgrade import UpgradeRefusedError
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.links.openers import Opener
+from tunnel.carriers.links.upgrade import UpgradeRefusedError
 
 __all__ = ["Opened", "RoadPath"]
 
@@ -32,7 +32,7 @@ class Opened:
         """Bytes that came with the 101; those of a websocket stay with the connection."""
         return b"" if self._connection.road.is_websocket else self._connection.take_early()
 
-    def lost(self, error: Exception | None) -> None:
+    def on_lost(self, error: Exception | None) -> None:
         """Do nothing: there is no other owner of the connection."""
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 
 from tunnel.exchange import POLL, Ladder, Road, Step
-from tunnel.exchange.slow_road import Carried
+from tunnel.exchange.roads.slow_road import Carried
 
 __all__ = ["TRIES_MAX", "Broken", "Mode", "RoadWorld", "SimulatedRoad", "main", "next_change_us"]
 
@@ -129,7 +129,7 @@ class RoadWorld:
             if due_us is not None and due_us <= at_us:
                 self.now = max(self.now, due_us)
                 self.ladder.handle_timeout(self.now)
-                if self.ladder.next_timeout() == due_us and not self.ladder._decisions:
+                if self.ladder.next_timeout() == due_us and not self.ladder.decisions:
                     raise Broken(f"at {self.now} us the ladder asks for a timeout that changes nothing")
             else:
                 heapq.heappop(self._events)
@@ -158,14 +158,14 @@ class RoadWorld:
 
     def _attach(self) -> None:
         self.attached_us = self.now
-        self.ladder.attached(self.now)
+        self.ladder.on_attached(self.now)
 
     def _return(self) -> None:
         """The relay goes away, and comes back after some seconds."""
-        self.ladder.detached()
+        self.ladder.on_detached()
         self.attached_us = None
         self.generation += 1
-        self.first = self.ladder.learned
+        self.first = self.ladder.road_to_remember
         self._drop(self.connection)
         self.connection = self.proven = None
         self.outstanding = 0
@@ -241,7 +241,7 @@ class RoadWorld:
             return  # a carrier ignores the outcome of a try that began in an earlier generation
         self.outstanding -= 1
         if found is None or road.mode is Mode.REFUSES:
-            self.ladder.failed(road.name, "it failed", self.now)
+            self.ladder.on_failed(road.name, "it failed", self.now)
             self.ladder.not_renewed(self.now)
             return
         found.opened_us = self.now
@@ -250,18 +250,18 @@ class RoadWorld:
             self._after(road.age_us + spread_us, lambda: self._cut(found))
         if is_renewal and self.connection is not None and self.connection.road is road:
             before, self.connection = self.connection, found
-            self.ladder.renewed(self.now)
+            self.ladder.on_renewed(self.now)
             self._drop(before)
             return
         self.proven = found
         road.has_worked = True
-        self.ladder.proven(road.name, self.now)
+        self.ladder.on_proven(road.name, self.now)
 
     def _cut(self, connection: Connection) -> None:
         if connection is self.connection and not connection.is_over:
             self._drop(connection)
             self.connection = None
-            self.ladder.lost(connection.road.name, "it was cut", self.now)
+            self.ladder.on_lost(connection.road.name, "it was cut", self.now)
 
     def _drop(self, connection: Connection | None) -> None:
         if connection is not None:
@@ -289,11 +289,11 @@ class RoadWorld:
             raise Broken(f"at {self.now} us nothing was receipted for {self.now - self.heard_us} us")
         self.tokens += 1
         connection = self.connection
-        if self.ladder.used == "" or self.ladder.is_doubted:
+        if self.ladder.used_road == "" or self.ladder.is_doubted:
             self._by_poll(self.tokens, BATCH_BYTES)
             return
-        if connection is None or connection.is_over or connection.road.name != self.ladder.used:
-            raise Broken(f"{self.ladder.used} carries, but no connection is open on it")
+        if connection is None or connection.is_over or connection.road.name != self.ladder.used_road:
+            raise Broken(f"{self.ladder.used_road} carries, but no connection is open on it")
         room = self.ladder.room(BATCH_BYTES)
         if room <= 0:
             return
@@ -317,7 +317,7 @@ class RoadWorld:
         unreceipted = sum(size for token, size in connection.unreceipted if token in self.waiting)
         if connection.receipted_bytes < PROBATION_BYTES and unreceipted > PROBATION_BYTES:
             raise Broken(f"{unreceipted} bytes are on a road that has not proven itself")
-        self.ladder.sent(unreceipted, self.now)
+        self.ladder.on_sent(unreceipted, self.now)
         self._after(self.rtt_us, lambda: self._receipt(connection))
 
     def _receipt(self, connection: Connection) -> None:
@@ -331,7 +331,7 @@ class RoadWorld:
         connection.receipted_bytes += size
         self._heard(size)
         is_queued = self.is_shaped and connection.receipted_bytes > size
-        self.ladder.receipted(size, 0, self.now, took_us=self.rtt_us + (400 * MS if is_queued else 0))
+        self.ladder.on_receipted(size, 0, self.now, took_us=self.rtt_us + (400 * MS if is_queued else 0))
 
     def _by_poll(self, token: int, size: int) -> None:
         self._wait(token, POLL)
@@ -340,7 +340,7 @@ class RoadWorld:
     def _polled(self, token: int, size: int) -> None:
         if self.waiting.get(token) == POLL:
             del self.waiting[token]
-            self.ladder.moved(size)
+            self.ladder.on_moved(size)
             self.carried.up_bytes += size
             self._heard(size)
 
@@ -355,10 +355,10 @@ class RoadWorld:
         best = working[0] if working else ""
         if self.attached_us is None:
             raise Broken("the attachment never came back")
-        if self.ladder.used != best or self.ladder.is_doubted:
-            raise Broken(f"{best or POLL} works, but {self.ladder.used or POLL} carries: {self.ladder.reports()}")
-        if self.ladder.learned not in (best, *(() if best else (POLL, *self.roads))):
-            raise Broken(f"{self.ladder.learned!r} is remembered, but {best!r} works")
+        if self.ladder.used_road != best or self.ladder.is_doubted:
+            raise Broken(f"{best or POLL} works, but {self.ladder.used_road or POLL} carries: {self.ladder.reports()}")
+        if self.ladder.road_to_remember not in (best, *(() if best else (POLL, *self.roads))):
+            raise Broken(f"{self.ladder.road_to_remember!r} is remembered, but {best!r} works")
         for road in self.roads.values():
             late = [at_us for at_us in road.tries if at_us > FAULTS_US]
             if not self.is_eager and len(late) > TRIES_MAX:

@@ -43,6 +43,8 @@ class Outcome:
     """All endpoints ask for streamed answers."""
     ladder: bool = False
     """All endpoints move between roads."""
+    short_way: bool = True
+    """Usual packets took the short way at the relay."""
     roads_tried: int = 0
     """Connections that were asked for."""
     roads_used: int = 0
@@ -58,6 +60,7 @@ class Outcome:
         option += " --encrypted" if self.encrypted == self.connections else ""
         option += " --streamed" if self.streamed else ""
         option += " --ladder" if self.ladder else ""
+        option += "" if self.short_way else " --general-way"
         lines.append(f"    repeat: python -m tests.sim --seed {self.seed}{option} --trace DIR")
         return "\n".join(lines)
 
@@ -96,6 +99,7 @@ def run_scenario(scenario: Scenario, trace_directory: str = "") -> Outcome:
     outcome.delivered_bytes = world.delivered_bytes
     outcome.cells = world.cells.plain()
     outcome.streamed = all(node.streams for node in scenario.nodes)
+    outcome.short_way = scenario.short_way
     outcome.ladder = all(node.ladder for node in scenario.nodes)
     lives = [accounts for node in world.ladder_nodes for accounts in node.accounts]
     outcome.roads_tried = sum(node.roads.tries for node in world.ladder_nodes)

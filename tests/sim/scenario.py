@@ -48,6 +48,8 @@ class Scenario:
     switch: SwitchConfig = field(default_factory=SwitchConfig)
     front: FrontLimits = FrontLimits()
     hostiles: tuple[HostileSpec, ...] = ()
+    short_way: bool = True
+    """Usual packets take the short way at the relay."""
 
     def natural_end_us(self) -> int:
         """A generous time for the applications alone to finish, on their own paths without faults."""
@@ -81,10 +83,12 @@ def draw_scenario(
     encrypted: bool = False,
     streamed: bool = False,
     ladder: bool = False,
+    short_way: bool = True,
 ) -> Scenario:
     """The scenario of a seed. An older version draws the scenario that the seed had when it was recorded. `hostile`: it
     has hostile users in any case; `encrypted`: all its streams are encrypted;
-    `streamed`: all its endpoints ask for streamed answers; `ladder`: all of them move between roads."""
+    `streamed`: all its endpoints ask for streamed answers; `ladder`: all of them move between roads; `short_way`: usual
+    packets take the short way at the relay."""
     random = stream(seed, "scenario")
     initiators = between(random, 1, 2)
     acceptors = 2 if chance(random, 0.3) else 1
@@ -108,7 +112,7 @@ def draw_scenario(
     elif version >= 6:
         streams = _with_encryption(streams, stream(seed, "encryption"))
     nodes = tuple(_asking(node, index, streams) for index, node in enumerate(nodes))
-    scenario = Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random))
+    scenario = Scenario(seed, nodes, tuple(streams), plan, _draw_switch(random), short_way=short_way)
     if version >= 7:
         scenario = _with_streamed_answers(scenario, stream(seed, "streamed answers"), always=streamed)
     if version >= 8:
@@ -150,7 +154,7 @@ def _with_ladders(scenario: Scenario, random: Random, *, always: bool) -> Scenar
             roads=pick(random, (("link", "websocket"), ("link", "websocket"), ("link",), ("websocket",))),
             remembered=pick(random, ("", "", POLL, "link", "websocket", "unheard of")),
             eager=chance(random, 0.2),
-            links=2 if chance(random, 0.2) else 1,
+            links=pick(random, (2, 4)) if chance(random, 0.2) else 1,
         )
         nodes.append(replace(node, ladder=ladder, link=False) if climbs else node)
     kinds = tuple(kind for kind in LINK_KINDS if chance(random, 0.4))

@@ -19,5 +19,10 @@ def test_encrypted_runs_repeat_although_tls_draws_its_own_random_bytes(tmp_path:
     assert trace_of(35, "1", tmp_path / "one", "--encrypted") == trace_of(35, "2", tmp_path / "two", "--encrypted")
 
 
+@pytest.mark.parametrize("seed", [3, 12])
+def test_the_short_way_through_the_relay_changes_no_trace(seed: int, tmp_path: Path) -> None:
+    assert trace_of(seed, "1", tmp_path / "one") == trace_of(seed, "1", tmp_path / "two", "--general-way")
+
+
 def test_other_seeds_give_other_traces(tmp_path: Path) -> None:
     assert trace_of(1, "0", tmp_path) != trace_of(2, "0", tmp_path)

@@ -12,7 +12,7 @@ from tests.sim.scenario import draw_scenario
 from tests.sim.violation import Violation
 from tests.sim.world import World
 from tunnel.wire import StatusCode
-from tunnel_servlet.switch.mailbox import Mailbox
+from tunnel_servlet.switch.mailboxes.mailbox import Mailbox
 from tunnel_servlet.switch.registry import Registry
 
 SEED = 1002
@@ -61,7 +61,7 @@ def test_only_some_seeds_have_hostile_users_and_older_draw_versions_have_none() 
 @pytest.mark.parametrize("forgets", ["bytes of packets", "an attachment", "a connection"])
 def test_a_relay_that_forgets_to_give_something_back_is_found(forgets: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if forgets == "bytes of packets":
-        monkeypatch.setattr(Mailbox, "confirmed", lambda self, frames: None)
+        monkeypatch.setattr(Mailbox, "release_taken", lambda self, frames: None)
     elif forgets == "an attachment":
         monkeypatch.setattr(Registry, "remove", lambda self, attachment: None)
     else:

@@ -17,8 +17,8 @@ from tests.sim.runner import run_seed
 from tests.sim.scenario import Scenario, draw_scenario
 from tests.sim.websocket_frames import FrameReader, GuardedFrameReader, framed
 from tests.sim.world import World
-from tunnel.carriers.link import LinkCarrier
-from tunnel.carriers.open_link import OpenLink
+from tunnel.carriers.links.open_link import OpenLink
+from tunnel.carriers.roads import RoadCarrier
 from tunnel.exchange import Decision, Step
 
 
@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_trace_under_another_hash_seed(tmp_path: Pa
 
 def test_an_idle_endpoint_leaves_a_road_that_passes_nothing_more() -> None:
     world, node = climbing()
-    until(world, lambda: node.carrier._ladder.used == "link")
+    until(world, lambda: node.carrier._ladder.used_road == "link")
     (silent,) = node.roads.connections
     world._settle(5 * SECOND)
     mute(silent)
@@ -85,14 +85,14 @@ def test_an_idle_endpoint_notices_soon_that_a_road_passes_a_first_message_only()
     world, node = climbing()
     for road in node.roads.roads.values():
         road.mode = Mode.LIES
-    until(world, lambda: node.carrier._ladder.used == "link")
+    until(world, lambda: node.carrier._ladder.used_road == "link")
     assert until(world, lambda: node.carrier._ladder.is_doubted) <= 3
 
 
 def test_a_spare_link_opened_while_the_link_is_silent_takes_over_before_the_silent_one_is_closed() -> None:
     world, node = climbing(links=2)
     carrier, road = node.carrier, node.roads.roads["link"]
-    until(world, lambda: len(carrier._spares) == 1)
+    until(world, lambda: len(carrier._links.spares) == 1)
     line, spare = node.roads.connections
     road.mode = Mode.REFUSES
     spare._die()
@@ -100,8 +100,8 @@ def test_a_spare_link_opened_while_the_link_is_silent_takes_over_before_the_sile
     until(world, lambda: carrier._ladder.is_doubted)
     road.mode = Mode.WORKS
     assert until(world, lambda: node.accounts[-1].has_climbed) < 9  # the silent link would be closed after that
-    assert carrier._line is not None
-    assert carrier._line.link._transport is not line.transport
+    assert carrier._links.in_use is not None
+    assert carrier._links.in_use.link._transport is not line.transport
 
 
 # Each mutant breaks one promise of the carrier, and the simulator finds it.
@@ -112,43 +112,43 @@ def gives_up_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def closes_no_replaced_link(patch: pytest.MonkeyPatch) -> None:
-    def replace(self: LinkCarrier, line: OpenLink, now: int) -> None:
-        self._line = line
-        self._use_lanes(False)
+    def replace(self: RoadCarrier, line: OpenLink, now: int) -> None:
+        self._links.in_use = line
+        self._use_lanes(False, now)
 
-    patch.setattr(LinkCarrier, "_replace", replace)
+    patch.setattr(RoadCarrier, "_replace", replace)
 
 
 def renews_without_overlap(patch: pytest.MonkeyPatch) -> None:
-    do: Callable[..., None] = LinkCarrier._do
+    do: Callable[..., None] = RoadCarrier._do
 
-    def closing_first(self: LinkCarrier, decision: Decision, now: int) -> None:
-        line = self._line
+    def closing_first(self: RoadCarrier, decision: Decision, now: int) -> None:
+        line = self._links.in_use
         if decision.step is Step.RENEW and line is not None:
-            self._line = None
-            self._shut(line)
-            self._use_lanes(True)
+            self._links.in_use = None
+            self._links.shut(line)
+            self._use_lanes(True, now)
         do(self, decision, now)
 
-    patch.setattr(LinkCarrier, "_do", closing_first)
+    patch.setattr(RoadCarrier, "_do", closing_first)
 
 
 def gives_receipts_to_batches_that_were_given_up(patch: pytest.MonkeyPatch) -> None:
-    receipted: Callable[..., Any] = OpenLink.receipted
+    receipted: Callable[..., Any] = OpenLink.take_receipts
 
     def forgetful(self: OpenLink, tokens: list[int], now: int) -> Any:
-        self._given_up = 0
-        self._pace._sent.extend([(0, False)] * len(tokens))
+        self._given_up.clear()
+        self.pace._sent.extend([(0, False)] * len(tokens))
         return receipted(self, tokens, now)
 
-    patch.setattr(OpenLink, "receipted", forgetful)
+    patch.setattr(OpenLink, "take_receipts", forgetful)
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize(
     ("mutant", "seed", "found"),
     [
-        (gives_up_nothing, 4, "is not given up"),
+        (gives_up_nothing, 1, "is not given up"),
         (closes_no_replaced_link, 8, "have no purpose"),
         (renews_without_overlap, 29, "left a"),
         (gives_receipts_to_batches_that_were_given_up, 0, "ended twice"),

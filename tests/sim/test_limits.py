@@ -17,7 +17,8 @@ def struck(kind: FaultKind, *times_s: float, new_connection: bool = True) -> lis
 
 
 def test_each_request_renews_a_ban_and_its_end_is_final() -> None:
-    assert struck(K.BANNED, 4, 5, 14, 23, 33, 34, 60) == [False, True, True, True, False, False, False]
+    for kind in (K.BANNED, K.SWALLOWED):
+        assert struck(kind, 4, 5, 14, 23, 33, 34, 60) == [False, True, True, True, False, False, False]
 
 
 def test_a_request_keeps_its_place_in_the_queue() -> None:

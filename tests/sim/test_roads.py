@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.sim.roads import Broken, RoadWorld, main
-from tunnel.exchange import Step, ladder
+from tunnel.exchange import Step
+from tunnel.exchange.roads import ladder
 
 
 @pytest.mark.parametrize("seed", range(60))

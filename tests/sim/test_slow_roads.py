@@ -45,7 +45,7 @@ def transferred(flow: Flow, bytes_per_second: int, *, upload: bool, streams: boo
 def test_a_slow_path_that_is_no_faster_with_requests_costs_one_trial_a_minute(upload: bool, streams: bool) -> None:
     node = transferred(Flow(size=8_000_000), 100_000, upload=upload, streams=streams)
     assert 2 <= len(node.roads.roads["link"].tries) <= 3
-    assert node.carrier._ladder.used == "link"
+    assert node.carrier._ladder.used_road == "link"
 
 
 @pytest.mark.parametrize("upload", [True, False])
@@ -54,14 +54,14 @@ def test_a_path_that_limits_each_connection_is_left_to_requests_until_the_transf
     first, *later = node.roads.roads["link"].tries
     assert 0 < len(later) <= 1  # while the transfer lasts, the road rests
     assert later[0] - first < 60 * SECOND  # on the link, it takes 80 s
-    assert node.carrier._ladder.used == "link"
+    assert node.carrier._ladder.used_road == "link"
 
 
 @pytest.mark.parametrize("upload", [True, False])
 def test_a_healthy_transfer_never_leaves_its_road(upload: bool) -> None:
     node = transferred(Flow(size=20_000_000), 2_000_000, upload=upload, streams=True)
     assert len(node.roads.roads["link"].tries) == 1
-    assert node.carrier._ladder.used == "link"
+    assert node.carrier._ladder.used_road == "link"
 
 
 @pytest.mark.parametrize("upload", [True, False])
@@ -69,4 +69,4 @@ def test_a_slow_application_on_a_healthy_path_never_leaves_its_road(upload: bool
     flow = Flow(size=3_000_000, write_bytes=10_000, write_pause_us=100 * MILLISECOND)
     node = transferred(flow, 2_000_000, upload=upload, streams=True)
     assert len(node.roads.roads["link"].tries) == 1
-    assert node.carrier._ladder.used == "link"
+    assert node.carrier._ladder.used_road == "link"

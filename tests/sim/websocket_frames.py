@@ -16,7 +16,7 @@ from tests.fuzz.websocket_frames import BINARY, frame
 from tests.sim.event_loop import VirtualLoop
 from tunnel.wire import LINK_HEADER_SIZE, PACKET_SIZE_MAX
 from tunnel_servlet.config import ServiceLimits
-from tunnel_servlet.web.websocket_guard import FrameGuard
+from tunnel_servlet.web.http.websocket_guard import FrameGuard
 
 __all__ = ["FrameReader", "GuardedFrameReader", "framed"]
 

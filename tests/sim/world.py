@@ -36,7 +36,9 @@ HEALING_US = 330 * SECOND  # the user timeout and a little: a party that has los
 LOOK_US = 5 * SECOND  # between two looks whether the best roads carry
 # A run waits this long after its last stream has ended: a packet still in flight may show an acceptor its connection.
 SETTLING_US = 2 * SECOND
-REFUSALS_US = 20 * SECOND  # after healing: by then every endpoint is attached again, and its services are found
+# After healing, or after the last pause for a ban that has begun by then: by then every endpoint is attached again, and
+# its services are found. A pause for a ban is up to 84 s long (7.9).
+REFUSALS_US = 20 * SECOND
 QUIET_US = 90 * SECOND  # one minute after the first SHUTDOWN has arrived, the relay has no route left (5.7, 9.5)
 EXIT_PORT = 1000  # plus the number of the stream
 RETRY_US = SECOND
@@ -57,6 +59,7 @@ class World:
         self.streams = {spec.number: Stream(scenario.seed, spec) for spec in scenario.streams}
         self.open_streams = dict.fromkeys(self.streams)
         self.delivered_bytes = 0
+        self._paused_us = 0  # until when an endpoint pauses for a ban that has begun before healing
         self.moves: list[tuple[int, bool, int]] | None = None
         """(when, whether up, bytes) of every delivery, if a caller asked for them."""
         self.strikes: list[tuple[int, FaultKind]] | None = None
@@ -87,6 +90,7 @@ class World:
             packet_filter=self._packet_arrives,
             trace=self.trace,
             started_us=self.clock.now_us,
+            has_short_way=self.scenario.short_way,
         )
 
     def _make_node(self, index: int, spec: NodeSpec) -> Node:
@@ -338,7 +342,7 @@ class World:
     def _try_again(self, party: Party, each: Stream) -> None:
         """Open the stream again: the relay refuses while the acceptor's endpoint is away, as after a restart of the
         relay. If the acceptor has a connection of the refused try, abort it: it would last until the user timeout."""
-        if self.clock.now_us > self.scenario.plan.healed_us + REFUSALS_US:
+        if self.clock.now_us > max(self.scenario.plan.healed_us, self._paused_us) + REFUSALS_US:
             raise Violation(f"{party}: refused long after healing: {party.text}")
         each.refusals += 1
         stray, each.acceptor = each.acceptor, None
@@ -388,6 +392,8 @@ class World:
             )
 
     def _healed(self) -> None:
+        pauses_us = [node.lanes.path.backoff.next_us - node.now_us for node in self.nodes if node.alive]
+        self._paused_us = self.clock.now_us + max(pauses_us, default=0)
         if self.trace is not None:
             self.trace(TraceRecord(time_us=self.clock.now_us, node="world", event=TraceEvent.FAULTS_HEALED))
 

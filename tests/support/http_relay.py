@@ -14,7 +14,7 @@ from tunnel.wire import BodyFormat, unwrap_body, wrap_answer
 from tunnel_servlet.access.tokens import Identity
 from tunnel_servlet.config import RelayConfig
 from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.switch.switch import Response
+from tunnel_servlet.switch.responses import RelayResponse
 from tunnel_servlet.web.answer_stream import AnswerStream
 from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.relay_link import serve_link
@@ -76,8 +76,12 @@ class HttpTestRelay(TestRelay):
 
     # the interface that tunnel_servlet.web.relay_link needs
 
-    def is_live(self, identity: Identity) -> bool:
-        """Return True: tokens are not revoked here."""
+    def why_ended(self, identity: Identity) -> str:
+        """Return an empty text: tokens are not revoked here."""
+        return ""
+
+    def may_link(self, identity: Identity, endpoint: bytes) -> bool:
+        """Return True: tokens are for any endpoint here."""
         return True
 
     def watch(self, watched: object) -> None:
@@ -128,13 +132,13 @@ class HttpTestRelay(TestRelay):
             headers = {"Cache-Control": "no-store, no-transform", "Content-Type": kept}
             if number not in core.streams:
                 return web.Response(status=status, body=answer, headers=headers)
-            stream = AnswerStream(core, Identity(user), Response(number, status, [answer], goes_on=True))
+            stream = AnswerStream(core, Identity(user), RelayResponse(number, status, [answer], goes_on=True))
             core.stream_begins(number, stream)
             return await stream.serve(request, headers)
         finally:
             del self._open[future]
             core.stream_gone(number)
-            core.gone(number)
+            core.on_gone(number)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
         user = self.user(request)

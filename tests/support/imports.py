@@ -19,52 +19,41 @@ TOP_LEVEL = ("loadtests", "tests", "tunnel", "tunnel_client", "tunnel_servlet")
 # Packages of tunnel, and one module, that are not part of its public interface.
 INSIDE = ("analysis", "carriers", "core", "driver", "exchange", "traces", "wire")
 
-_SANS_IO_RELAY = ("tunnel.wire", "tunnel.exchange", "tunnel.traces.record", "tunnel.rates")
+_SANS_IO_RELAY = ("tunnel.wire", "tunnel.exchange", "tunnel.traces.record", "tunnel.ground")
 
 # From each area to those that its modules may import, besides the area itself. An area is a dotted prefix; a module
 # belongs to the longest one that fits. "face" is the public interface: tunnel itself, and what is not INSIDE it. After
 # "!", only the modules at the root of a package may be imported, without its folders.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "tunnel": ("face", *(f"tunnel.{name}" for name in INSIDE if name != "analysis")),
+    "tunnel.ground": (),
+    "tunnel.system": (),
     "tunnel.wire": (),
     "tunnel.core": ("tunnel.wire", "tunnel.traces.record"),
-    "tunnel.exchange": ("tunnel.wire", "tunnel.printable"),
-    "tunnel.clock": (),
-    "tunnel.installing": (),
-    "tunnel.printable": (),
-    "tunnel.private_files": (),
-    "tunnel.linger": (),
-    "tunnel.lookups": (),
-    "tunnel.tasks": (),
-    "tunnel.rates": (),
+    "tunnel.exchange": ("tunnel.wire", "tunnel.ground"),
     "tunnel.turns.shares": (),
-    "tunnel.carriers": (
-        *("tunnel.wire", "tunnel.exchange"),
-        *(f"tunnel.{name}" for name in ("installing", "linger", "lookups", "printable", "private_files", "tasks")),
-    ),
+    "tunnel.carriers": ("tunnel.wire", "tunnel.exchange", "tunnel.ground", "tunnel.system"),
     "tunnel.driver": (
-        "tunnel.wire",
-        "tunnel.core",
-        "tunnel.exchange",
-        "tunnel.carriers",
-        "tunnel.traces",
-        "tunnel.clock",
+        *("tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.carriers", "tunnel.traces"),
+        "tunnel.system",
     ),
-    "tunnel.traces": ("tunnel.traces.record", "tunnel.clock", "tunnel.private_files"),
+    "tunnel.traces": ("tunnel.traces.record", "tunnel.system"),
     "tunnel.traces.record": (),
     "tunnel.messages": ("face",),
-    "tunnel.analysis": (
-        *("tunnel.wire", "tunnel.traces"),
-        *(f"tunnel.{name}" for name in ("command_line", "durable_files", "exit_codes", "installing", "printable")),
-    ),
+    "tunnel.analysis": ("tunnel.wire", "tunnel.traces", "tunnel.ground", "tunnel.system", "tunnel.process"),
     "tunnel_servlet.switch": _SANS_IO_RELAY,
     "tunnel_servlet.access": ("tunnel_servlet.switch.decisions", *_SANS_IO_RELAY),
-    "tunnel_servlet.config": ("tunnel_servlet.access", "tunnel_servlet.switch", *_SANS_IO_RELAY),
+    "tunnel_servlet.settings": (),
+    "tunnel_servlet.config": (
+        *(f"tunnel_servlet.{name}" for name in ("access", "settings", "switch")),
+        *_SANS_IO_RELAY,
+    ),
+    "tunnel_servlet.audit": ("tunnel_servlet.access", "tunnel_servlet.settings", "face"),
     "tunnel_servlet.exit": ("tunnel_servlet.access", "face"),
     "tunnel_servlet.web": (
-        *(f"tunnel_servlet.{name}" for name in ("access", "config", "exit", "switch")),
+        *(f"tunnel_servlet.{name}" for name in ("access", "audit", "config", "exit", "switch")),
         *("face", "tunnel.wire", "tunnel.exchange", "tunnel.traces"),
-        *("tunnel.carriers.link_protocol", "tunnel.carriers.websocket_transport"),
+        "tunnel.carriers.halves",
     ),
     "tunnel_servlet": ("tunnel_servlet", "face"),
     "tunnel_servlet.command": ("tunnel_servlet", "face", "tunnel.wire"),
@@ -86,6 +75,7 @@ BORROWS_FIXTURES = ("tests.real.test_clients_recipes",)
 # Libraries that only these areas may use; loadtests and tests may use any library.
 RESTRICTED: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tunnel.carriers", "tunnel_servlet.web"),
+    "duckdb": ("tunnel.analysis",),
     "pyspark": ("tunnel.analysis",),
     "locust": (),
     "nats": (),
@@ -94,8 +84,8 @@ RESTRICTED: dict[str, tuple[str, ...]] = {
 # All libraries outside the standard library that a sans-I/O part may use.
 SANS_IO_LIBRARIES = frozenset({"crc32c", "msgspec", "xxhash"})
 SANS_IO_AREAS = (
-    *("tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.traces.record", "tunnel.rates", "tunnel.printable"),
-    *("tunnel.turns.shares", "tunnel_servlet.switch", "tunnel_servlet.access", "tunnel_servlet.config"),
+    *("tunnel.ground", "tunnel.wire", "tunnel.core", "tunnel.exchange", "tunnel.traces.record", "tunnel.turns.shares"),
+    *(f"tunnel_servlet.{name}" for name in ("switch", "access", "config", "settings")),
 )
 
 

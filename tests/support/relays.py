@@ -5,16 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from tunnel import Attachment, memory_attach
-from tunnel.carriers.memory import Answered
-from tunnel.wire import Message, Target, TargetKind, decode_envelope
+from tunnel.attached_endpoint import AttachedEndpoint
+from tunnel.attachment import endpoint_of
+from tunnel.carriers.memory import Answered, LinkEnd
+from tunnel.wire import Frame, Message, Target, TargetKind, decode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo, PacketFilter
 from tunnel_servlet.web.host import SwitchHost
 
-__all__ = ["LOSE_REQUEST", "LOSE_RESPONSE", "Fault", "MemoryTestRelay", "TestRelay", "authorise", "may_listen"]
+__all__ = [
+    "LOSE_REQUEST",
+    "LOSE_RESPONSE",
+    "Fault",
+    "InProcessTestRelay",
+    "MemoryTestRelay",
+    "TestRelay",
+    "authorise",
+    "inside",
+    "may_listen",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,13 @@ class Fault:
 
 LOSE_REQUEST = Fault()
 LOSE_RESPONSE = Fault(applies=True)
+
+
+def inside(attachment: Attachment) -> AttachedEndpoint:
+    """Return the endpoint behind an attachment to one relay."""
+    found = endpoint_of(attachment)
+    assert isinstance(found, AttachedEndpoint)
+    return found
 
 
 def authorise(user: str, target: Target) -> Decision:
@@ -70,7 +89,7 @@ class TestRelay:
         """Make the switch, with all the state that a restart loses."""
         return SwitchHost(config, authorise, may_listen=may_listen, packet_filter=self.packet_filter)
 
-    async def __aenter__(self) -> TestRelay:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -94,9 +113,13 @@ class TestRelay:
 
 
 class MemoryTestRelay(TestRelay):
-    """A relay without HTTP. It never answers a lost exchange."""
+    """A relay without HTTP, and without links. It never answers a lost exchange."""
 
     kind = "memory"
+
+    def __init__(self, packet_filter: PacketFilter | None = None, **settings: Any) -> None:
+        super().__init__(packet_filter, **settings)
+        self._faults: dict[int, asyncio.Handle] = {}  # answers in the relay's place that have not left yet
 
     def attach(self, user: str = "ann", **options: Any) -> Attachment:
         return memory_attach(self, user=user, **options)
@@ -113,9 +136,44 @@ class MemoryTestRelay(TestRelay):
             return self.core.post(user, body, answered_in_life, is_exit=is_exit, identity=identity)
         if fault.applies:
             self.core.post(user, body, lambda status, answer: None, is_exit=is_exit, identity=identity)
-        if fault.status:
-            asyncio.get_running_loop().call_soon(answered, fault.status, fault.body)
+        if not fault.status:
+            return 0
+        number = -self.requests  # the relay's own numbers are above 0
+        self._faults[number] = asyncio.get_running_loop().call_soon(answered, fault.status, fault.body)
+        return number
+
+    def on_gone(self, number: int) -> None:
+        if number < 0:
+            self._faults.pop(number).cancel()
+        else:
+            self.core.on_gone(number)
+
+    def join_link(self, link: LinkEnd, user: str, identity: bytes, epoch: int, generation: int) -> int:
         return 0
 
-    def gone(self, number: int) -> None:
-        self.core.gone(number)
+    def take_packets(self, link: int, limit_bytes: int) -> list[Frame]:
+        raise AssertionError("there is no link")
+
+    def post_packets(self, link: int, frames: list[Frame], handled: Callable[[], None]) -> None:
+        raise AssertionError("there is no link")
+
+    def link_closed(self, link: int) -> None:
+        raise AssertionError("there is no link")
+
+
+class InProcessTestRelay(MemoryTestRelay):
+    """A relay without HTTP, to which endpoints have links in the process, as they have to the real one."""
+
+    kind = "memory with links"
+
+    def join_link(self, link: LinkEnd, user: str, identity: bytes, epoch: int, generation: int) -> int:
+        return self.core.join_link(link, user, identity, epoch, generation)
+
+    def take_packets(self, link: int, limit_bytes: int) -> list[Frame]:
+        return self.core.take_packets(link, limit_bytes)
+
+    def post_packets(self, link: int, frames: list[Frame], handled: Callable[[], None]) -> None:
+        self.core.post_packets(link, frames, handled)
+
+    def link_closed(self, link: int) -> None:
+        self.core.link_closed(link)

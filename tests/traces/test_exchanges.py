@@ -20,17 +20,17 @@ class Sink(list[TraceRecord]):
 def tell(level: TraceLevel) -> Sink:
     sink = Sink(level)
     tracer = ExchangeTracer(sink, "node")
-    tracer.sent(1, 2, 3, 0, "push", 100, 10)
-    tracer.answered(1, 200, 50, 15)
-    tracer.sent(2, 2, 4, 0, "pull", 60, 20)
-    tracer.failed(2, 26)
-    tracer.sent(3, 2, 4, 1, "pull", 60, 30)
-    tracer.answered(3, 503, 7, 37)
-    tracer.sent(4, -1, 1, 0, "attach", 70, 40)
-    tracer.abandoned(4, 48)
-    for again in (tracer.failed, tracer.abandoned):
+    tracer.on_sent(1, 2, 3, 0, "push", 100, 10)
+    tracer.on_answered(1, 200, 50, 15)
+    tracer.on_sent(2, 2, 4, 0, "pull", 60, 20)
+    tracer.on_failed(2, 26)
+    tracer.on_sent(3, 2, 4, 1, "pull", 60, 30)
+    tracer.on_answered(3, 503, 7, 37)
+    tracer.on_sent(4, -1, 1, 0, "attach", 70, 40)
+    tracer.on_abandoned(4, 48)
+    for again in (tracer.on_failed, tracer.on_abandoned):
         again(4, 50)
-    tracer.answered(4, 200, 0, 50)
+    tracer.on_answered(4, 200, 0, 50)
     return sink
 
 
@@ -86,5 +86,5 @@ def record(
 @pytest.mark.parametrize("status", [200, 404])
 def test_an_answer_to_an_unknown_request_is_ignored(status: int) -> None:
     sink = Sink(TraceLevel.PACKET)
-    ExchangeTracer(sink, "node").answered(1, status, 5, 5)
+    ExchangeTracer(sink, "node").on_answered(1, status, 5, 5)
     assert sink == []

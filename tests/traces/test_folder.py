@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.traces.rig import FRAMES
-from tunnel.private_files import create_private
+from tunnel.system.private_files import create_private
 from tunnel.traces import TraceEvent, TraceRecord
 from tunnel.traces.folder import TraceFolder
 from tunnel.traces.jsonl import JsonLinesWriter, read_trace
@@ -261,7 +261,7 @@ def test_a_trace_without_end_keeps_the_newest_records(tmp_path: Path) -> None:
     writer.close()
     assert max(sizes) <= bytes_max
     assert writer.removed_files > 3
-    assert writer.dropped == 0
+    assert writer.records_dropped == 0
     assert len(told) == 1
     records = [each for path in sorted(tmp_path.iterdir()) for each in read_trace(path)]
     assert records[-1].number == 100
@@ -274,11 +274,11 @@ def test_records_without_room_are_dropped_and_counted(tmp_path: Path) -> None:
     left(tmp_path, 1, 5000, name="_relay")  # of a process that may still write to it
     writer = TraceWriter(tmp_path, bytes_max=4096, tell=told.append)
     writer(record())
-    while not writer.dropped:
+    while not writer.records_dropped:
         wake(writer)
     assert "would not make enough room" in writer.failure
     writer.close()
-    assert (writer.written, writer.dropped) == (0, 1)
+    assert (writer.written, writer.records_dropped) == (0, 1)
     assert len(list(tmp_path.iterdir())) == 1
     assert told[-1].startswith("trace records are lost, because they cannot be written")
 
@@ -304,7 +304,7 @@ def test_a_full_disk_leaves_no_empty_files(tmp_path: Path, monkeypatch: pytest.M
         with monkeypatch.context() as patch:
             patch.setattr(writer._folder, "takes", fail)
             writer(record())
-            while writer.dropped < number:
+            while writer.records_dropped < number:
                 wake(writer)
     assert list(tmp_path.iterdir()) == []
     writer(record())

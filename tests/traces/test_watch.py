@@ -25,10 +25,10 @@ def no_sockets() -> list[socket.socket]:
 def test_attachment_and_carrier_are_recorded() -> None:
     records: list[TraceRecord] = []
     watch = DriverWatch(records.append, "n", no_sockets)
-    watch.attached("relay.example", fresh=True, now=1)
+    watch.on_attached("relay.example", fresh=True, now=1)
     watch.carrier_changed("link", 3, 2)
-    watch.detached("troubled", 4)
-    watch.attached("relay.example", fresh=False, now=5)
+    watch.on_detached("troubled", 4)
+    watch.on_attached("relay.example", fresh=False, now=5)
     assert records == [
         TraceRecord(time_us=1, node="n", event=TraceEvent.ATTACHED, text="relay.example", count=1),
         TraceRecord(time_us=2, node="n", event=TraceEvent.CARRIER_CHANGED, carrier="link", count=3),
@@ -77,7 +77,7 @@ class Sampled(LoopWatch):
         super().__init__(sink, "n")
         self.times: list[int] = []
 
-    def sampled(self, now: int) -> None:
+    def on_sampled(self, now: int) -> None:
         self.times.append(now)
 
 

@@ -13,7 +13,7 @@ import zstandard
 from tests.traces.rig import WAIT_S, read_all, record
 from tunnel.traces import TraceEvent, TraceLevel, TraceRecord, level_of
 from tunnel.traces.jsonl import encode_record, read_trace
-from tunnel.traces.salvage import SUFFIX, examine
+from tunnel.traces.salvage import SUFFIX, examine, is_being_written, salvage_directory
 from tunnel.traces.writer import FLUSH_RECORDS, TraceWriter
 
 
@@ -40,7 +40,7 @@ def test_records_are_read_in_order_with_writer_and_number(tmp_path: Path) -> Non
     assert [each.number for each in records] == list(range(1, count + 1))
     assert {each.writer for each in records} == {writer.writer}
     assert writer.writer.startswith(f"client-{os.getpid()}-")
-    assert (writer.written, writer.dropped, writer.failure) == (count, 0, "")
+    assert (writer.written, writer.records_dropped, writer.failure) == (count, 0, "")
 
 
 def test_a_frame_holds_at_most_one_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_full_queue_drops_records_and_counts_them(tmp_path: Path, monkeypatch:
     assert [each.time_us for each in records[:-1]] == list(range(100))
     assert (records[-1].event, records[-1].count) == (TraceEvent.TRACE_DROPPED, 50)
     assert [each.number for each in records] == [*range(1, 101), 151]  # gaps in the numbers show the dropped records
-    assert writer.dropped == 50
+    assert writer.records_dropped == 50
 
 
 def test_records_after_closing_are_dropped(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_records_after_closing_are_dropped(tmp_path: Path) -> None:
     writer.close()
     writer(record(2))
     assert [each.time_us for each in read_all(tmp_path)] == [1]
-    assert (writer.written, writer.dropped) == (1, 1)
+    assert (writer.written, writer.records_dropped) == (1, 1)
 
 
 def test_only_records_of_callers_count_as_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +105,10 @@ def test_only_records_of_callers_count_as_dropped(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(writer._folder, "takes", full)
     for number in range(150):
         writer(record(number))
-    assert writer.dropped == 50  # at once, even if the disk hangs
+    assert writer.records_dropped == 50  # at once, even if the disk hangs
     gate.set()
     writer.close()
-    assert (writer.written, writer.dropped) == (0, 150)
+    assert (writer.written, writer.records_dropped) == (0, 150)
 
 
 def test_files_are_finished_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_a_full_disk_loses_only_records(tmp_path: Path, monkeypatch: pytest.Monk
     assert seen == [f"{tmp_path}: No space left on device"]
     records = [each for each in read_all(tmp_path) if each.time_us == 9]
     assert [each.number for each in records] == [FLUSH_RECORDS + 1]
-    assert (writer.dropped, writer.failure) == (FLUSH_RECORDS, "")
+    assert (writer.records_dropped, writer.failure) == (FLUSH_RECORDS, "")
 
 
 class FullDisk:
@@ -206,7 +206,7 @@ def test_after_a_full_disk_it_goes_on_in_another_file(tmp_path: Path, monkeypatc
     assert examine(torn)[0].is_truncated
     assert examine(whole)[0].is_whole
     assert [each.number for each in read_trace(whole)] == [FLUSH_RECORDS + 1]
-    assert (writer.dropped, writer.written, writer.failure) == (FLUSH_RECORDS, 1, "")
+    assert (writer.records_dropped, writer.written, writer.failure) == (FLUSH_RECORDS, 1, "")
 
 
 def test_a_file_that_cannot_be_finished_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_a_file_that_cannot_be_finished_is_reported(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", refuse)
     writer.close()
     assert "Input/output error" in writer.failure
-    assert writer.dropped == 0  # they are in the file, which the next process salvages
+    assert writer.records_dropped == 0  # they are in the file, which the next process salvages
     assert [path.name[0] for path in tmp_path.iterdir()] == ["_"]
 
 
@@ -235,8 +235,21 @@ def test_leftovers_are_salvaged_at_the_start(tmp_path: Path) -> None:
     left = tmp_path / f"_dead-{2**30}-aa-00001{SUFFIX}"  # from a process that cannot exist
     left.write_bytes(file.read_bytes() * 2 + b"\x28\xb5\x2f\xfd garbage")
     with TraceWriter(tmp_path):
-        assert [each.time_us for each in read_trace(tmp_path / left.name[1:])] == [1, 1]
+        *records, died = read_trace(tmp_path / left.name[1:])
+        assert [each.time_us for each in records] == [1, 1]
         assert not left.exists()
+    told = TraceRecord(time_us=1, node=dead.writer, event=TraceEvent.PROCESS_DIED, writer=dead.writer, number=2)
+    assert died == told
+
+
+def test_a_file_is_locked_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another container, the PID in its name says nothing."""
+    monkeypatch.setattr("tunnel.traces.salvage._is_alive", lambda name: False)
+    with TraceWriter(tmp_path):
+        (path,) = tmp_path.iterdir()
+        assert is_being_written(path)
+        assert salvage_directory(tmp_path) == []
+    assert not is_being_written(path)
 
 
 def test_several_threads_may_write(tmp_path: Path) -> None:

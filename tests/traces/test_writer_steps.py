@@ -57,7 +57,7 @@ def test_each_flush_is_a_frame_with_a_checksum_and_its_size(still: Still, tmp_pa
 
 def test_a_new_writer_has_written_and_lost_nothing(still: Still, tmp_path: Path) -> None:
     writer = still(tmp_path)
-    assert (writer.written, writer.dropped, writer.failure, writer.removed_files) == (0, 0, "", 0)
+    assert (writer.written, writer.records_dropped, writer.failure, writer.removed_files) == (0, 0, "", 0)
 
 
 def test_the_folder_counts_the_files_of_a_writer_without_a_name(still: Still, tmp_path: Path) -> None:
@@ -211,17 +211,17 @@ def test_each_drop_is_reported_once(still: Still, tmp_path: Path) -> None:
         (2, 13, writer.writer),
     ]
     assert [each.number for each in records] == [1, 2, 6, 7, 8, 9, 10, 13]
-    assert (writer.dropped, writer.written) == (5, 8)
+    assert (writer.records_dropped, writer.written) == (5, 8)
 
 
 def test_a_failure_is_told_once_and_says_where_and_why(still: Still, tmp_path: Path) -> None:
     told: list[str] = []
     writer = still(tmp_path, tell=told.append)
     writer._failed(2, OSError(errno.ENOSPC, "No space left on device"))
-    assert (writer.dropped, writer.failure) == (2, f"{tmp_path}: No space left on device")
+    assert (writer.records_dropped, writer.failure) == (2, f"{tmp_path}: No space left on device")
     assert list(tmp_path.iterdir()) == []  # a full disk leaves no empty file
     writer._failed(3, OSError("strange"))
-    assert (writer.dropped, writer.failure) == (5, f"{tmp_path}: strange")
+    assert (writer.records_dropped, writer.failure) == (5, f"{tmp_path}: strange")
     assert told == [f"trace records are lost, because they cannot be written: {tmp_path}: No space left on device"]
 
 
@@ -268,7 +268,7 @@ def test_a_folder_without_room_is_reported_as_one(still: Still, tmp_path: Path) 
         f"{tmp_path}: the trace files have reached their limit of 9.53674e-06 MiB, and removing the complete ones "
         "would not make enough room: raise the limit, or let fewer processes write there"
     )
-    assert (writer.written, writer.dropped) == (0, 1)
+    assert (writer.written, writer.records_dropped) == (0, 1)
     with pytest.raises(OSError, match="their limit") as error:
         writer._write([record(2)], 0)
     assert error.value.errno == errno.EDQUOT
@@ -318,4 +318,4 @@ def test_a_failure_in_a_folder_that_was_removed_does_not_end_the_thread(still: S
     writer._failed(1, OSError(errno.EIO, "Input/output error"))
     writer(record(1))
     writer._flush()
-    assert (writer.written, writer.dropped) == (1, 1)
+    assert (writer.written, writer.records_dropped) == (1, 1)

@@ -60,8 +60,8 @@ async def test_two_users_one_whose_turn_is_over_waits_for_the_other() -> None:
 async def test_two_users_a_debt_delays_its_user_alone() -> None:
     turns, log = Turns(meter=FakeMeter()), list[str]()
     spend(turns, "eve", 0.5)
-    waiting = [asyncio.ensure_future(turns.admitted("eve")) for _ in range(2)]
-    await turns.admitted("ann")
+    waiting = [asyncio.ensure_future(turns.wait_for_turn("eve")) for _ in range(2)]
+    await turns.wait_for_turn("ann")
     assert not any(each.done() for each in waiting)
     waiting[0].cancel()
     turns.close()
@@ -76,7 +76,7 @@ async def test_two_users_those_who_waited_do_not_all_go_on_in_one_turn() -> None
     turns.spend("eve", 25_000)
 
     async def ask(number: int) -> None:
-        await turns.admitted("eve", 600_000)  # so much that a pause of the machine does not pay for it
+        await turns.wait_for_turn("eve", 600_000)  # so much that a pause of the machine does not pay for it
         passed.append(number)
         first.set()
 
@@ -155,7 +155,7 @@ async def test_a_request_that_comes_later_goes_on_after_those_that_wait() -> Non
     turns.spend("eve", 25_000)
 
     async def ask(number: int) -> None:
-        await turns.admitted("eve")
+        await turns.wait_for_turn("eve")
         passed.append(number)
 
     asked = [asyncio.ensure_future(ask(number)) for number in range(30)]

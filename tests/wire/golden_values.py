@@ -39,6 +39,7 @@ from tunnel.wire import (
     encode_dropped,
     encode_edge,
     encode_end,
+    encode_leave,
     encode_listen_state,
     encode_option,
     encode_packet,
@@ -84,6 +85,13 @@ _question = Connect(_KEY, False, Target(TargetKind.TCP_QUESTION, "db.internal", 
 _service_question = Connect(_KEY, False, Target(TargetKind.SERVICE_QUESTION, "reports"), 65_536)
 _allowed = Rejected(_KEY, RejectReason.ALLOWED, "")
 _encrypted = Accepted(_KEY, False, 65_536, Options(versions=(1, 1), endpoint_id=_ID, encryption=b""))
+_moving = Connect(
+    _KEY,
+    True,
+    Target(TargetKind.TCP, "db.internal", 5432),
+    65_536,
+    Options(versions=(1, 1), endpoint_id=_ID, further_ids=(_KEY, bytes(16)), move=2),
+)
 _rejected = Rejected(_KEY, RejectReason.VERSION, "versions 1 to 1", Options(versions=(1, 1)))
 _denied = Rejected(_KEY, RejectReason.DENIED, "")
 _close = End(0, _DIGEST)
@@ -94,6 +102,7 @@ _gaps = Ack(_TOP - 1, 0, 25_000, 6, 3, [(6, 6), (0, 3)])
 _abort = Abort(AbortReason.USER_TIMEOUT, "no answer for 5 min – lost")
 _option = Option(3, Options(pull_interval_ms=1000))
 _farewell = Option(4, Options(pull_interval_ms=1000, leaving=True))
+_draining = Option(0, Options(draining=True))
 _up = ListenState(1, ListenStatus.UP, 128, "reports")
 _public = ListenState(
     5, ListenStatus.UP, 128, "reports", options=Options(public=PublicPlace(host="app.example", http=True))
@@ -151,6 +160,12 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
         _farewell,
         "2.7, 6.10",
     ),
+    (
+        "option_of_relay_that_drains",
+        Packet(PacketType.OPTION, 0, 0, 0, encode_option(_draining)),
+        _draining,
+        "2.7, 9.9",
+    ),
     ("option_of_attachment", Packet(PacketType.OPTION, 0, 0, 0, encode_option(_option)), _option, "2.7"),
     ("listen_state_up", Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(_up)), _up, "2.8"),
     (
@@ -170,6 +185,8 @@ PACKETS: list[tuple[str, Packet, Any, str]] = [
     ("dropped_full", _from_relay(PacketType.DROPPED, encode_dropped(_full)), _full, "2.9"),
     ("dropped_no_route", _from_relay(PacketType.DROPPED, encode_dropped(_no_route)), _no_route, "2.9"),
     ("edge", _from_relay(PacketType.EDGE, encode_edge(_edge)), _edge, "2.10"),
+    ("leave", _packet(PacketType.LEAVE, 0, encode_leave(2)), 2, "2.12"),
+    ("connect_moving", _opening(PacketType.CONNECT, 9, encode_connect(_moving), 3), _moving, "2.1, 6.11"),
     ("unknown_type_and_version", Packet(200, _OURS, _PEER, 17, b"later", 4, 2), None, "1.4"),
     ("connect_encryption", _opening(PacketType.CONNECT, 9, encode_connect(_offering)), _offering, "2.1, 3.13"),
     (
@@ -247,4 +264,5 @@ LINKS: list[tuple[str, LinkHeader, str]] = [
     ("link_batch", LinkHeader(1, 0, 131_072), "8.1"),
     ("link_last_number", LinkHeader(_TOP, _TOP - 1, 24), "8.1"),
     ("link_receipt", LinkHeader(0, 17, 0), "8.2"),
+    ("link_leaving", LinkHeader(0, 17, 0, is_leaving=True), "8.7"),
 ]

@@ -80,8 +80,8 @@ packets = st.builds(
     version=u16,
 )
 
-# Whole items of unknown kinds (above 10).
-_unknown = st.lists(st.tuples(st.integers(11, 255), st.binary(max_size=9)), max_size=3).map(
+# Whole items of unknown kinds (above 127).
+_unknown = st.lists(st.tuples(st.integers(128, 255), st.binary(max_size=9)), max_size=3).map(
     lambda items: b"".join(bytes([kind, 0, len(value)]) + value for kind, value in items)
 )
 options = st.builds(
@@ -95,6 +95,9 @@ options = st.builds(
     endpoint_id=st.none() | _key,
     encryption=st.none() | st.binary(max_size=40),
     leaving=st.none() | st.just(value=True),
+    draining=st.none() | st.just(value=True),
+    further_ids=st.none() | st.lists(_key, min_size=1, max_size=8).map(tuple),
+    move=st.none() | u32,
     unknown=_unknown,
 )
 
@@ -125,7 +128,7 @@ option_payloads = st.builds(Option, u32, options)
 listen_states = st.builds(ListenState, u32, st.sampled_from(ListenStatus), u16, _name)
 droppeds = st.builds(Dropped, u8, u32, u32, u32)
 edges = st.builds(Edge, u32, u32)
-link_headers = st.builds(LinkHeader, u32, u32, u32)
+link_headers = st.builds(LinkHeader, u32, u32, u32, st.booleans())
 
 _payload = st.binary(max_size=100)
 _payloads = _payload | st.lists(_payload, max_size=3)

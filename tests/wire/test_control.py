@@ -1,4 +1,4 @@
-"""Clauses 2.5 to 2.10: the payloads of CLOSE, FINISH, ABORT, OPTION, LISTEN_STATE, DROPPED and EDGE."""
+"""Clauses 2.5 to 2.12: the payloads of CLOSE, FINISH, ABORT, OPTION, LISTEN_STATE, DROPPED, EDGE and LEAVE."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +21,14 @@ from tunnel.wire.control import (
     decode_dropped,
     decode_edge,
     decode_end,
+    decode_leave,
     decode_listen_state,
     decode_option,
     encode_abort,
     encode_dropped,
     encode_edge,
     encode_end,
+    encode_leave,
     encode_listen_state,
     encode_option,
 )
@@ -47,6 +49,7 @@ CASES: list[tuple[Any, str, Encode, Decode]] = [
         decode_dropped,
     ),
     (Edge(2**32 - 1, 65536), "ffffffff 00010000", encode_edge, decode_edge),
+    (7, "00000007", encode_leave, decode_leave),
 ]
 each = pytest.mark.parametrize(("value", "raw", "encode", "decode"), CASES)
 
@@ -83,7 +86,8 @@ def test_edges_round_trip(value: Edge) -> None:
 
 @given(junk)
 def test_decoding_never_raises(data: bytes) -> None:
-    for decode in (decode_end, decode_abort, decode_option, decode_listen_state, decode_dropped, decode_edge):
+    fixed = (decode_end, decode_dropped, decode_edge, decode_leave)
+    for decode in (*fixed, decode_abort, decode_option, decode_listen_state):
         decode(data)
         decode(bytes(4) + data)
 
@@ -169,6 +173,7 @@ def test_the_zero_fields_are_ignored() -> None:
         (ListenState(0, ListenStatus.UP, 1, "x" * 256), encode_listen_state),
         (Dropped(256, 0, 0, 0), encode_dropped),
         (Edge(-1, 0), encode_edge),
+        (2**32, encode_leave),
     ],
 )
 def test_values_that_do_not_fit_raise(value: Any, encode: Encode) -> None:

@@ -22,6 +22,7 @@ from tunnel.wire import (
     decode_edge,
     decode_end,
     decode_envelope,
+    decode_leave,
     decode_link_header,
     decode_listen_state,
     decode_option,
@@ -46,6 +47,7 @@ DECODERS = {
     PacketType.FINISH: decode_end,
     PacketType.DROPPED: decode_dropped,
     PacketType.EDGE: decode_edge,
+    PacketType.LEAVE: decode_leave,
 }
 each_packet = pytest.mark.parametrize(("name", "packet", "value"), [entry[:3] for entry in PACKETS])
 each_envelope = pytest.mark.parametrize(("name", "message", "mask"), [entry[:3] for entry in ENVELOPES])

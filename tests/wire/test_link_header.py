@@ -46,9 +46,15 @@ def test_another_magic_is_none_even_with_its_checksum() -> None:
     assert decode_link_header(fields + checksum(fields, bytes(4)).to_bytes(4, "big")) is None
 
 
-def test_flags_are_ignored() -> None:
-    fields = RAW[:16] + bytes.fromhex("80000001")
+def test_flags_without_a_meaning_are_ignored() -> None:
+    fields = RAW[:16] + bytes.fromhex("fffffffe")
     assert decode_link_header(fields + checksum(fields, bytes(4)).to_bytes(4, "big")) == HEADER
+
+
+def test_bit_0_of_the_flags_says_that_the_sender_leaves_the_link() -> None:
+    fields = RAW[:16] + bytes.fromhex("00000001")
+    leaving = encode_link_header(LinkHeader(7, 2**32 - 1, 65536, is_leaving=True))
+    assert fields + checksum(fields, bytes(4)).to_bytes(4, "big") == leaving
 
 
 @pytest.mark.parametrize("number", [-1, 2**32])

@@ -1,5 +1,7 @@
 """Clause 2.0: options."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 
@@ -70,6 +72,19 @@ def test_an_endpoint_id_has_16_bytes() -> None:
         encode_options(Options(endpoint_id=bytes(17)))
 
 
+def test_further_ids_have_16_bytes_each_and_are_at_most_eight() -> None:
+    ids = tuple(bytes([number]) * 16 for number in range(8))
+    assert decode_options(item(12, b"".join(ids))) == Options(further_ids=ids)
+    assert encode_options(Options(further_ids=ids)) == item(12, b"".join(ids))
+    for wrong in (0, 15, 17, 9 * 16):
+        assert decode_options(item(12, bytes(wrong))) is None
+    for count in (0, 9):
+        with pytest.raises(ValueError, match="1 to 8 further ids"):
+            encode_options(Options(further_ids=(bytes(16),) * count))
+    with pytest.raises(ValueError, match="16 bytes, not 15"):
+        encode_options(Options(further_ids=(bytes(15),)))
+
+
 def test_the_encryption_option_has_at_most_2048_bytes() -> None:
     assert decode_options(item(8, b"")) == Options(encryption=b"")
     longest = Options(encryption=bytes(2048))
@@ -79,18 +94,25 @@ def test_the_encryption_option_has_at_most_2048_bytes() -> None:
         encode_options(Options(encryption=bytes(2049)))
 
 
-def test_the_leaving_option_is_empty_or_absent() -> None:
-    assert decode_options(item(10, b"")) == Options(leaving=True)
-    assert encode_options(Options(leaving=True)) == item(10, b"")
-    assert decode_options(item(10, b"\1")) is None
+def _flag(name: str, *, value: bool) -> Options:
+    fields: dict[str, Any] = {name: value}
+    return Options(**fields)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(10, "leaving"), (11, "draining")])
+def test_the_options_of_those_that_end_are_empty_or_absent(kind: int, name: str) -> None:
+    options, none = _flag(name, value=True), _flag(name, value=False)
+    assert decode_options(item(kind, b"")) == options
+    assert encode_options(options) == item(kind, b"")
+    assert decode_options(item(kind, b"\1")) is None
     with pytest.raises(ValueError, match="pass None"):
-        encode_options(Options(leaving=False))
+        encode_options(none)
 
 
 def test_unknown_kinds_are_skipped_and_kept() -> None:
-    raw = item(11, b"") + item(3, bytes(4)) + item(255, b"later") + item(11, b"again")
+    raw = item(211, b"") + item(3, bytes(4)) + item(255, b"later") + item(211, b"again")
     value = decode_options(raw)
-    assert value == Options(keepalive_ms=0, unknown=item(11, b"") + item(255, b"later") + item(11, b"again"))
+    assert value == Options(keepalive_ms=0, unknown=item(211, b"") + item(255, b"later") + item(211, b"again"))
     assert encode_options(value) == item(3, bytes(4)) + value.unknown
 
 

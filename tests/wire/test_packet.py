@@ -82,7 +82,7 @@ def test_9_2_of_known_control_packets_one_is_kept_with_two_exceptions() -> None:
 
 
 def test_3_9_and_5_7_these_are_not_answered_with_abort() -> None:
-    assert names(UNANSWERED) == {"ABORT", "REJECTED", "DROPPED", "EDGE", "NOOP", "PONG", "SHUTDOWN"}
+    assert names(UNANSWERED) == {"ABORT", "REJECTED", "DROPPED", "EDGE", "LEAVE", "NOOP", "PONG", "SHUTDOWN"}
     assert names(FAREWELLS) == {"ABORT", "SHUTDOWN"}
     assert names(TO_SOURCE) == {"ACCEPTED", "REJECTED"}
 

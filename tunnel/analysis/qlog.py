@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from tunnel.analysis.folders import LocalFolder
-from tunnel.analysis.intake import trace_files, unfinished_files
+from tunnel.analysis.engines.folders import LocalFolder
+from tunnel.analysis.kept.intake import trace_files, unfinished_files
 from tunnel.traces.record import TraceRecord
 from tunnel.traces.salvage import examine
 

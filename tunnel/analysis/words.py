@@ -1,8 +1,38 @@
 """Numbers and causes in a form for people: formatted figures, and names with their explanations."""
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["CAUSES", "PROBLEMS", "STALLS", "bits", "count", "duration", "percent", "size", "wall_time"]
+__all__ = [
+    "CAUSES",
+    "PROBLEMS",
+    "STALLS",
+    "aligned",
+    "bits",
+    "count",
+    "duration",
+    "percent",
+    "process_of",
+    "size",
+    "wall_time",
+]
+
+_WRITER = re.compile(r"(.+-\d+)-[0-9a-f]{8}")  # as tunnel.traces.writer names it
+
+
+def process_of(writer: str) -> str:
+    """Return name and PID of the process that wrote a trace, from the writer's name, whose end is random."""
+    found = _WRITER.fullmatch(writer)
+    return found[1] if found else writer
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the lines of a table in which columns are as wide as their widest value."""
+    texts = [list(columns), *([("" if value is None else str(value)) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in texts)
+    return [line.rstrip() for line in lines]
 
 
 def count(value: float | None) -> str:
@@ -70,6 +100,12 @@ CAUSES = {
     "unknown": ("unknown", "the trace does not say"),
 }
 
+MOVES = {
+    "relay_drained": ("relay drained", "its relay was about to stop"),
+    "relay_silent": ("relay silent", "its relay did not answer"),
+    "peer_moved": ("peer moved", "the end that opened the connection moved it"),
+}
+
 STALLS = {
     "loop_lag": ("event loop late", "this process was busy with other work for more than half of the stall"),
     "peer_loop_lag": ("peer's event loop late", "the process at the other end was busy for more than half of it"),
@@ -96,7 +132,8 @@ PROBLEMS = {
     "truncated": "ends in the middle of a record: the whole records before it are counted",
     "corrupt": "has damaged parts: the whole parts before and after them are counted",
     "duplicate": "is a copy of another file: its content is counted once",
-    "open": "is still being written, or was left behind by a process that died: its whole parts are counted",
+    "open": "is still being written: its whole parts are counted",
+    "died": "was left unfinished by a process that died: its whole parts are counted",
     "version": "has records of another version of this program: they are not counted",
     "lines": "has lines that are not valid records: they are not counted",
 }

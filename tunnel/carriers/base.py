@@ -14,18 +14,20 @@ __all__ = ["Carrier", "ExchangeTrace", "Host"]
 
 
 class ExchangeTrace(Protocol):
-    """Records every exchange. It ignores a request for which `sent` was not called."""
+    """Records every exchange. It ignores a request for which `on_sent` was not called."""
 
-    def sent(self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int) -> None:
+    def on_sent(
+        self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int
+    ) -> None:
         """Record that a request is sent; `kind` is attach, push or pull."""
 
-    def answered(self, request_id: int, status: int, size_bytes: int, now: int) -> None:
+    def on_answered(self, request_id: int, status: int, size_bytes: int, now: int) -> None:
         """Record that a complete response arrived."""
 
-    def failed(self, request_id: int, now: int) -> None:
+    def on_failed(self, request_id: int, now: int) -> None:
         """Record that the request failed without a complete response."""
 
-    def abandoned(self, request_id: int, now: int) -> None:
+    def on_abandoned(self, request_id: int, now: int) -> None:
         """Record that the carrier no longer waits for the answer."""
 
 
@@ -36,7 +38,15 @@ class Host(Protocol):
         """Return the time in microseconds, from a monotonic clock."""
 
     def pump(self) -> None:
-        """Handle the events that wait, and send what can be sent. May be called at any time, also during a pump."""
+        """Handle the events that wait, and send what can be sent. May be called at any time, also during a pump.
+
+        The carrier calls it whenever something has changed that no method of `Carrier` did: the time of its next
+        timeout is not asked for otherwise.
+        """
+
+    def deliver(self) -> None:
+        """Do as `pump`, after events that let no exchange start: a batch or a receipt has come. What is due by the next
+        timeout of the carrier still happens."""
 
     def wrote(self, size_bytes: int) -> None:
         """Count bytes of batches that were handed to a connection to the relay."""
@@ -69,21 +79,31 @@ class Carrier(Protocol):
         """The carrier in use and the relay, for people, as in "poll https://relay.example"."""
 
     @property
+    def relay(self) -> str:
+        """Where the relay is, for people: its URL, and the proxy on the way."""
+
+    @property
     def failure(self) -> str:
         """How the latest exchange failed, for people; empty if it succeeded."""
 
     def start(self, host: Host) -> None:
         """Start the carrier within the running event loop. The driver calls this once, before all methods below."""
 
+    @property
+    def has_events(self) -> bool:
+        """Whether `poll_event` may return an event. If not, it returns none."""
+
     def room(self, now: int) -> int:
         """Return how many bytes of packets `push` accepts now; 0: none until `next_timeout`, or until the carrier calls
         `Host.pump`."""
 
-    def push(self, packets: list[Packet], token: int, now: int) -> None:
-        """Send a batch of at most `room` bytes, or one packet of any size; `BatchDone(token, ...)` follows once."""
+    def push(self, packets: list[Packet], token: int, now: int) -> bool:
+        """Send a batch of at most `room` bytes, or one packet of any size; `BatchDone(token, ...)` follows once. Return
+        whether the batch leaves with the next call of `advance`."""
 
     def advance(self, now: int) -> bool:
-        """Start the exchanges that are due; return whether any was. The driver calls this after pushes."""
+        """Start the exchanges that are due; return whether any was. The driver calls this when `next_timeout` has come,
+        after pushes that wait for it, and after calls of `Host.pump`."""
 
     def next_timeout(self) -> int | None:
         """Return the latest time to call `handle_timeout`; None: never."""
@@ -97,7 +117,7 @@ class Carrier(Protocol):
     def set_pull_interval(self, settled_us: int, *, wanted_us: int) -> None:
         """Use the interval on which the relay has settled. `wanted_us` is the one to ask for when attaching again."""
 
-    async def prepared(self) -> None:
+    async def until_ready(self) -> None:
         """Wait until the carrier that the user asked for works, or has failed for now. Called after the first
         attach."""
 

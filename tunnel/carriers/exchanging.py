@@ -8,7 +8,8 @@ from typing import Protocol
 import msgspec
 
 from tunnel.carriers.base import ExchangeTrace, Host
-from tunnel.exchange import Abandoned, LaneEvent, Lanes, Request, RoadReport, StreamingLanes, Troubled
+from tunnel.exchange import Abandoned, LaneEvent, Lanes, Request, RoadReport, Troubled
+from tunnel.system.clock import slept_us
 from tunnel.wire import Buffer, Packet
 
 __all__ = ["Exchanger", "ExchangingCarrier", "Outcomes"]
@@ -17,28 +18,31 @@ __all__ = ["Exchanger", "ExchangingCarrier", "Outcomes"]
 class Outcomes(Protocol):
     """The object that an exchanger tells the outcome of each request. A call after `abandon` changes no exchange."""
 
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
+    def on_answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
         """Handle a complete HTTP response. The caller must not change the body afterwards. `by`: the server, as it
         names itself."""
 
-    def received(self, request_id: int, piece: Buffer) -> bool:
+    def on_received(self, request_id: int, piece: Buffer) -> bool:
         """Handle a piece of the answer to a pull with `stream`. Return whether more is expected of it."""
 
-    def ended(self, request_id: int) -> None:
-        """Handle the end of an answer of which pieces were `received`, or which was empty."""
+    def on_ended(self, request_id: int) -> None:
+        """Handle the end of an answer of which `on_received` got pieces, or which was empty."""
 
     def ready(self) -> None:
         """Send the requests that waited for the exchanger (`Exchanger.is_ready`)."""
 
-    def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
+    def on_failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         """Handle a failure without a complete response; `text` says why, for people. `final` as in `Host.trouble`."""
 
-    def sent(self, size_bytes: int) -> None:
+    def on_opened(self, request_id: int) -> None:
+        """Record that a connection is open, which takes the request from now on."""
+
+    def on_sent(self, size_bytes: int) -> None:
         """Count the bytes of a request body that was handed to a connection."""
 
 
 class Exchanger(Protocol):
-    """Sends requests. It must not report `answered` or `failed` before `send` has returned."""
+    """Sends requests. It must not call `on_answered` or `on_failed` before `send` has returned."""
 
     @property
     def description(self) -> str:
@@ -56,7 +60,7 @@ class Exchanger(Protocol):
         """Start within the running event loop; report to `outcomes`."""
 
     def send(self, request: Request) -> None:
-        """Send the request; `answered`, `ended` or `failed` follows, unless it is abandoned.
+        """Send the request; `on_answered`, `on_ended` or `on_failed` follows, unless it is abandoned.
 
         A repeat uses a new connection or, if the path carries no more, an open one that works (7.5).
         """
@@ -75,7 +79,8 @@ class ExchangingCarrier:
 
     def __init__(self, lanes: Lanes, exchanger: Exchanger) -> None:
         self._lanes = lanes
-        self._streaming = lanes if isinstance(lanes, StreamingLanes) else None
+        self._lane_events = lanes.events
+        self._streams = lanes.streams
         self._streamed_bytes: dict[int, int] = {}  # by request id, of answers that come piece by piece
         self._exchanger = exchanger
         self._when_settled: asyncio.Future[None] | None = None  # set by a subclass while it waits for `is_settled`
@@ -85,11 +90,11 @@ class ExchangingCarrier:
 
     @property
     def attachment_id(self) -> bytes:
-        return self._lanes.attachment_id
+        return self._lanes.registration.id
 
     @property
     def round_trip_us(self) -> int:
-        return self._lanes.srtt_us
+        return self._lanes.path.round_trip.srtt_us
 
     @property
     def pull_interval_us(self) -> int:
@@ -97,9 +102,14 @@ class ExchangingCarrier:
 
     @property
     def description(self) -> str:
-        if self._streaming is not None and self._streaming.is_streaming:
-            return f"stream {self._exchanger.description.partition(' ')[2]}"
+        if self._streams is not None and self._streams.is_streaming:
+            return f"stream {self.relay}"
         return self._exchanger.description
+
+    @property
+    def relay(self) -> str:
+        kind, _, relay = self._exchanger.description.partition(" ")
+        return relay or kind
 
     @property
     def failure(self) -> str:
@@ -109,11 +119,16 @@ class ExchangingCarrier:
         self._host = host
         self._exchanger.start(self)
 
+    @property
+    def has_events(self) -> bool:
+        return bool(self._lane_events)
+
     def room(self, now: int) -> int:
         return self._lanes.room(now)
 
-    def push(self, packets: list[Packet], token: int, now: int) -> None:
+    def push(self, packets: list[Packet], token: int, now: int) -> bool:
         self._lanes.push(packets, token, now)
+        return True
 
     def advance(self, now: int) -> bool:
         moved = False
@@ -124,7 +139,7 @@ class ExchangingCarrier:
             if self.exchange_trace is not None:
                 kind = "attach" if request.lane < 0 else "pull" if request.pull else "push"
                 size = sum(map(len, request.body))
-                self.exchange_trace.sent(request.id, request.lane, request.number, request.repeat, kind, size, now)
+                self.exchange_trace.on_sent(request.id, request.lane, request.number, request.repeat, kind, size, now)
             moved = True
         return moved
 
@@ -136,11 +151,14 @@ class ExchangingCarrier:
         self._look_whether_settled()
 
     def poll_event(self) -> LaneEvent | None:
-        while isinstance(event := self._lanes.poll_event(), Abandoned):
+        events = self._lane_events
+        event: LaneEvent | None = events.popleft() if events else None
+        while isinstance(event, Abandoned):
             self._exchanger.abandon(event.request_id)
             self._streamed_bytes.pop(event.request_id, None)
             if self.exchange_trace is not None:
-                self.exchange_trace.abandoned(event.request_id, self._host.now())
+                self.exchange_trace.on_abandoned(event.request_id, self._host.now())
+            event = events.popleft() if events else None
         if isinstance(event, Troubled) and self._last_failure:
             return msgspec.structs.replace(event, last=self._last_failure)
         return event
@@ -159,10 +177,10 @@ class ExchangingCarrier:
         """Return the known sockets that move the batches. Callers may inspect them, but not read or write."""
         return ()
 
-    def moved(self, size: int) -> None:
+    def on_moved(self, size: int) -> None:
         """Count bytes that exchanges have moved, in either direction. A subclass may use the number."""
 
-    async def prepared(self) -> None:
+    async def until_ready(self) -> None:
         """Return at once: exchanges work as soon as the carrier is attached."""
 
     async def close(self) -> None:
@@ -171,56 +189,62 @@ class ExchangingCarrier:
 
     # Outcomes: called by the exchanger
 
-    def answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
+    def on_answered(self, request_id: int, status: int, body: Buffer, retry_after_us: int, by: str = "") -> None:
         if not self._closed:
             self._last_failure = ""
-            self.moved(len(body))
+            self.on_moved(len(body))
             if self.exchange_trace is not None:
-                self.exchange_trace.answered(request_id, status, len(body), self._host.now())
-            self._lanes.answered(request_id, status, body, retry_after_us, self._host.now(), by)
-            self._look_whether_settled()
+                self.exchange_trace.on_answered(request_id, status, len(body), self._host.now())
+            if self._lanes.registration.attached is None:
+                self._lanes.registration.slept_us = slept_us()
+            self._lanes.on_answered(request_id, status, body, retry_after_us, self._host.now(), by)
+            if self._when_settled is not None:
+                self._look_whether_settled()
             self._host.pump()
 
-    def received(self, request_id: int, piece: Buffer) -> bool:
-        streaming = self._streaming
-        if self._closed or streaming is None:
+    def on_received(self, request_id: int, piece: Buffer) -> bool:
+        streams = self._streams
+        if self._closed or streams is None:
             return False
         self._last_failure = ""
-        self.moved(len(piece))
+        self.on_moved(len(piece))
         self._streamed_bytes[request_id] = self._streamed_bytes.get(request_id, 0) + len(piece)
-        streaming.received(request_id, piece, self._host.now())
+        self._lanes.on_received(request_id, piece, self._host.now())
         self._host.pump()
-        return streaming.awaits(request_id)
+        return streams.is_awaiting(request_id)
 
-    def ended(self, request_id: int) -> None:
-        if not self._closed and self._streaming is not None:
+    def on_ended(self, request_id: int) -> None:
+        if not self._closed and self._streams is not None:
             now = self._host.now()
             size = self._streamed_bytes.pop(request_id, 0)
             if self.exchange_trace is not None:
-                self.exchange_trace.answered(request_id, 200, size, now)
-            self._streaming.ended(request_id, now)
+                self.exchange_trace.on_answered(request_id, 200, size, now)
+            self._lanes.on_ended(request_id, now)
             self._host.pump()
 
     def ready(self) -> None:
         if not self._closed:
             self._host.pump()
 
-    def failed(self, request_id: int, text: str, *, final: bool = False) -> None:
+    def on_failed(self, request_id: int, text: str, *, final: bool = False) -> None:
         if not self._closed:
             self._streamed_bytes.pop(request_id, None)
             self._last_failure = text
             if self.exchange_trace is not None:
-                self.exchange_trace.failed(request_id, self._host.now())
-            self._lanes.failed(request_id, self._host.now())
+                self.exchange_trace.on_failed(request_id, self._host.now())
+            self._lanes.on_failed(request_id, self._host.now())
             self._host.trouble(text, final=final)
             self._host.pump()
 
     def _look_whether_settled(self) -> None:
-        waiting, streaming = self._when_settled, self._streaming
-        if waiting is not None and not waiting.done() and (streaming is None or streaming.is_settled):
+        waiting, streams = self._when_settled, self._streams
+        if waiting is not None and not waiting.done() and (streams is None or streams.is_settled):
             waiting.set_result(None)
 
-    def sent(self, size_bytes: int) -> None:
+    def on_opened(self, request_id: int) -> None:
+        self._lanes.on_opened(request_id)
+
+    def on_sent(self, size_bytes: int) -> None:
         if not self._closed:
-            self.moved(size_bytes)
+            self.on_moved(size_bytes)
             self._host.wrote(size_bytes)

@@ -3,10 +3,10 @@
 import asyncio
 from random import Random
 
-from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.dialing.dialing import Dialing
 from tunnel.carriers.exchanging import ExchangingCarrier
-from tunnel.carriers.http_exchanger import HttpExchanger
-from tunnel.exchange import LaneConfig, Lanes, StreamingLanes
+from tunnel.carriers.http.http_exchanger import HttpExchanger
+from tunnel.exchange import LaneConfig, Lanes
 
 __all__ = ["PollCarrier"]
 
@@ -28,12 +28,12 @@ class PollCarrier(ExchangingCarrier):
         streams: bool = False,
     ) -> None:
         config = config or LaneConfig()
-        lanes = (StreamingLanes if streams else Lanes)(config, secret, random, endpoint_name=name)
+        lanes = Lanes(config, secret, random, endpoint_name=name, streams=streams)
         super().__init__(lanes, HttpExchanger(dialing, config))
 
-    async def prepared(self) -> None:
+    async def until_ready(self) -> None:
         """Return when answers are streamed, or a first try has failed or lasts too long, or none will be made."""
-        if self._streaming is None:
+        if self._streams is None:
             return
         tried = asyncio.get_running_loop().create_future()
         self._when_settled = tried

@@ -9,6 +9,7 @@ Where things are
 
     endpoint.py       all connections; finds the connection of each packet; one timer, one queue of events
     admission.py      decides about each CONNECT: open, repeat the answer, resume or refuse
+    moving.py         moves open connections to another relay where both ends sit
     services.py       the services that this endpoint offers, and their announcements to the relay
     attachment_options.py  tells the relay which interval between pulls is wanted, and that an exit leaves
     scheduler.py      fills batches fairly, and remembers the contents of each batch until its receipt
@@ -50,6 +51,8 @@ Errors that the core handles
   relay names in DROPPED, count as lost at once.
 - The relay dies, or loses the attachment: `attached(fresh=True)`, or DROPPED(no route). Nothing flows until the
   initiator has sent CONNECT with `resume`; the answer to it makes both sides resend what is unacknowledged.
+- The relay is away, or drains, and both ends sit at another one, too: the initiator resumes its connections there, and
+  another `Endpoint` of the same process takes them over, at each end. Nothing else of them changes.
 - The peer is silent. Keepalive PINGs and window probes leave, and in the end the user timeout passes and both
   applications get an error.
 - CLOSE is lost, or crosses the peer's. It is retransmitted like DATA, and the state table has a row for CLOSEs that
@@ -74,21 +77,26 @@ from tunnel.core.events import (
     Incoming,
     Lost,
     LostReason,
+    Moved,
     PeerClosed,
     PeerFinished,
     Readable,
     Refused,
     Writable,
 )
-from tunnel.core.stats import ConnectionStats
+from tunnel.core.moving import Moves, Siblings
+from tunnel.core.stats import RESENT_BOUNDS, ROUND_TRIP_BOUNDS_US, ConnectionStats, EndedTotals
 
 __all__ = [
+    "RESENT_BOUNDS",
+    "ROUND_TRIP_BOUNDS_US",
     "Batch",
     "Closed",
     "ConnectRequested",
     "Connected",
     "Connection",
     "ConnectionStats",
+    "EndedTotals",
     "Endpoint",
     "EndpointConfig",
     "Event",
@@ -97,11 +105,14 @@ __all__ = [
     "LocalProtocolError",
     "Lost",
     "LostReason",
+    "Moved",
+    "Moves",
     "PeerClosed",
     "PeerClosedError",
     "PeerFinished",
     "Readable",
     "Refused",
+    "Siblings",
     "State",
     "TunnelError",
     "Writable",

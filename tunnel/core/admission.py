@@ -3,6 +3,7 @@
 from tunnel.core.connection.base import ConnectionIdentity
 from tunnel.core.connection.connection import Connection, ConnectionOwner
 from tunnel.core.connection.handshake import VERSIONS, common_version
+from tunnel.core.connection.state import State
 from tunnel.core.constants import EARLY_BYTES_MAX
 from tunnel.core.events import ConnectRequested
 from tunnel.core.services import Services
@@ -27,6 +28,20 @@ __all__ = ["Admission", "AdmittingOwner"]
 
 class AdmittingOwner(ConnectionOwner):
     """The methods of the endpoint that admission calls."""
+
+    is_in_domain: bool  # it has siblings at other relays, at which the same connections may come (6.11)
+
+    def accepted_elsewhere(self, route: RouteName) -> Connection | None:
+        """Return the connection of this user and route key that a sibling has accepted."""
+        raise NotImplementedError
+
+    def answer_elsewhere(self, route: RouteName, now: int) -> bytes | None:
+        """Return the answer to a late CONNECT of a connection that has ended at a sibling."""
+        raise NotImplementedError
+
+    def take_over(self, connection: Connection, now: int) -> bool:
+        """Become the endpoint of a sibling's connection. Return False if this relay cannot carry it."""
+        raise NotImplementedError
 
     def new_id(self) -> int:
         """Draw an id that is not 0, not in use and has no tombstone (3.1)."""
@@ -66,7 +81,12 @@ class Admission:
         if known is not None:
             self._repeat(known, packet, connect, now)
             return True
+        if self._owner.is_in_domain and (known := self._owner.accepted_elsewhere(route)) is not None:
+            self._move_here(known, packet, connect, now)
+            return True
         answer = self._tombstones.answer(route, now)
+        if answer is None and self._owner.is_in_domain:
+            answer = self._owner.answer_elsewhere(route, now)
         if answer is None:
             answer = self._refusal(connect)
         if answer is not None:
@@ -96,8 +116,34 @@ class Admission:
         if packet.source != identity.peer_id or (connect.resume and packet.destination != identity.own_id):
             self._refuse(packet, encode_rejected(Rejected(connect.route_key, RejectReason.GONE)))
             return
-        known.handshake.repeated(resume=connect.resume, now=now)
+        number = connect.options.move or 0
+        if number < identity.move:
+            return  # it is older than the last one that was answered (6.11)
+        identity.move = number
+        known.handshake.handle_repeat(resume=connect.resume, now=now)
         self._owner.touch(known)
+
+    def _move_here(self, known: Connection, packet: Packet, connect: Connect, now: int) -> None:
+        """Answer a resume of a sibling's connection, and take the connection over (6.11). Its user is the same, as the
+        siblings are in one domain. What is not newer than the last resume is out of date, and gets no answer."""
+        identity = known.identity
+        if not connect.resume or (connect.options.move or 0) <= identity.move or known.state is State.REQUESTED:
+            return
+        if (packet.source, packet.destination) != (identity.peer_id, identity.own_id):
+            self._refuse(packet, encode_rejected(Rejected(connect.route_key, RejectReason.GONE)))
+        elif self._owner.take_over(known, now):
+            known.handshake.learn(connect.options)
+            self._repeat(known, packet, connect, now)
+
+    def adopt(self, connection: Connection) -> None:
+        """Answer the CONNECTs of a connection that has moved here."""
+        identity = connection.identity
+        if not identity.initiator:
+            self._routes[identity.user, identity.route_key] = connection
+
+    def connection_of(self, route: RouteName) -> Connection | None:
+        """Return the connection of this user and route key, if it is here."""
+        return self._routes.get(route)
 
     def _refusal(self, connect: Connect) -> bytes | None:
         """Return the payload of REJECTED if this CONNECT must be refused, else None."""

@@ -1,4 +1,4 @@
-"""What the endpoint tells the relay about its attachment: OPTION with both ids 0 (PROTOCOL 2.7, 6.10)."""
+"""What endpoint and relay tell each other about the attachment: OPTION with both ids 0 (PROTOCOL 2.7, 6.10, 9.9)."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,8 @@ from tunnel.core.constants import BACKOFF_MAX_US, NEVER_US, SECOND_US
 from tunnel.wire import Option, Options, Packet, PacketType, decode_option, encode_option
 
 __all__ = ["AttachmentOptions", "SettledInterval"]
+
+_UNASKED = 0  # the version of an OPTION that answers nothing (2.7)
 
 SettledInterval = tuple[int, int]  # what the endpoint asked for and what the relay settled on, in microseconds
 
@@ -17,17 +19,28 @@ class AttachmentOptions:
     holds all that the earlier ones held.
     """
 
-    __slots__ = ("_interval_us", "_leaving", "_packet", "_send", "_settled", "_version", "_wanted_ms", "due_us")
+    __slots__ = (
+        "_interval_us",
+        "_leaving",
+        "_packet",
+        "_send",
+        "_version",
+        "_wanted_ms",
+        "due_us",
+        "is_draining",
+        "settled",
+    )
 
     def __init__(self, send: Callable[[Packet], None]) -> None:
         self.due_us = NEVER_US
+        self.is_draining = False  # the relay takes no new connections and attachments any more (9.9)
         self._send = send
         self._version = 0
         self._wanted_ms: int | None = None  # None: the interval in ATTACH holds
         self._leaving: bool | None = None
         self._packet: Packet | None = None  # the newest OPTION, until it is answered
         self._interval_us = SECOND_US  # from the last sending to the next repeat
-        self._settled: SettledInterval | None = None
+        self.settled: SettledInterval | None = None  # what `poll_settled` returns next
 
     @property
     def is_answered(self) -> bool:
@@ -39,30 +52,35 @@ class AttachmentOptions:
         self._tell(wanted_ms, self._leaving, now)
 
     def leave(self, now: int) -> None:
-        """Tell the relay that this exit takes no further connections."""
+        """Tell the relay that this endpoint takes no further connections, and is about to end."""
         if self._leaving is None:
             self._tell(self._wanted_ms, True, now)
 
     def attached_afresh(self, now: int) -> None:
         """Tell it to a relay that did not know the attachment. It knows the interval, which ATTACH asks for."""
+        self.is_draining = False
         if self._leaving is not None:
             self._tell(self._wanted_ms, self._leaving, now)
 
     def receive_option(self, packet: Packet) -> bool:
-        """Process the relay's answer. Return False if the packet does not answer the newest OPTION."""
+        """Process the relay's answer, or its word that it drains. Return False if the packet is neither: if it does not
+        answer the newest OPTION."""
         option = decode_option(packet.payload)
+        if option is not None and option.version == _UNASKED and option.options.draining:
+            self.is_draining = True
+            return True
         if option is None or self._packet is None or option.version != self._version:
             return False
         settled_ms = option.options.pull_interval_ms
         if settled_ms is not None and self._wanted_ms is not None:
-            self._settled = self._wanted_ms * 1000, settled_ms * 1000
+            self.settled = self._wanted_ms * 1000, settled_ms * 1000
         self._packet = None
         self.due_us = NEVER_US
         return True
 
     def poll_settled(self) -> SettledInterval | None:
         """Return what was asked for and what the relay settled on, once for each answer; None if there is no news."""
-        settled, self._settled = self._settled, None
+        settled, self.settled = self.settled, None
         return settled
 
     def handle_timeout(self, now: int) -> None:

@@ -14,6 +14,12 @@ __all__ = [
     "FAST_OPEN_INTERVAL_US",
     "HELD_BYTES_MAX",
     "MOVED_US",
+    "MOVES_ALL_MAX",
+    "MOVES_MAX",
+    "MOVE_REST_US",
+    "MOVE_REST_US_MAX",
+    "MOVE_SPREAD_BITS",
+    "MOVE_TRIES",
     "NEVER_US",
     "PACKET_PAYLOAD_MAX",
     "PACKET_PAYLOAD_MIN",
@@ -22,9 +28,12 @@ __all__ = [
     "RTO_INITIAL_US",
     "RTO_MIN_US",
     "SECOND_US",
+    "SILENCE_US",
     "SMALL_BYTES",
     "TOMBSTONE_US",
     "VARIANCE_MIN_US",
+    "WATCH_IDLE_US",
+    "WATCH_US",
 ]
 
 SECOND_US = 1_000_000
@@ -43,6 +52,15 @@ REORDER_MIN_US = 1_000  # 4.8
 # for 65 s at most, and a pull interval is at most 60 s.
 MOVED_US = 75 * SECOND_US
 RESUME_INTERVAL_US = SECOND_US  # 6.5: a connection recovers within 2 s after the path does
+MOVE_SPREAD_BITS = 17  # 6.11: endpoints that leave the same relay begin within 2**17 us, 131 ms
+MOVE_TRIES = 3  # 6.11: resumes that a try sends, one each second
+MOVE_REST_US = SECOND_US // 2  # 6.11: after a try without success; it doubles each time
+MOVE_REST_US_MAX = 60 * SECOND_US
+MOVES_MAX = 256  # 6.11: tries at a time for one acceptor, so that 200 connections need one round trip
+MOVES_ALL_MAX = 768  # 6.11: tries of an endpoint at a time; they must fit into its queue of 1024 such packets
+WATCH_US = SECOND_US  # 6.11: silence after which an acceptor is asked whether it is there
+WATCH_IDLE_US = 15 * SECOND_US  # 6.11: the same when its last packet was the answer to that
+SILENCE_US = 2 * SECOND_US  # 6.11: the least time for its answer; a process that is busy for longer is rare
 # 3.1: quick repeats of CONNECT after a fresh attach. Together they cover the 5 s of 6.5; the acceptor attaches
 # again within about 1 s of this endpoint.
 FAST_OPENS = 10

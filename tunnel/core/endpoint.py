@@ -6,10 +6,11 @@ room, batches (`next_batch`). Report the result of each batch (`batch_done`), an
 """
 
 from collections import deque
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from tunnel.core.admission import Admission, AdmittingOwner
+from tunnel.core.admission import Admission
 from tunnel.core.attachment_options import AttachmentOptions
 from tunnel.core.budget import BudgetShares, WindowBudget
 from tunnel.core.config import EndpointConfig
@@ -20,12 +21,14 @@ from tunnel.core.connection.inbound import receive
 from tunnel.core.connection.state import State
 from tunnel.core.constants import BATCH_PACKETS_MAX, MOVED_US, NEVER_US
 from tunnel.core.errors import LocalProtocolError
-from tunnel.core.events import Event, LostReason
+from tunnel.core.events import Event, LostReason, Moved
+from tunnel.core.moving import Moves, MovingOwner, Siblings
 from tunnel.core.ports import CarrierView
 from tunnel.core.scheduler import Batch, Scheduler
 from tunnel.core.send.window import Segment
 from tunnel.core.services import Services
-from tunnel.core.tombstones import Tombstones
+from tunnel.core.stats import EndedTotals
+from tunnel.core.tombstones import RouteName, Tombstones
 from tunnel.core.tracer import Tracer
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceSink, level_of
 from tunnel.wire import (
@@ -52,10 +55,11 @@ _LISTEN_STATE = int(PacketType.LISTEN_STATE)
 _OPTION = int(PacketType.OPTION)
 
 
-class Endpoint(AdmittingOwner):
+class Endpoint(MovingOwner):
     """All connections of an endpoint, with one timer and one queue of events.
 
-    Idle connections, even 10,000, add nothing to the cost of a step.
+    Idle connections, even 10,000, add nothing to the cost of a step. One thing because each method is an entrance, of
+    the driver or of a connection; the work is done in the parts that it connects.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Endpoint(AdmittingOwner):
         self._shares = BudgetShares(self.budget)
         self.carrier = CarrierView()
         self.connections: dict[int, Connection] = {}
+        self.ended = EndedTotals()
         self.packets_discarded = 0  # without a connection, or of a version that this endpoint does not speak
         self.services = Services(self.send)
         self.attachment_options = AttachmentOptions(self.send)
@@ -84,16 +89,20 @@ class Endpoint(AdmittingOwner):
         self._admission = Admission(self, self.services, self.tombstones)
         self._scheduler = Scheduler()
         self._receipted: dict[int, Connection] = {}  # connections whose timers must be set after a receipt
-        self._events: deque[Event] = deque()
+        self.events: deque[Event] = deque()  # that were not polled yet
         self._timers: list[tuple[int, int, Connection]] = []
         self._timer_count = 0
+        self.further_ids: tuple[bytes, ...] | None = None
+        self.is_in_domain = False
+        self._seat: Moves | None = None  # if this process sits at other relays, too
         self._moves: deque[tuple[int, int]] = deque()  # to other relays, and when what does not follow is to end
 
     # getters
 
     def wants_batch(self) -> bool:
         """Return whether a batch should leave now."""
-        return self._scheduler.wanted()
+        scheduler = self._scheduler
+        return bool(scheduler.control or scheduler.small or scheduler.bulk or scheduler.strays)
 
     def next_timeout(self) -> int | None:
         """Return when to call `handle_timeout`; None if no timer is set. A call with nothing due does no harm."""
@@ -105,12 +114,17 @@ class Endpoint(AdmittingOwner):
         due_us = timers[0][0] if timers else NEVER_US
         if self.services.announcements.due_us < due_us:
             due_us = self.services.announcements.due_us
-        due_us = min(due_us, self.attachment_options.due_us, self._leave_us())
+        if self.attachment_options.due_us < due_us:
+            due_us = self.attachment_options.due_us
+        if self._moves:
+            due_us = min(due_us, self._leave_us())
+        if self._seat is not None and self._seat.due_us < due_us:
+            due_us = self._seat.due_us
         return None if due_us == NEVER_US else due_us
 
     def poll_event(self) -> Event | None:
         """Return the next event, in the order in which they happened; None if there is none."""
-        return self._events.popleft() if self._events else None
+        return self.events.popleft() if self.events else None
 
     # commands
 
@@ -132,6 +146,8 @@ class Endpoint(AdmittingOwner):
         connection.handshake.offer = offer
         self.adopt(connection)
         self.touch(connection)
+        if self._seat is not None:
+            self._seat.on_initiated(now)
         return connection
 
     def listen(self, name: str, backlog: int, now: int, public: PublicPlace | None = None) -> None:
@@ -143,7 +159,8 @@ class Endpoint(AdmittingOwner):
         self.services.unlisten(name, now)
 
     def leave(self, now: int) -> None:
-        """Tell the relay that this exit dials no further targets (6.10). Open connections go on."""
+        """Tell the relay that this endpoint ends, so that an exit gets no further targets to dial (6.10). Open
+        connections go on."""
         self.attachment_options.leave(now)
 
     def accept(self, connection_id: int, now: int, *, encrypted: bool = False) -> None:
@@ -153,6 +170,19 @@ class Endpoint(AdmittingOwner):
     def refuse(self, connection_id: int, reason: RejectReason, text: str, now: int) -> None:
         """Answer a ConnectRequested with a refusal."""
         self._requested(connection_id).refuse(reason, text, now)
+
+    def join(self, siblings: Siblings, place: int, wake: Callable[[], None]) -> None:
+        """Move connections to and from the endpoints of this process at other relays from now on (6.11); see `Moves`.
+
+        Call it before anything else.
+        """
+        self._seat = Moves(self, siblings, place, wake)
+        siblings.add(self._seat)
+        self.is_in_domain = siblings.is_one_domain
+        if self.is_in_domain:
+            if siblings.shares is None:
+                siblings.shares = self._shares
+            self._shares = siblings.shares
 
     def receive_packets(self, packets: list[Packet], now: int) -> None:
         """Process the packets of one batch that has come."""
@@ -176,18 +206,22 @@ class Endpoint(AdmittingOwner):
             else:
                 tracer.receiving(packet, connection, now)
                 receive(connection, packet, now)
-                tracer.received(packet, connection, now)
+                tracer.on_received(packet, connection, now)
             if connection is not last:
                 touched[connection.id] = last = connection
         for connection in touched.values():
             self.touch(connection)
+        if self._seat is not None:
+            self._seat.on_packets(now)
 
     def next_batch(self, size_max: int, now: int) -> Batch | None:
         """Return the batch that leaves now: at most `size_max` bytes, or one larger packet; None when nothing waits.
 
-        `size_max` must be at least 2 KiB: the control packets of a connection leave together and need that room.
+        `size_max` must be more than 1 KiB: the control packets of a connection leave together and need that room.
         """
         batch = self._scheduler.fill(size_max, now)
+        if batch is not None and self._seat is not None:
+            self._seat.watch.on_batch(batch.token)
         if batch is not None and self.tracer is not None:
             self.tracer.batch_filled(batch, self.connections, now)
         return batch
@@ -196,8 +230,12 @@ class Endpoint(AdmittingOwner):
         """Record that the batch is queued at the relay (`ok`), or that the carrier has given it up."""
         if self.tracer is not None:
             self.tracer.batch_done(token, ok, now)
+        if self._seat is not None:
+            self._seat.on_receipt(token, now, ok=ok)
         for connection in self._scheduler.done(token, ok, now):
-            if ok:
+            if connection.owner is not self:
+                connection.owner.touch(connection)  # it has moved to another relay meanwhile
+            elif ok:
                 # A receipt gives nothing to send. Its packets are mostly acknowledged in the same step, so their
                 # timers are set only at the end of the step.
                 self._receipted[connection.id] = connection
@@ -205,7 +243,7 @@ class Endpoint(AdmittingOwner):
                 connection.sender.arm_after_receipts()
                 self.touch(connection)
 
-    def attached(
+    def on_attached(
         self,
         fresh: bool,
         packet_bytes_max: int,
@@ -232,12 +270,17 @@ class Endpoint(AdmittingOwner):
             for connection in list(self.connections.values()):
                 connection.handshake.route_lost(now)
                 self.touch(connection)
+            self._scheduler.forget_leaves()
         if moved:
             self._moves.append((now, now + MOVED_US))
+        if self._seat is not None:
+            self._seat.on_relay(now, is_present=True)
 
-    def detached(self, now: int) -> None:
+    def on_detached(self, now: int) -> None:
         """Record that the attachment is lost or the relay is unreachable. This starts the user timeout (4.15)."""
         self.carrier.absent_since_us = min(self.carrier.absent_since_us, now)
+        if self._seat is not None:
+            self._seat.on_relay(now, is_present=False)
 
     def carrier_changed(self, lanes: int, pull_interval_us: int, now: int) -> None:
         """Record the number of lanes in use (1 on a link), and the interval of pulls."""
@@ -256,22 +299,26 @@ class Endpoint(AdmittingOwner):
         if self.services.announcements.due_us <= now:
             self.services.announcements.handle_timeout(now)
         self.attachment_options.handle_timeout(now)
-        while self._leave_us() <= now:
+        while self._moves and self._leave_us() <= now:
             self._leave_behind(now)
+        if self._seat is not None and self._seat.due_us <= now:
+            self._seat.handle_timeout(now)
         timers = self._timers
         while timers and timers[0][0] <= now:
             deadline, _, connection = heappop(timers)
-            if deadline == connection.place.scheduled_us:
+            if deadline == connection.place.scheduled_us and connection.owner is self:
                 connection.place.scheduled_us = NEVER_US
                 if self.tracer is not None:
                     self.tracer.timer_expired(connection, deadline, now)
                 connection.handle_timeout(now)
                 connection.timers.next()
                 self.touch(connection)
+                if self._seat is not None and connection.sender.rtt.backoff:
+                    self._seat.on_unanswered(now)
 
     def _leave_us(self) -> int:
         """Return when to end what has not followed the oldest move; NEVER_US while no relay answers."""
-        return self._moves[0][1] if self._moves and self.carrier.absent_since_us == NEVER_US else NEVER_US
+        return self._moves[0][1] if self.carrier.absent_since_us == NEVER_US else NEVER_US
 
     def _leave_behind(self, now: int) -> None:
         """End the connections that were not resumed since the oldest move."""
@@ -285,14 +332,15 @@ class Endpoint(AdmittingOwner):
 
     def emit(self, event: Event) -> None:
         """Queue an event for the application."""
-        self._events.append(event)
+        self.events.append(event)
 
     def touch(self, connection: Connection) -> None:
         """Queue and schedule a connection that may have something to send, or whose next deadline may have changed."""
         if connection.state is State.CLOSED:
             return
         self._scheduler.touch(connection)
-        self._schedule(connection)
+        if connection.timers.earliest < connection.place.scheduled_us:
+            self._schedule(connection)
 
     def enter_budget(self, user: str) -> WindowBudget:
         return self._shares.enter(user)
@@ -309,8 +357,9 @@ class Endpoint(AdmittingOwner):
     def forget(self, connection: Connection, now: int) -> None:
         """Forget a connection that has ended. A tombstone keeps its id and, at the acceptor, its answer for a while."""
         del self.connections[connection.id]
+        self.ended.add(connection.snapshot())
         if self.tracer is not None:
-            self.tracer.ended(connection, now)
+            self.tracer.on_ended(connection, now)
         connection.place.scheduled_us = NEVER_US
         self._admission.forget(connection)
         identity = connection.identity
@@ -327,12 +376,18 @@ class Endpoint(AdmittingOwner):
 
     def note_acknowledged(self, connection: Connection, ack: Ack, newly: list[Segment], now: int) -> None:
         if self.tracer is not None:
-            self.tracer.acknowledged(connection, ack, newly, now)
+            self.tracer.on_acknowledged(connection, ack, newly, now)
+
+    def note_read(self, connection: Connection, now: int) -> None:
+        if self.tracer is not None:
+            self.tracer.on_read(connection, now)
 
     def new_id(self) -> int:
-        """Draw an id that is not 0, not in use and has no tombstone (3.1)."""
+        """Draw an id that is not 0, not in use and has no tombstone (3.1), nor at a sibling."""
         while True:
             number = self.random.getrandbits(32)
+            if self._seat is not None and self._seat.siblings.knows(number):
+                continue
             if number and number not in self.connections and not self.tombstones.has_id(number):
                 return number
 
@@ -341,6 +396,45 @@ class Endpoint(AdmittingOwner):
 
     def adopt(self, connection: Connection) -> None:
         self.connections[connection.id] = connection
+
+    # calls from siblings (6.11)
+
+    def take_over(self, connection: Connection, now: int) -> bool:
+        if self._seat is None or not self._seat.carries_all:
+            return False
+        events = connection.owner.hand_over(connection)
+        connection.leave_for(self)
+        self.adopt(connection)
+        self._admission.adopt(connection)
+        self.events.append(Moved(connection.id))
+        self.events.extend(events)
+        if connection.identity.initiator:
+            self._seat.on_initiated(now)
+        return True
+
+    def hand_over(self, connection: Connection) -> list[Event]:
+        del self.connections[connection.id]
+        self._receipted.pop(connection.id, None)
+        self._scheduler.remove(connection)
+        self._admission.forget(connection)
+        events = [event for event in self.events if event.connection_id == connection.id]
+        for event in events:
+            self.events.remove(event)
+        return events
+
+    def connection_of(self, route: RouteName) -> Connection | None:
+        return self._admission.connection_of(route)
+
+    def last_answer(self, route: RouteName, now: int) -> bytes | None:
+        return self.tombstones.answer(route, now)
+
+    def accepted_elsewhere(self, route: RouteName) -> Connection | None:
+        return None if self._seat is None else self._seat.siblings.connection_of(route)
+
+    def answer_elsewhere(self, route: RouteName, now: int) -> bytes | None:
+        return None if self._seat is None else self._seat.siblings.last_answer(route, now)
+
+    # draws
 
     def new_sequence(self) -> int:
         """Draw an unbounded first sequence number, far enough from 0 that no number near it is negative (1.6)."""
@@ -384,6 +478,10 @@ class Endpoint(AdmittingOwner):
             self.packets_discarded += not self.services.receive_listen_state(packet)
         elif packet.type == _OPTION and not packet.source and not packet.destination:
             self.packets_discarded += not self.attachment_options.receive_option(packet)
+            if self._seat is not None:
+                self._seat.on_change(now)
+        elif self._seat is not None and self._seat.receive(packet, now):
+            self._discard(packet, now)
         elif (answer := answer_shutdown(packet)) is not None:
             self._scheduler.add_unowned(answer, is_answer=True)
         elif packet.destination and packet.type not in UNANSWERED:
@@ -399,4 +497,4 @@ class Endpoint(AdmittingOwner):
     def _discard(self, packet: Packet, now: int) -> None:
         self.packets_discarded += 1
         if self.tracer is not None:
-            self.tracer.discarded(packet, now)
+            self.tracer.on_discarded(packet, now)

@@ -16,6 +16,7 @@ __all__ = [
     "Incoming",
     "Lost",
     "LostReason",
+    "Moved",
     "PeerClosed",
     "PeerFinished",
     "Readable",
@@ -72,6 +73,12 @@ class Incoming(msgspec.Struct, frozen=True):
     connection_id: int
     service: str
     user: str
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """The connection goes on at this endpoint. It comes from a sibling, at another relay (6.11)."""
+
+    connection_id: int
 
 
 class Readable(msgspec.Struct, frozen=True):
@@ -134,6 +141,7 @@ Event: TypeAlias = (
     Connected
     | ConnectRequested
     | Incoming
+    | Moved
     | Readable
     | Writable
     | Flushed

@@ -14,16 +14,20 @@ __all__ = ["Batch", "Scheduler"]
 
 SHARE = 8  # 4.13: a payload takes at most 1/SHARE of its batch
 UNOWNED_ANSWERS_MAX = 64  # 3.9
-STRAYS_MAX = 1024  # beyond this, only answers to CONNECT and types in _REPEATED are queued
+STRAYS_MAX = 1024  # beyond this, only answers to CONNECT, LEAVE and types in _REPEATED are queued
 REFUSALS_MAX = 8192
 """Beyond this many packets, REJECTED is not queued either. It is eight times the backlog of a service: the relay counts
 a CONNECT as unanswered until REJECTED comes, and only an honest initiator asks for it again."""
+LEAVES_MAX = 10_000
+"""Beyond this many packets, LEAVE is not queued: a relay has no more routes by default, and one that never answers
+again must cost no more memory. A route without LEAVE ends with the attachment (9.6)."""
 CONTROL_ROOM = 1024  # bytes: room for all control packets of one connection, without the ClientHello in CONNECT
 CONTROL_PACKETS = 16  # more than the control packets of one connection, which leave together
 ROOM_MIN = HEADER_SIZE + 64  # bytes: with less room than this, no further segment is added
 
 _ABORT = int(PacketType.ABORT)
 _REJECTED = int(PacketType.REJECTED)
+_LEAVE = int(PacketType.LEAVE)
 _REPEATED = frozenset({int(PacketType.LISTEN_STATE), int(PacketType.OPTION)})  # repeated until the relay answers
 
 
@@ -57,33 +61,38 @@ class Scheduler:
         self.packets_max = BATCH_PACKETS_MAX
         """The largest number of packets in one batch (4.13)."""
         self._unowned_answers = 0
-        self._control: dict[int, Connection] = {}
+        self.control: dict[int, Connection] = {}
         self._delayed_acks: dict[int, Connection] = {}
-        self._small: deque[Connection] = deque()
-        self._bulk: deque[Connection] = deque()
+        self.small: deque[Connection] = deque()
+        self.bulk: deque[Connection] = deque()
         self._carried: dict[int, _Carried] = {}
-        self._next_token = 1
+        self.next_token = 1  # of the batch that leaves next
         self._size_max = 0
         self._too_large: Connection | None = None  # its lost packet is so large that it must begin the next batch
-
-    # getters
-
-    def wanted(self) -> bool:
-        """Return whether a batch should leave now. A delayed ACK alone is no reason."""
-        return bool(self._control or self._small or self._bulk or self.strays)
 
     # changes to the queues
 
     def touch(self, connection: Connection) -> None:
         """Queue the connection if it has something to send."""
         if connection.outbound.wants_control():
-            self._control[connection.id] = connection
+            self.control[connection.id] = connection
         elif connection.receiver.ack_pending:
             self._delayed_acks[connection.id] = connection
         if not connection.place.queued and connection.sender.sendable():
             connection.place.queued = True
             window = connection.sender.window
-            (self._small if window.waiting_bytes < SMALL_BYTES else self._bulk).append(connection)
+            (self.small if window.waiting_bytes < SMALL_BYTES else self.bulk).append(connection)
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that goes on at another relay. Batches on their way remember it."""
+        self.control.pop(connection.id, None)
+        self._delayed_acks.pop(connection.id, None)
+        if connection.place.queued:
+            for queue in (self.small, self.bulk):
+                if connection in queue:
+                    queue.remove(connection)
+        if self._too_large is connection:
+            self._too_large = None
 
     def add_unowned(self, packet: Packet, *, is_answer: bool = False) -> None:
         """Queue a packet that no connection keeps. The number of answers to unknown ids is limited (3.9)."""
@@ -94,8 +103,14 @@ class Scheduler:
         if packet.type in _REPEATED:
             if packet not in self.strays:  # one copy is enough: repeats come even while no batch leaves
                 self.strays.append(packet)
-        elif len(self.strays) < (REFUSALS_MAX if packet.type == _REJECTED else STRAYS_MAX):
-            self.strays.append(packet)
+        else:
+            other_max = LEAVES_MAX if packet.type == _LEAVE else STRAYS_MAX
+            if len(self.strays) < (REFUSALS_MAX if packet.type == _REJECTED else other_max):
+                self.strays.append(packet)
+
+    def forget_leaves(self) -> None:
+        """Drop every LEAVE that waits: the relay has forgotten all routes."""
+        self.strays = deque(packet for packet in self.strays if packet.type != _LEAVE)
 
     # filling
 
@@ -110,14 +125,14 @@ class Scheduler:
             room -= self._fill_alone(self._too_large, packets, carried, size_max, payload_max, now)
         if not packets:
             room = self._fill_control(packets, carried, room, now)
-            if self._small:
+            if self.small:
                 room = self._fill_small(packets, carried, room, payload_max, now)
-            if self._bulk:
+            if self.bulk:
                 room = self._fill_bulk(packets, carried, room, payload_max, now)
         if not packets:
             return None
-        token = self._next_token
-        self._next_token += 1
+        token = self.next_token
+        self.next_token += 1
         self._carried[token] = carried
         return Batch(token, packets, size_max - room)
 
@@ -141,7 +156,7 @@ class Scheduler:
             room -= packet.size
         if not self.strays:
             self._unowned_answers = 0
-        control = self._control
+        control = self.control
         while control and room > CONTROL_ROOM and not self._is_full(packets):
             connection = control[next(iter(control))]
             handshake = connection.handshake
@@ -182,28 +197,30 @@ class Scheduler:
             carried.opens.append(connection)
         if connection.handshake.accepted_waits():
             room -= max(0, self._add_segment(connection, packets, carried, room, PACKET_PAYLOAD_MIN, now))
-        for packet in connection.outbound.take_control(now):
+        control = connection.outbound.take_control(now)
+        connection.stats.packets_control += len(control)
+        for packet in control:
             packets.append(packet)
             room -= HEADER_SIZE + len(packet.payload)
         return room
 
     def _fill_small(self, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int) -> int:
-        for _ in range(len(self._small)):
+        for _ in range(len(self.small)):
             if room < ROOM_MIN:
                 break
-            connection = self._small.popleft()
+            connection = self.small.popleft()
             if connection.sender.window.waiting_bytes >= SMALL_BYTES:
-                self._bulk.append(connection)
+                self.bulk.append(connection)
                 continue
             while (size := self._add_segment(connection, packets, carried, room, payload_max, now)) > 0:
                 room -= size
-                if connection.sender.window.exhausted:
+                if connection.sender.window.is_exhausted:
                     break  # the usual case: this check saves another call
                 if room < ROOM_MIN:
                     size = -1
                     break
             if size < 0:
-                self._small.appendleft(connection)
+                self.small.appendleft(connection)
                 break
             connection.place.queued = False
         return room
@@ -212,7 +229,7 @@ class Scheduler:
         """Share the batch by deficit round robin: each connection gets one packet's worth of bytes in turn, and an
         overdraft is carried over to the next round."""
         quantum = payload_max + HEADER_SIZE
-        bulk = self._bulk
+        bulk = self.bulk
         while bulk and (room >= ROOM_MIN or not packets):
             connection = bulk[0]
             place = connection.place
@@ -268,9 +285,10 @@ class Scheduler:
         If it does not fit, it leaves with the next batch.
         """
         if room < HEADER_SIZE:
-            self._control[connection.id] = connection
+            self.control[connection.id] = connection
             return 0
         packets.append(connection.outbound.take_probe())
+        connection.stats.packets_control += 1
         return HEADER_SIZE
 
     # receipts
@@ -286,7 +304,7 @@ class Scheduler:
         concerned: dict[int, Connection] = {}
         for connection, segment, attempt in carried.segments:
             if ok:
-                connection.sender.receipted(segment, attempt, now)
+                connection.sender.on_receipted(segment, attempt, now)
             else:
                 connection.sender.given_up(segment, attempt)
             concerned[connection.id] = connection

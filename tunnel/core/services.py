@@ -67,7 +67,7 @@ class Announcements:
         self._send(packet)
         return version
 
-    def answered(self, state: ListenState) -> bool:
+    def handle_answer(self, state: ListenState) -> bool:
         """Process the relay's answer. Return False if it does not answer the latest announcement of this name."""
         known = self._unanswered.get(state.name)
         if known is None or known.version != state.version:
@@ -106,7 +106,7 @@ class Services:
 
     def __init__(self, send: Callable[[Packet], None]) -> None:
         self._services: dict[str, _Service] = {}
-        self._refusals: dict[str, str] = {}  # by name: the text of a refusal that `poll_refusal` has not returned
+        self.refusals: dict[str, str] = {}  # by name: the text of a refusal that `poll_refusal` has not returned
         self.announcements = Announcements(send)
 
     def listen(self, name: str, backlog: int, now: int, public: PublicPlace | None = None) -> None:
@@ -128,7 +128,7 @@ class Services:
         for name, service in self._services.items():
             service.version = self.announcements.announce(name, ListenStatus.UP, service.backlog, now, service.public)
 
-    def refused(self, name: str) -> bool:
+    def is_refused(self, name: str) -> bool:
         """Return whether the relay does not let this endpoint listen under that name."""
         service = self._services.get(name)
         return service is not None and service.refused
@@ -139,9 +139,9 @@ class Services:
         A refusal is new if the name was allowed before, or if it is the first since the last call of `listen` for the
         name. The reason is empty if the rules do not allow the name.
         """
-        while self._refusals:
-            name, text = self._refusals.popitem()
-            if self.refused(name):
+        while self.refusals:
+            name, text = self.refusals.popitem()
+            if self.is_refused(name):
                 return name, text
         return None
 
@@ -149,13 +149,13 @@ class Services:
         """Process the relay's answer to an announcement, or a later refusal. Return False if the packet is neither."""
         state = decode_listen_state(packet.payload)
         service = None if state is None else self._services.get(state.name)
-        if state is None or (not self.announcements.answered(state) and service is None):
+        if state is None or (not self.announcements.handle_answer(state) and service is None):
             return False
         if service is not None and state.version == service.version:
             is_too_old = state.state == ListenStatus.UP and state.options.public != service.public
             was_refused, service.refused = service.refused, state.state == ListenStatus.REFUSED or is_too_old
             if service.refused and not was_refused:
-                self._refusals[state.name] = _TOO_OLD if is_too_old else state.text
+                self.refusals[state.name] = _TOO_OLD if is_too_old else state.text
         return True
 
     def is_answered(self, name: str) -> bool:

@@ -39,39 +39,44 @@ class TimerTable:
     time does not change `earliest`. A caller that wakes up too early calls `next`, which makes `earliest` exact again.
     """
 
-    __slots__ = ("_deadlines", "earliest")
+    __slots__ = ("deadlines", "earliest")
 
     def __init__(self) -> None:
-        self._deadlines = [NEVER_US] * len(Timer)
+        self.deadlines = [NEVER_US] * len(Timer)
         self.earliest = NEVER_US
 
     def get(self, timer: Timer) -> int:
         """Return the deadline of a timer; NEVER_US if it is not set."""
-        return self._deadlines[timer]
+        return self.deadlines[timer]
 
     def set(self, timer: Timer, deadline_us: int) -> None:
         """Set or replace the deadline of a timer."""
-        self._deadlines[timer] = deadline_us
+        self.deadlines[timer] = deadline_us
         if deadline_us < self.earliest:
             self.earliest = deadline_us
 
     def clear(self, timer: Timer) -> None:
         """Clear a timer, so that it never becomes due."""
-        self._deadlines[timer] = NEVER_US
+        self.deadlines[timer] = NEVER_US
+
+    def clear_in_flight(self) -> None:
+        """Clear the timers that run only while packets are in flight."""
+        deadlines = self.deadlines
+        deadlines[Timer.REORDER] = deadlines[Timer.TAIL_PROBE] = deadlines[Timer.RETRANSMIT] = NEVER_US
 
     def clear_all(self) -> None:
         """Clear all timers, at the end of a connection."""
-        self._deadlines = [NEVER_US] * len(Timer)
+        self.deadlines = [NEVER_US] * len(Timer)
         self.earliest = NEVER_US
 
     def next(self) -> int:
         """Return the earliest deadline exactly, and store it in `earliest`; NEVER_US if no timer is set."""
-        self.earliest = min(self._deadlines)
+        self.earliest = min(self.deadlines)
         return self.earliest
 
     def due(self, timer: Timer, now: int) -> bool:
         """Return whether this timer has expired. An expired timer is cleared, so that it fires once."""
-        if self._deadlines[timer] > now:
+        if self.deadlines[timer] > now:
             return False
-        self._deadlines[timer] = NEVER_US
+        self.deadlines[timer] = NEVER_US
         return True

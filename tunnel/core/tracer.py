@@ -1,5 +1,6 @@
 """The tracer of an endpoint: it writes trace records and changes no state. It does not run when there is no trace."""
 
+from collections import deque
 from collections.abc import Mapping
 
 from tunnel.core.connection.connection import Connection
@@ -10,7 +11,25 @@ from tunnel.core.timers import Timer
 from tunnel.traces.record import TraceCause, TraceEvent, TraceLevel, TraceReason, TraceSink, TraceSource, level_of
 from tunnel.wire import IN_STREAM, TO_SOURCE, Ack, Packet, PacketType, unwrap, wrap
 
-__all__ = ["Tracer"]
+__all__ = ["LATE_US", "Tracer"]
+
+LATE_US = 100_000
+"""Bytes that wait for less are read in good time. It is also the least time between two records of late reads."""
+
+_ARRIVAL_US = 25_000  # bytes that arrive within this time count as one arrival
+_UNREAD_US = 1_000_000  # after this time, unread bytes are recorded although no read happens
+_ARRIVALS_MAX = 1_000  # remembered for each connection, so that unread bytes of hours take no more memory
+
+
+class _Unread:
+    """What of a connection's stream the application has not read: when it arrived."""
+
+    __slots__ = ("arrivals", "told_offset", "told_us")
+
+    def __init__(self, told_offset: int) -> None:
+        self.arrivals: deque[tuple[int, int]] = deque()  # offset of the end, and time; the oldest first
+        self.told_offset = told_offset  # how far the application had read when the last record was written
+        self.told_us = 0
 
 
 class Tracer:
@@ -22,6 +41,7 @@ class Tracer:
         self._packets = level_of(sink) >= TraceLevel.PACKET
         self._batches: dict[int, int] = {}  # token -> time at which the batch was filled
         self._before = (0, 0)  # counts of duplicate and discarded packets before the present packet
+        self._unread: dict[int, _Unread] = {}  # by connection, if bytes in order wait for the application
 
     # batches and packets that leave
 
@@ -93,7 +113,7 @@ class Tracer:
         self._before = (connection.stats.packets_duplicate, connection.stats.packets_discarded)
         self._packet(TraceEvent.PACKET_RECEIVED, packet, connection, now)
 
-    def received(self, packet: Packet, connection: Connection, now: int) -> None:
+    def on_received(self, packet: Packet, connection: Connection, now: int) -> None:
         """Record that a packet was dropped, or waits behind a gap. Call this after the connection has processed it."""
         if not self._packets:
             return
@@ -108,8 +128,52 @@ class Tracer:
             window = connection.receiver.window
             if window.gaps and unwrap(packet.sequence, window.next_sequence) > window.next_sequence:
                 self._packet(TraceEvent.PACKET_BUFFERED, packet, connection, now)
+            elif window.buffered_bytes:
+                self._arrived(connection, now)
 
-    def discarded(self, packet: Packet, now: int) -> None:
+    def _arrived(self, connection: Connection, now: int) -> None:
+        """Remember when the bytes came that are in order and not read yet."""
+        window = connection.receiver.window
+        unread = self._unread.get(connection.id)
+        if unread is None:
+            unread = self._unread[connection.id] = _Unread(window.delivered_offset)
+        arrivals = unread.arrivals
+        if arrivals and (now - arrivals[-1][1] < _ARRIVAL_US or len(arrivals) >= _ARRIVALS_MAX):
+            arrivals[-1] = (window.received_offset, arrivals[-1][1])
+        else:
+            arrivals.append((window.received_offset, now))
+        oldest_us = arrivals[0][1]
+        if now - max(oldest_us, unread.told_us) >= _UNREAD_US:
+            self._waited(connection, unread, oldest_us, now)
+
+    def on_read(self, connection: Connection, now: int) -> None:
+        """Record, at most once in LATE_US, that the application read bytes that had waited for it for as long."""
+        unread = self._unread.get(connection.id)
+        if unread is None:
+            return
+        arrivals, offset = unread.arrivals, connection.receiver.window.delivered_offset
+        oldest_us = arrivals[0][1]
+        while arrivals and arrivals[0][0] <= offset:
+            arrivals.popleft()
+        if now - oldest_us >= LATE_US and (not arrivals or now - unread.told_us >= LATE_US):
+            self._waited(connection, unread, oldest_us, now)
+        if not arrivals:
+            del self._unread[connection.id]
+
+    def _waited(self, connection: Connection, unread: _Unread, oldest_us: int, now: int) -> None:
+        window = connection.receiver.window
+        self._source.tell(
+            TraceEvent.STREAM_DATA_WAITED,
+            now,
+            connection=connection.id,
+            peer=connection.identity.peer_id,
+            size_bytes=window.delivered_offset - unread.told_offset,
+            backlog_bytes=window.buffered_bytes,
+            latency_us=now - oldest_us,
+        )
+        unread.told_offset, unread.told_us = window.delivered_offset, now
+
+    def on_discarded(self, packet: Packet, now: int) -> None:
         """Record a packet without a connection, or of a version that this endpoint does not speak."""
         if self._packets:
             self._source.tell(
@@ -141,7 +205,7 @@ class Tracer:
 
     # recovery
 
-    def acknowledged(self, connection: Connection, ack: Ack, newly: list[Segment], now: int) -> None:
+    def on_acknowledged(self, connection: Connection, ack: Ack, newly: list[Segment], now: int) -> None:
         """Record an ACK and the segments that it acknowledged for the first time."""
         if not self._packets or not newly:
             return
@@ -153,6 +217,8 @@ class Tracer:
                 self._segment(TraceEvent.PACKET_RECOVERED, connection, segment, now)
         sender = connection.sender
         window = sender.window
+        if ack.ranges:
+            self._sacked(connection, unwrap(ack.cumulative, window.next_sequence), newly, now)
         self._source.tell(
             TraceEvent.PACKETS_ACKED,
             now,
@@ -169,6 +235,24 @@ class Tracer:
             backlog_bytes=window.waiting_bytes,
             edge_bytes=-1 if window.edge_bytes >= NO_EDGE else max(0, window.edge_bytes - window.edge_used),
         )
+
+    def _sacked(self, connection: Connection, edge: int, newly: list[Segment], now: int) -> None:
+        """Record the packets beyond a gap, one record for each run of neighbours. `edge` is the cumulative number."""
+        runs: list[list[int]] = []
+        for sequence in sorted(segment.sequence for segment in newly if segment.sequence > edge):
+            if runs and runs[-1][0] + runs[-1][1] == sequence:
+                runs[-1][1] += 1
+            else:
+                runs.append([sequence, 1])
+        for first, count in runs:
+            self._source.tell(
+                TraceEvent.PACKETS_SACKED,
+                now,
+                connection=connection.id,
+                peer=connection.identity.peer_id,
+                sequence=wrap(first),
+                count=count,
+            )
 
     def _echoed(self, connection: Connection, ack: Ack, segment: Segment, now: int) -> int:
         """Return the RTT sample of the ACK (4.5), or 0. Record a retransmission that it proves spurious (4.9)."""
@@ -224,8 +308,9 @@ class Tracer:
             text=connection.state.value,
         )
 
-    def ended(self, connection: Connection, now: int) -> None:
+    def on_ended(self, connection: Connection, now: int) -> None:
         """Record the end of a connection: the totals that it moved, and the reason why it ended."""
+        self._unread.pop(connection.id, None)
         stats = connection.stats
         for cause, size_bytes, count in (
             (TraceCause.APPLICATION_TO_TRANSPORT, stats.bytes_written, 0),

@@ -1,10 +1,10 @@
-"""A connection with TLS inside: it has a connection's methods, and stands between a `tunnel.transport.Transport` and
+"""A connection with TLS inside: it has a connection's methods, and stands between a transport of `tunnel.streams` and
 the real connection.
 
 The owner passes each event of the connection to `translate` and acts on the events that come back. After every call of
-`read`, `close` or `abort`, `released` may return more events. `Connected` means here that the stream is encrypted with
-a key that was accepted, and at the acceptor also that it is bound to the CONNECT that opened it. Before that, nothing
-that the other application wrote is shown, and nothing that our application writes is sent.
+`read`, `close` or `abort`, `take_released` may return more events. `Connected` means here that the stream is encrypted
+with a key that was accepted, and at the acceptor also that it is bound to the CONNECT that opened it. Before that,
+nothing that the other application wrote is shown, and nothing that our application writes is sent.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,11 @@ JudgeKey = Callable[[str], TunnelError | None]
 
 
 class EncryptedConnection:
-    """A connection whose stream is encrypted, at its initiator (with `judge`) or at its acceptor (without)."""
+    """A connection whose stream is encrypted, at its initiator (with `judge`) or at its acceptor (without).
+
+    One thing because its state is two counts of the same bytes, before and after encryption: whether an end may be
+    passed on, or what was lost with it, is known from both at once.
+    """
 
     def __init__(
         self, connection: Connection, tls: TlsSession, judge: JudgeKey | None = None, label: str = "the stream"
@@ -199,7 +203,7 @@ class EncryptedConnection:
                 return self._over(event)
         return [event]
 
-    def released(self) -> list[Event]:
+    def take_released(self) -> list[Event]:
         """Return the events that waited for the reader, if it has read everything or will read no more."""
         if not self._held or len(self._plain):
             return []
@@ -237,7 +241,7 @@ class EncryptedConnection:
             self._fail_integrity(_TRUNCATED, now)
             return []
         self._held.append(event)
-        return self.released()
+        return self.take_released()
 
     def _junked_bytes(self) -> int:
         """Return how many bytes the application has written and the peer has not acknowledged, as ciphertext.
@@ -257,7 +261,7 @@ class EncryptedConnection:
             if not self._junked_bytes():
                 event = Closed(self.id)
         self._held.append(event)
-        return self.released()
+        return self.take_released()
 
     # the inner workings
 

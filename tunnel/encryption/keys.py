@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tunnel.encryption.fingerprint import key_fingerprint
 from tunnel.encryption.tls import accepting_context
-from tunnel.installing import install_command
-from tunnel.private_files import config_directory, make_private_directory, read_private, write_private
+from tunnel.system.installing import install_command
+from tunnel.system.private_files import config_directory, make_private_directory, read_private, write_private
 
 __all__ = ["KeyFile", "make_key_file", "own_key"]
 

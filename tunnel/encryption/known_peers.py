@@ -9,15 +9,17 @@ A line holds the relay's URL, the peer and one or more keys. The peer is `exit` 
 
 import contextlib
 import fcntl
+import functools
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from tunnel.encryption.fingerprint import is_fingerprint
-from tunnel.private_files import make_private_directory, read_private, write_private
+from tunnel.ground.relay_urls import relay_key
+from tunnel.system.private_files import make_private_directory, read_private, write_private
 from tunnel.wire import Target, TargetKind
 
 __all__ = ["EXIT", "KnownPeer", "KnownPeers", "peer_name", "relay_name", "service_peer"]
@@ -27,7 +29,8 @@ _SERVICE = "service:"
 _FILE_BYTES_MAX = 1 << 20  # about 10,000 peers
 _LOCK_S = 1.0  # longest wait for the lock of another process; a change takes some milliseconds
 _LOCK_PAUSE_S = 0.01
-_PORTS = {"http": 80, "https": 443}
+_Signature = tuple[int, int, int, int]
+_MISSING: _Signature = (0, 0, 0, 0)
 _IF_SEEN = "compare its keys with those that the peers show, in case another user has changed them"
 
 
@@ -41,14 +44,10 @@ class KnownPeer:
     line: int = 0
 
 
+@functools.lru_cache(maxsize=16)
 def relay_name(url: str) -> str:
-    """Return the form of a relay's URL in the file. The case of the host, a default port and slashes at the end make no
-    difference."""
-    found = urlsplit(url.rstrip("/"))
-    scheme, host = found.scheme, found.netloc.lower().removesuffix(f":{_PORTS.get(found.scheme, '')}")
-    rest = url.rstrip("/")[len(found.scheme) + 3 + len(found.netloc) :]
-    name = f"{scheme}://{host}{rest}" if found.netloc else url.rstrip("/")
-    return quote(name, safe=":/?#[]@!$&'()*+,;=%~")
+    """Return the form of a relay's URL in the file, which all its spellings share."""
+    return quote(relay_key(url), safe=":/?#[]@!$&'()*+,;=%~")
 
 
 def peer_name(target: Target) -> str:
@@ -70,6 +69,7 @@ class KnownPeers:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._read: tuple[_Signature, list[KnownPeer]] | None = None  # the entries, while the file is the same
 
     def find(self, relay: str, peer: str) -> KnownPeer | None:
         """Return what is known about a peer, or None."""
@@ -77,6 +77,24 @@ class KnownPeers:
 
     def entries(self) -> list[KnownPeer]:
         """Return all known peers, in the order of the file."""
+        signature = self._sign()
+        if self._read is not None and signature is not None and self._read[0] == signature:
+            return self._read[1]
+        found = self._parsed()
+        self._read = None if signature is None else (signature, found)
+        return found
+
+    def _sign(self) -> _Signature | None:
+        """Return numbers that change with the file's content or mode; None if they cannot be found out."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return _MISSING
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    def _parsed(self) -> list[KnownPeer]:
         found: dict[tuple[str, str], KnownPeer] = {}
         for number, line in enumerate(self._lines(), 1):
             entry = self._parse(number, line)

@@ -44,11 +44,14 @@ class Encryption:
         return self.mode is Mode.REQUIRE or (self.mode is Mode.AUTO and self.key is not None)
 
     def offer(self, target: Target) -> Offer | None:
-        """Return the offer to encrypt a new connection; None if the mode is off.
+        """Return the offer to encrypt a new connection; None if the mode is off, or if the offer would be in vain.
 
         Raise PeerKeyError if the file of known peers cannot be used.
         """
         if self.mode is Mode.OFF:
+            return None
+        trust = PeerTrust(self.trust, target)
+        if not trust.may_offer:
             return None
         if self._context is None:
             self._context = offering_context()
@@ -59,7 +62,7 @@ class Encryption:
                 f"the TLS library offers {len(client_hello)} bytes, but at most {OFFER_BYTES_MAX} fit a CONNECT: "
                 "configure it with fewer groups"
             )
-        return Offer(tls, client_hello, PeerTrust(self.trust, target))
+        return Offer(tls, client_hello, trust)
 
     def take_up(self, offer: bytes, user: str) -> HandshakeSlot | None:
         """Return the handshake for a CONNECT that has come with this offer; None: accept the connection in clear.

@@ -10,7 +10,7 @@ from tunnel.encryption.connection import EncryptedConnection
 from tunnel.encryption.tls import TlsSession
 from tunnel.encryption.trust import PeerTrust
 from tunnel.encryption.turns import HandshakeSlot
-from tunnel.transport import MadeTransport, Transport
+from tunnel.streams.transport import MadeTransport, Transport
 from tunnel.wire import AbortReason, is_inline_exit
 
 __all__ = ["HANDSHAKE_S", "EncryptedTransport"]
@@ -44,6 +44,8 @@ class EncryptedTransport(Transport):
         stream = EncryptedConnection(connection, tls, judge, target)
         super().__init__(driver, stream, target, extra, made, ended, connected)
         self._stream: EncryptedConnection | None = stream  # None: in clear
+        self._reading.after_turn = self._show_released
+        self._writing.after_turn = self._flush_records
         self._clear = connection
         self._trust = trust
         self._slot = slot
@@ -72,7 +74,7 @@ class EncryptedTransport(Transport):
                 self._go_on_in_clear(event, self._trust)
                 return
             self._begin_handshake()
-        for shown in stream.translate(event, self._driver.now()):
+        for shown in stream.translate(event, self._state.driver.now()):
             self._show(stream, shown)
         self._look_for_end()
 
@@ -82,32 +84,25 @@ class EncryptedTransport(Transport):
             self.set_extra_info("peer_key_verified", self._trust is not None and self._trust.is_verified)
         if isinstance(event, Lost) and stream.failure is not None:
             self._finish(stream.failure)
-        elif self._over is None:
+        elif self._state.over is None:
             super()._handle(event)
 
-    def _read_turn(self, size_max: int) -> int:
-        size = super()._read_turn(size_max)
-        self._show_released()
-        return size
-
-    def _write_turn(self, size_max: int) -> int:
-        size = super()._write_turn(size_max)
-        if self._flushes and not self._backlog:
-            self._connection.flush()
-        return size
+    def _flush_records(self) -> None:
+        if self._writing.flushes and not self._writing.waiting:
+            self._state.connection.flush()
 
     def close(self) -> None:
         super().close()
-        self._loop.call_soon(self._show_released)
+        self._state.loop.call_soon(self._show_released)
 
     def abort(self, reason: AbortReason = AbortReason.APPLICATION, text: str = "") -> None:
         super().abort(reason, text)
-        self._loop.call_soon(self._show_released)
+        self._state.loop.call_soon(self._show_released)
 
     def _show_released(self) -> None:
         """Process the end that was held back for the reader, if the reader has read everything or will not read on."""
-        if self._stream is not None and self._over is None:
-            for event in self._stream.released():
+        if self._stream is not None and self._state.over is None:
+            for event in self._stream.take_released():
                 self._show(self._stream, event)
 
     def _finish(self, error: BaseException | None, *, shown: bool = True) -> None:
@@ -118,7 +113,7 @@ class EncryptedTransport(Transport):
 
     def _go_on_in_clear(self, event: Connected, trust: PeerTrust) -> None:
         """Leave TLS out, because the acceptor does not encrypt; or end the connection, if it has to be encrypted."""
-        self._connection = self._clear
+        self._state.connection = self._clear
         self._stream = None
         self.set_extra_info("tunnel_connection", self._clear)
         acceptor = self._clear.identity.acceptor_endpoint
@@ -131,22 +126,22 @@ class EncryptedTransport(Transport):
     def _accept(self) -> None:
         """Answer CONNECT, with our part of the handshake in the same batch, unless the connection has ended."""
         if self._slot is not None and self._stream is not None and self._clear.state is State.REQUESTED:
-            self._driver.endpoint.accept(self._clear.id, self._driver.now(), encrypted=True)
+            self._state.driver.endpoint.accept(self._clear.id, self._state.driver.now(), encrypted=True)
             self._begin_handshake()
-            self._stream.begin(self._slot.client_hello, self._driver.now())
-            self._driver.wake()
+            self._stream.begin(self._slot.client_hello, self._state.driver.now())
+            self._state.driver.wake()
 
     def _begin_handshake(self) -> None:
-        self._deadline = self._loop.call_later(HANDSHAKE_S, self._end_late)
+        self._deadline = self._state.loop.call_later(HANDSHAKE_S, self._end_late)
 
     def _end_late(self) -> None:
         if self._stream is not None:
-            self._stream.give_up(_LATE, self._driver.now())
-            self._driver.wake()
+            self._stream.give_up(_LATE, self._state.driver.now())
+            self._state.driver.wake()
 
     def _look_for_end(self) -> None:
         """Stop the timer and leave the slot when the handshake has ended, one way or the other."""
-        if self._over is None and self._stream is not None and not self._stream.is_ready:
+        if self._state.over is None and self._stream is not None and not self._stream.is_ready:
             return
         if self._deadline is not None:
             self._deadline.cancel()

@@ -3,15 +3,22 @@
 `PeerTrust` judges one connection. It applies the table in `decisions` and words the errors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tunnel.encryption.decisions import OPENING, Answer, Mode, Opening
 from tunnel.encryption.fingerprint import is_fingerprint
 from tunnel.encryption.known_peers import KnownPeers, peer_name
 from tunnel.errors import PeerKeyError, TunnelError
+from tunnel.system.clock import now_us
 from tunnel.wire import Target
 
 __all__ = ["PeerTrust", "TrustSettings", "trust_settings"]
+
+
+# After a peer has not taken up an offer, it gets no other one for this time: to make one costs a tenth of a connection
+# (140 us). The time is short, because the peer may be restarted with a key.
+_VAIN_US = 2_000_000
+_PEERS_MAX = 1000  # remembered peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +29,17 @@ class TrustSettings:
     relay: str
     peer_keys: tuple[str, ...] = ()
     known_peers: KnownPeers | None = None
+    relays: tuple[str, ...] = ()  # those of this endpoint: a key that is known at one of them is known at each
+    clear_until_us: dict[tuple[str, str], int] = field(default_factory=dict, compare=False)
+    """By relay and peer: until when an offer would be in vain, because the peer has just answered one in clear."""
 
 
 def trust_settings(
-    encryption: str, relay: str, peer_keys: tuple[str, ...], known_peers: KnownPeers | None
+    encryption: str,
+    relay: str,
+    peer_keys: tuple[str, ...],
+    known_peers: KnownPeers | None,
+    relays: tuple[str, ...] = (),
 ) -> TrustSettings:
     """Check and return the settings. Raise ValueError, with advice, if they make no sense."""
     if encryption not in [mode.value for mode in Mode]:
@@ -40,7 +54,7 @@ def trust_settings(
     mode = Mode(encryption)
     if peer_keys and mode is Mode.OFF:
         raise ValueError("a peer key requires encryption, but encryption is off: leave one of the two out")
-    return TrustSettings(Mode.REQUIRE if peer_keys else mode, relay, peer_keys, known_peers)
+    return TrustSettings(Mode.REQUIRE if peer_keys else mode, relay, peer_keys, known_peers, relays)
 
 
 class PeerTrust:
@@ -55,9 +69,20 @@ class PeerTrust:
         if not self._known and settings.known_peers is not None:
             self._learn(settings.known_peers)
 
+    @property
+    def may_offer(self) -> bool:
+        """Whether to offer encryption. If not, the connection is in clear, as if the peer had not taken up an offer."""
+        if self._decide(Answer.CLEAR) is not Opening.GO_ON_CLEAR:
+            return True
+        return now_us() >= self._settings.clear_until_us.get((self._settings.relay, self._peer), 0)
+
     def judge_clear(self, *, by_inline_exit: bool = False) -> TunnelError | None:
         """Return the error that ends the connection because the acceptor does not encrypt; None to go on in clear."""
         if self._decide(Answer.CLEAR) is Opening.GO_ON_CLEAR:
+            peers = self._settings.clear_until_us
+            if len(peers) >= _PEERS_MAX:
+                peers.clear()
+            peers[self._settings.relay, self._peer] = now_us() + _VAIN_US
             return None
         place = "the setting peer_key (--peer-key)" if self._settings.peer_keys else self._place
         if by_inline_exit:
@@ -105,12 +130,14 @@ class PeerTrust:
         return None if key in known.keys else self._changed(key)
 
     def _learn(self, file: KnownPeers) -> None:
+        relays = self._settings.relays or (self._settings.relay,)
         try:
-            known = file.find(self._settings.relay, self._peer)
+            known = [found for relay in relays if (found := file.find(relay, self._peer)) is not None]
         except ValueError as error:
             raise PeerKeyError(str(error)) from None
-        if known is not None:
-            self._known, self._place = known.keys, f"{file.path}, line {known.line},"
+        if known:
+            self._known = tuple(dict.fromkeys(key for one in known for key in one.keys))
+            self._place = f"{file.path}, line {' and '.join(str(one.line) for one in known)},"
 
     def _decide(self, answer: Answer) -> Opening:
         return OPENING[self._settings.mode, bool(self._known), answer]

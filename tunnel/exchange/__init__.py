@@ -8,39 +8,44 @@ bytes that have come, and random bits. They take out requests or replies, events
 Where to start
 --------------
 
-`lanes.py` for the endpoint, `served.py` for the relay, `link_state.py` for links, `ladder.py` for the choice between
-them. Each coordinates small parts that know nothing of each other:
+`lanes/lanes.py` for the endpoint, `served/served.py` for the relay, `link/state.py` for links, `roads/ladder.py` for
+the choice between them. Each coordinates small parts that know nothing of each other:
 
-    the endpoint's half of lanes
-      lanes.py            attaches, pushes, pulls and repeats; asks the parts below what is due
+    lanes/                the endpoint's half of lanes
+      lanes.py            attaches, pushes and pulls; asks the other parts what is due
+      exchanges.py        the exchanges under way, which start, are repeated, fail and end; what the parts share
       lane.py             one lane: its number, the exchange in flight, packets in pieces; laneset.py has all of them
-      flight.py           one body in flight: attempts, deadlines, repeats
       registration.py     secret, id, generation and epoch; the limits of the relay
-      config.py, events.py   settings; what goes to the carrier and to the driver
-    what it learns of the path
-      path_model.py       all of it in one object, which outlives generations
-      roundtrip.py, pacing.py   deadlines; sizes of bodies, number of lanes, and the hold
-      pulls.py, held_pulls.py   when to pull, and how many pulls may be held
-      request_pace.py, backoff.py   requests per second; pauses after refusals
-      body_formats.py     in which format bodies pass (7.19)
-    what an answer means
       responses.py        an HTTP response, as data; refusals.py reacts to those that are no answer
       health.py           trouble of the path, told once
-    streamed answers (7.20)
-      streaming_lanes.py  lanes that let the relay stream; incoming_stream.py is one stream, envelope_stream.py cuts it
-      stream_road.py, stream_pace.py   whether streams pass; how much may be unconfirmed
-    the relay's half of lanes
+      streams.py          streamed answers (7.20): when to ask for one, and what comes on it
+      incoming_stream.py  one stream; stream_set.py has those of a generation
+    served/               the relay's half of lanes
       served.py           one lane: applies each request once, answers, confirms and puts back
       served_stream.py    one streamed answer
       ledger.py           the packets of answers that are not confirmed
       outbox.py           the interface through which a lane takes packets; the switch implements it
-    both halves
-      pieces.py           packets that are larger than a body
-      link_state.py       one half of a link; link_buffers.py reads into one piece, link_pace.py sizes batches
-    the choice of a road
+    link/                 one half of a link, the same at both ends
+      state.py            bytes into batches and receipts; buffers.py reads into one piece, pace.py sizes batches
+      line.py             one of several links that share the load: how much may wait on it, and whether it stalls
+      window.py           a link that carries alone: how much may wait on it
+    path/                 what an endpoint learns of the path
+      path_model.py       all of it in one object, which outlives generations
+      roundtrip.py, pacing.py   deadlines; sizes of bodies, number of lanes, and the hold
+      pulls.py, held_pulls.py   when to pull, and how many pulls may be held
+      request_pace.py, stream_pace.py   requests per second; how much of a stream may be unconfirmed
+      body_formats.py     in which format bodies pass (7.19)
+    roads/                the choice of a road
       ladder.py           which road to try, to use, to doubt
       roads.py            the states of one road, as a table; slow_road.py compares a slow one with exchanges
+      stream_road.py      whether streamed answers pass
+      road_tries.py       one try of a connection at a time, as tables
       spare_times.py      when to try a spare link
+    for several of these
+      config.py, events.py   settings; what goes to the carrier and to the driver
+      flight.py           one body in flight: attempts, deadlines, repeats; backoff.py has the pauses after refusals
+      pieces.py           packets that are larger than a body
+      envelope_stream.py  cuts a streamed answer into envelopes
 
 How a batch travels
 -------------------
@@ -48,8 +53,8 @@ How a batch travels
 `Lanes.push` gives the batch to a free lane, whose `start_push` makes the next numbered exchange; `PathModel.flight`
 sets deadline and repeats. `poll_request` hands the body to the carrier. At the relay, `ServedLane.receive` says whether
 the number is new; if it is, the switch routes the packets and calls `answer`. The carrier brings the HTTP response to
-`Lanes.answered`: `responses` classifies it, the lane accepts it, `BatchDone` tells the driver about the batch,
-`PacketsReceived` brings the packets, and the path model learns. What is lost, cut or refused goes to `failed` or
+`Lanes.on_answered`: `responses` classifies it, the lane accepts it, `BatchDone` tells the driver about the batch,
+`PacketsReceived` brings the packets, and the path model learns. What is lost, cut or refused goes to `on_failed` or
 `refusals`: the same body leaves again, until the flight ends and `BatchDone(ok=False)` gives the batch up.
 
 Errors of the path and of the relay become repeats and events, never exceptions. Clause numbers, as in (7.3), are those
@@ -71,20 +76,23 @@ from tunnel.exchange.events import (
     Request,
     Troubled,
 )
-from tunnel.exchange.ladder import POLL, Decision, Ladder, Step
-from tunnel.exchange.lanes import Lanes
-from tunnel.exchange.link_buffers import BufferPool
-from tunnel.exchange.link_pace import LinkPace
-from tunnel.exchange.link_state import LinkInput, LinkState
-from tunnel.exchange.outbox import Outbox
-from tunnel.exchange.responses import THE_PROXY, quoted, refusal_of, title_of, wait_us_of
-from tunnel.exchange.roads import Road, RoadReport
-from tunnel.exchange.served import Reply, ServedLane, ServedLimits, ServedRequest
-from tunnel.exchange.spare_times import SpareTimes
-from tunnel.exchange.stream_road import RoadState
-from tunnel.exchange.streaming_lanes import StreamingLanes
+from tunnel.exchange.lanes.lanes import Lanes
+from tunnel.exchange.lanes.responses import THE_PROXY, quoted, refusal_of, title_of, wait_us_of
+from tunnel.exchange.lanes.streams import Streams
+from tunnel.exchange.link.buffers import BufferPool
+from tunnel.exchange.link.line import LINK_PATIENCE_US_MAX, Line
+from tunnel.exchange.link.pace import LinkPace
+from tunnel.exchange.link.state import LinkInput, LinkState
+from tunnel.exchange.link.window import LinkWindow
+from tunnel.exchange.roads.ladder import POLL, Decision, Ladder, Step
+from tunnel.exchange.roads.road_tries import Next, RoadTries, Try
+from tunnel.exchange.roads.roads import Road, RoadReport
+from tunnel.exchange.roads.stream_road import StreamState
+from tunnel.exchange.served.outbox import Outbox
+from tunnel.exchange.served.served import Reply, ServedLane, ServedLimits, ServedRequest
 
 __all__ = [
+    "LINK_PATIENCE_US_MAX",
     "POLL",
     "THE_PROXY",
     "Abandoned",
@@ -99,9 +107,12 @@ __all__ = [
     "LaneEvent",
     "Lanes",
     "LanesChanged",
+    "Line",
     "LinkInput",
     "LinkPace",
     "LinkState",
+    "LinkWindow",
+    "Next",
     "Outbox",
     "PacketsReceived",
     "Recovered",
@@ -110,14 +121,15 @@ __all__ = [
     "Request",
     "Road",
     "RoadReport",
-    "RoadState",
+    "RoadTries",
     "ServedLane",
     "ServedLimits",
     "ServedRequest",
-    "SpareTimes",
     "Step",
-    "StreamingLanes",
+    "StreamState",
+    "Streams",
     "Troubled",
+    "Try",
     "quoted",
     "refusal_of",
     "title_of",

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from tunnel.wire import EXCHANGE_BYTES, HEADER_SIZE, PACKET_SIZE_MAX
 
-__all__ = ["KIB", "MIB", "MILLISECOND_US", "OR_WAIT", "SECOND_US", "LaneConfig"]
+__all__ = ["KIB", "MIB", "MILLISECOND_US", "OR_WAIT", "SECOND_US", "TROUBLE_US", "LaneConfig"]
 
 KIB = 1024
 MIB = 1024 * 1024
 MILLISECOND_US = 1_000
 SECOND_US = 1_000_000
+TROUBLE_US = 750 * MILLISECOND_US
 OR_WAIT = ", or pass wait=True to try for longer"
 """The end of an error that `LaneConfig.wait` prevents. Commands put the option that they have in its place."""
 
@@ -55,6 +56,8 @@ class LaneConfig:
     """The meaning of an intermediary's definite answer before the first attach (7.9). If true, login pages are failures
     like any other, too. If false, each definite answer is final, and so is a relay or a proxy where nothing listens. If
     None, only refusals and redirects are final."""
+    trouble_us: int = TROUBLE_US
+    """Failures are reported as trouble when they have lasted for this time: shorter ones are not worth a report."""
     away_us: int = 5 * SECOND_US
     """Where `wait` is false: how long a host may be unreachable before this is final. A relay that is being started
     listens by then."""

@@ -24,8 +24,8 @@ __all__ = [
 class Request(msgspec.Struct, frozen=True):
     """An HTTP request that the carrier must send: POST these buffers, in order, as one body.
 
-    The carrier then calls `answered` or `failed` of the lanes with the request's id; if `stream` is set, it may call
-    `received` and `ended` instead.
+    The carrier then calls `on_answered` or `on_failed` of the lanes with the request's id; if `stream` is set, it may
+    call `on_received` and `on_ended` instead.
     """
 
     id: int

@@ -3,7 +3,7 @@
 Clauses 7.5, 7.8, 7.9 of docs/PROTOCOL.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import msgspec
@@ -41,6 +41,7 @@ class Attempt(msgspec.Struct):
     repeat: int
     format: BodyFormat
     answer_bytes_max: int
+    is_open: bool = False  # a connection was opened for it
     overdue: bool = False  # its missing answer was counted as a failure
     body: EnvelopeStream | None = None  # what came of a streamed answer, until its first envelope is whole
 
@@ -54,16 +55,28 @@ def repeat_delay(longest_us: int, random: Random) -> int:
     return longest_us - spread + (spread * random.getrandbits(16) >> 16)
 
 
-def most_due(flights: "Iterable[Flight]", now: int, repeat_us: int, question: Question) -> "Flight | None":
+def most_due(
+    flights: "Iterable[Flight]", now: int, repeat_us: int, question_of: Callable[[], Question]
+) -> "Flight | None":
     """Return the flight whose next attempt is to leave, or None. In silence, none is repeated before `repeat_us`.
 
     If there is a question, this attempt asks it. A flight that was refused for its body, or that the relay holds, would
     be a bad choice.
     """
     best: Flight | None = None
+    others: list[Flight] = []
     for flight in flights:
-        if flight.due_us(repeat_us) <= now and (best is None or _order(flight, question) < _order(best, question)):
+        if flight.next_us > now or (flight.silent and repeat_us > now):
+            continue  # this is `due_us`, without a call
+        if best is None:
             best = flight
+        else:
+            others.append(flight)
+    if best is not None and others:
+        question = question_of()
+        for flight in others:
+            if _order(flight, question) < _order(best, question):
+                best = flight
     return best
 
 
@@ -78,7 +91,12 @@ class Flight:
 
     `wait_us` is the time from the first attempt to its deadline. `repeat_us` is the longest time between repeats while
     no answer comes. It doubles with each repeat after the first, up to `repeat_us_max` or what the size of the body
-    allows, whichever is larger. A repeat after a reported failure leaves sooner, and doubles nothing.
+    allows, whichever is larger. A repeat after a reported failure leaves sooner, and doubles nothing. Both times are at
+    least `queued_us`, for which the path may queue requests, until an exchange that left later is answered: then the
+    attempt is in no queue.
+
+    One thing because the fate of each attempt decides when, in which format and with which limit the same body leaves
+    again.
     """
 
     def __init__(
@@ -90,6 +108,7 @@ class Flight:
         repeat_us: int,
         attempts_max: int,
         repeat_us_max: int = 0,
+        queued_us: int = 0,
         body_format: BodyFormat = BodyFormat.PLAIN,
     ) -> None:
         self.lane = message.lane if isinstance(message, Exchange) else ATTACH_LANE
@@ -126,7 +145,10 @@ class Flight:
         self._message = message
         self._wait_us = wait_us
         self._repeat_us = self._base_us = repeat_us
+        self._queued_us = queued_us  # 0: no request was seen in a queue
+        self._usual_us = now  # the deadline of the newest attempt on a path that queues nothing
         self._is_reported = False  # the newest attempt was reported as failed
+        self._is_awaited = False  # the newest attempt may be in a queue: there is no sign of its loss or fate
         self._reported_wait_us = 0  # the longest wait from the next reported failure to the repeat
         self._spread = 0  # random number below 2**16 for that wait
         self._not_before_us = 0  # a response asked us to wait until this time (Retry-After)
@@ -145,10 +167,10 @@ class Flight:
             self._body = encode_envelope(self._message, mask=random.getrandbits(8) or 1)
         if self.sent > 1 and not self._is_reported:
             self._repeat_us = min(2 * self._repeat_us, self._repeat_us_max)
-        self._is_reported = False
+        self._is_reported, self._is_awaited = False, True
         body_format = body_format or self.format
         self.attempts.append(Attempt(request_id, now, self.sent, body_format, self.answer_bytes_max))
-        self.next_us = now + (repeat_delay(self._repeat_us, random) if self.sent else self._wait_us)
+        self._set_deadline(now, random)
         self._spread = random.getrandbits(16)
         request = Request(
             request_id,
@@ -167,6 +189,17 @@ class Flight:
         self.sent += 1
         return request, evicted
 
+    def _set_deadline(self, now: int, random: Random) -> None:
+        """Set when the next attempt is due if the one that leaves now gets no answer."""
+        if self.sent:
+            longest_us = max(self._repeat_us, self._queued_us)
+            delay_us = repeat_delay(longest_us, random)
+            self._usual_us = now + delay_us * self._repeat_us // longest_us
+        else:
+            delay_us = max(self._wait_us, self._queued_us + self.hold_us if self._queued_us else 0)
+            self._usual_us = now + self._wait_us
+        self.next_us = now + delay_us
+
     def due_us(self, repeat_us: int) -> int:
         """Return when the next attempt is due, if none may leave before `repeat_us` in silence."""
         return max(self.next_us, repeat_us) if self.silent else self.next_us
@@ -184,7 +217,7 @@ class Flight:
             if not explained:
                 self._wonder(now)
         if attempt.repeat == self.sent - 1:
-            self._is_reported = True
+            self._is_reported, self._is_awaited = True, False
             self.next_us = min(self.next_us, now + self._next_reported_wait())
         self._not_before_us = max(self._not_before_us, now + min(retry_after_us, _RETRY_AFTER_US_MAX))
         self.next_us = max(self.next_us, self._not_before_us)
@@ -226,16 +259,30 @@ class Flight:
         repeat_us = max(repeat_us, self._not_before_us)
         if self.sent == 1 and repeat_us < self.next_us:
             self.next_us = repeat_us
-            self.repeats_early = True
+            self.repeats_early, self._is_awaited = True, False
             self.is_answer_lost = is_answered
 
     def hurry(self, sent_us: int, repeat_us: int) -> None:
-        """Send a repeat at `repeat_us`, since another exchange that left at `sent_us` was answered, so the path works.
+        """Repeat soon if the newest attempt is late, since another exchange that left at `sent_us` was answered.
 
-        It has no effect if the newest attempt left so late that it might have been answered by then (7.8).
+        A silent exchange is repeated at `repeat_us`, unless its newest attempt left so late that it might have been
+        answered by then: the path works again. Any other one is not in a queue if it left before: its deadline is
+        the usual one (7.8).
         """
-        if self.silent and self.attempts and self.attempts[-1].sent_us < sent_us - self._base_us:
-            self.next_us = min(self.next_us, max(repeat_us, self._not_before_us))
+        left_us = self.attempts[-1].sent_us if self.attempts else sent_us
+        if self.silent and left_us < sent_us - self._base_us:
+            due_us = repeat_us
+        elif self._is_awaited and left_us < sent_us:
+            due_us = max(self._usual_us, repeat_us)
+        else:
+            return
+        self.next_us = min(self.next_us, max(due_us, self._not_before_us))
+        self._is_awaited = False
+
+    def wait_for_queue(self, queued_us: int) -> None:
+        """Leave the newest attempt this time, without the hold, since the path has been seen to queue requests."""
+        if self._is_awaited and self.attempts:
+            self.next_us = max(self.next_us, self.attempts[-1].sent_us + queued_us + self.hold_us)
 
     def answers(self, answer: Answer) -> bool:
         """Return whether `answer` is the answer to this body (7.5)."""
@@ -243,6 +290,9 @@ class Flight:
 
     def attempt(self, request_id: int) -> Attempt:
         """Return the open attempt with this id."""
+        newest = self.attempts[-1]
+        if newest.request_id == request_id:  # the usual case
+            return newest
         return next(attempt for attempt in self.attempts if attempt.request_id == request_id)
 
     def take(self, request_id: int) -> Attempt:

@@ -64,7 +64,7 @@ class PieceAssembler:
         if offset != self.held_bytes or not len(piece):
             return None, _truncated(discarded, len(piece))
         if not offset:
-            # A valid first piece is never shorter than a header, since body limits are at least 4 KiB (7.16).
+            # A valid first piece is never shorter than a header, since body limits are at least 1.5 KiB (7.16).
             size = _unpack_size(piece)[0] if len(piece) >= HEADER_SIZE else 0
             if not HEADER_SIZE <= size <= self.packet_bytes_max:
                 return None, Discarded(bad_size=1, bytes=len(piece))

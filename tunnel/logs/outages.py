@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from tunnel.printable import no_answer
+from tunnel.ground.printable import no_answer
 
 __all__ = ["OutageLog"]
 

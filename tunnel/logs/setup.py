@@ -11,10 +11,10 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor
 
-from tunnel.clock import now_us
+from tunnel.ground.printable import counted, printable, printable_lines
 from tunnel.logs.limits import INTERVAL_US, LineLimits, Source, SourceKind, Suppressed
 from tunnel.logs.writer import LineWriter, write_to
-from tunnel.printable import counted, printable, printable_lines
+from tunnel.system.clock import now_us
 
 __all__ = ["Limiting", "LogCounts", "configure", "log_counts", "queued", "tell", "writes_events"]
 
@@ -58,7 +58,7 @@ class Limiting:
         self._lock = threading.RLock()
 
     @property
-    def suppressed(self) -> int:
+    def lines_suppressed(self) -> int:
         """The number of lines that were left out."""
         return self._limits.suppressed
 
@@ -146,7 +146,7 @@ class _Log:
 
     @property
     def counts(self) -> LogCounts:
-        writer, suppressed = self._writer, self._limiting.suppressed
+        writer, suppressed = self._writer, self._limiting.lines_suppressed
         if writer is None:
             return LogCounts(self._lines, 0, suppressed)
         return LogCounts(writer.written, writer.dropped, suppressed)
@@ -251,7 +251,7 @@ def queued(
 def tell(text: str) -> None:
     """Write a line for people to standard error; while a thread writes the log, queue the line for that thread.
 
-    It is meant for `tunnel.command_line.tell`, which has made the text printable.
+    It is meant for `tunnel.process.command_line.tell`, which has made the text printable.
     """
     if _current is not None and _current.is_queued:
         _current.tell(text)

@@ -1,30 +1,31 @@
 """Messages over a stream: sets and producers, packets of any size, calls, logs and outboxes. See docs/MESSAGES.md.
 
 The layer needs a stream with `read`, `write` and `drain`; a tunnel's is one, and TCP's another. It uses only the public
-face of `tunnel`. The modules form four stacks, which share the lowest rows:
+face of `tunnel`. Each concept has a folder:
 
 Where to start
 --------------
 
 `session.py` for packets, `calls.py` for questions and answers, `producers.py` for messages, `log.py` for what is kept.
 
-    messages
+    sets/                 messages, and sets of them
       message.py          one message on the wire and on disk; codec.py compresses
       sets.py, file_sets.py   sets of messages, in memory and in files
+    topics/               both ends of a topic
       requests.py         the produce request: a topic, a partition, a set
       producers.py, async_producer.py   send at once, or through a queue
       consumer.py, unpacking.py   read by offset; turn what was fetched into messages
-    packets of any size
+    packets/              packets of any size
       session.py          a `MessageSession` reads and writes the stream, and sends parts by priority
       assembler.py, parts.py   splits packets and joins them; the header of a part
       dispatcher.py       gives packets to handlers, in order or side by side
       pacing.py           bounds the data in flight
       bodies.py           bodies in memory or in files
-    calls
+    calls/                questions and answers
       calls.py            many questions at once on one connection; `serve_calls` is the other side
       frames.py, frame_writer.py   the frames of calls, and how they leave
       channels.py         one live channel for each address
-    what survives a crash
+    kept/                 what is kept until it is sent or read
       log.py, segments.py   an append-only log, and its files
       outbox.py, inbox.py   keeps messages until a peer has them; keeps each once
       backlog.py, numbered.py   a bounded queue in memory for callers that tolerate loss; its structures
@@ -48,18 +49,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tunnel.messages.assembler import AssemblerConfig, Packet, PacketAssembler
-    from tunnel.messages.async_producer import (
-        AsyncProducer,
-        AsyncProducerConfig,
-        CallbackHandler,
-        DefaultEventHandler,
-        EventHandler,
-        QueueItem,
-    )
-    from tunnel.messages.backlog import BacklogItem, DiscardPolicy, MemoryBacklog
-    from tunnel.messages.bodies import SpooledBody
-    from tunnel.messages.broker import BrokerConfig, LogBroker, Replica
     from tunnel.messages.broker.client import BrokerClient, BrokerProducer, Place
     from tunnel.messages.broker.delivery import (
         DeliveredMessage,
@@ -70,13 +59,12 @@ if TYPE_CHECKING:
     )
     from tunnel.messages.broker.listener import GroupConsumer, MessageListener
     from tunnel.messages.broker.protocol import PartitionReport, PositionReport, TopicReport
+    from tunnel.messages.broker.replica import Replica
     from tunnel.messages.broker.server import Broker
     from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
-    from tunnel.messages.calls import CallChannel, CallHandler, Request, Response, serve_calls
-    from tunnel.messages.channels import ChannelTable, split_address
-    from tunnel.messages.codec import Codec
-    from tunnel.messages.consumer import ConsumedMessage, Consumer
-    from tunnel.messages.dispatcher import Dispatcher
+    from tunnel.messages.broker.stored_partition import StoredPartition
+    from tunnel.messages.calls.calls import CallChannel, CallHandler, Request, Response, serve_calls
+    from tunnel.messages.calls.channels import ChannelTable, split_address
     from tunnel.messages.errors import (
         ChannelClosedError,
         ChecksumError,
@@ -97,12 +85,28 @@ if TYPE_CHECKING:
         UnknownCodecError,
         UnknownVersionError,
     )
-    from tunnel.messages.file_sets import FileMessageSet
-    from tunnel.messages.inbox import Inbox, InboxRecord
-    from tunnel.messages.log import Log, LogConfig
-    from tunnel.messages.message import Message, MessageAndOffset
-    from tunnel.messages.outbox import Outbox, OutboxSender, outbox_handlers
-    from tunnel.messages.producers import (
+    from tunnel.messages.kept.backlog import BacklogItem, DiscardPolicy, MemoryBacklog
+    from tunnel.messages.kept.inbox import Inbox, InboxRecord
+    from tunnel.messages.kept.log import Log, LogConfig
+    from tunnel.messages.kept.outbox import Outbox, OutboxSender, outbox_handlers
+    from tunnel.messages.packets.assembler import AssemblerConfig, Packet, PacketAssembler
+    from tunnel.messages.packets.bodies import SpooledBody
+    from tunnel.messages.packets.dispatcher import Dispatcher
+    from tunnel.messages.packets.session import MessageSession, Priority
+    from tunnel.messages.sets.codec import Codec
+    from tunnel.messages.sets.file_sets import FileMessageSet
+    from tunnel.messages.sets.message import Message, MessageAndOffset
+    from tunnel.messages.sets.sets import ByteBufferMessageSet, MessageSet
+    from tunnel.messages.topics.async_producer import (
+        AsyncProducer,
+        AsyncProducerConfig,
+        CallbackHandler,
+        DefaultEventHandler,
+        EventHandler,
+        QueueItem,
+    )
+    from tunnel.messages.topics.consumer import ConsumedMessage, Consumer
+    from tunnel.messages.topics.producers import (
         BytesEncoder,
         Encoder,
         JsonEncoder,
@@ -112,9 +116,7 @@ if TYPE_CHECKING:
         StringEncoder,
         SyncProducer,
     )
-    from tunnel.messages.requests import ProduceRequest, read_requests
-    from tunnel.messages.session import MessageSession, Priority
-    from tunnel.messages.sets import ByteBufferMessageSet, MessageSet
+    from tunnel.messages.topics.requests import ProduceRequest, read_requests
 
 __all__ = [
     "AssemblerConfig",
@@ -123,7 +125,6 @@ __all__ = [
     "BacklogItem",
     "Broker",
     "BrokerClient",
-    "BrokerConfig",
     "BrokerProducer",
     "BrokerSettings",
     "ByteBufferMessageSet",
@@ -155,7 +156,6 @@ __all__ = [
     "ListHandler",
     "ListenerConfig",
     "Log",
-    "LogBroker",
     "LogConfig",
     "LogError",
     "MalformedFrameError",
@@ -192,6 +192,7 @@ __all__ = [
     "Response",
     "RetryLater",
     "SpooledBody",
+    "StoredPartition",
     "StringEncoder",
     "SyncProducer",
     "TopicReport",
@@ -205,35 +206,38 @@ __all__ = [
 ]
 
 _HOMES = {
-    "assembler": "AssemblerConfig Packet PacketAssembler",
-    "async_producer": "AsyncProducer AsyncProducerConfig CallbackHandler DefaultEventHandler EventHandler QueueItem",
-    "backlog": "BacklogItem DiscardPolicy MemoryBacklog",
-    "bodies": "SpooledBody",
-    "broker": "BrokerConfig LogBroker Replica",
+    "packets.assembler": "AssemblerConfig Packet PacketAssembler",
+    "topics.async_producer": "AsyncProducer AsyncProducerConfig CallbackHandler DefaultEventHandler EventHandler "
+    "QueueItem",
+    "kept.backlog": "BacklogItem DiscardPolicy MemoryBacklog",
+    "packets.bodies": "SpooledBody",
     "broker.client": "BrokerClient BrokerProducer Place",
     "broker.delivery": "DeliveredMessage ListHandler ListenerConfig MessageHandler RetryLater",
     "broker.listener": "GroupConsumer MessageListener",
     "broker.protocol": "PartitionReport PositionReport TopicReport",
+    "broker.replica": "Replica",
     "broker.server": "Broker",
     "broker.settings": "BrokerSettings TopicSpec",
-    "calls": "CallChannel CallHandler Request Response serve_calls",
-    "channels": "ChannelTable split_address",
-    "codec": "Codec",
-    "consumer": "ConsumedMessage Consumer",
-    "dispatcher": "Dispatcher",
+    "broker.stored_partition": "StoredPartition",
+    "calls.calls": "CallChannel CallHandler Request Response serve_calls",
+    "calls.channels": "ChannelTable split_address",
+    "sets.codec": "Codec",
+    "topics.consumer": "ConsumedMessage Consumer",
+    "packets.dispatcher": "Dispatcher",
     "errors": "ChannelClosedError ChecksumError CorruptMessageError DecompressError "
     "DiscardedError FencedError LogError MalformedFrameError MessageCancelledError "
     "MessageError MessageSizeError MessageTooLargeError OffsetOutOfRangeError "
     "OutboxError ProducerClosedError RemoteCallError UnknownCodecError UnknownVersionError",
-    "file_sets": "FileMessageSet",
-    "inbox": "Inbox InboxRecord",
-    "log": "Log LogConfig",
-    "message": "Message MessageAndOffset",
-    "outbox": "Outbox OutboxSender outbox_handlers",
-    "producers": "BytesEncoder Encoder JsonEncoder Producer ProducerData RequestMaker StringEncoder SyncProducer",
-    "requests": "ProduceRequest read_requests",
-    "session": "MessageSession Priority",
-    "sets": "ByteBufferMessageSet MessageSet",
+    "sets.file_sets": "FileMessageSet",
+    "kept.inbox": "Inbox InboxRecord",
+    "kept.log": "Log LogConfig",
+    "sets.message": "Message MessageAndOffset",
+    "kept.outbox": "Outbox OutboxSender outbox_handlers",
+    "topics.producers": "BytesEncoder Encoder JsonEncoder Producer ProducerData RequestMaker StringEncoder "
+    "SyncProducer",
+    "topics.requests": "ProduceRequest read_requests",
+    "packets.session": "MessageSession Priority",
+    "sets.sets": "ByteBufferMessageSet MessageSet",
 }
 _HOME = {name: f"tunnel.messages.{home}" for home, names in _HOMES.items() for name in names.split()}
 

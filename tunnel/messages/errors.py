@@ -23,7 +23,7 @@ MessageError
 import errno
 
 from tunnel.errors import SocketError, TunnelError
-from tunnel.exit_codes import INTEGRITY, LOST
+from tunnel.ground.exit_codes import INTEGRITY, LOST
 
 __all__ = [
     "ChannelClosedError",

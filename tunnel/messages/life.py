@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import Self
 
-from tunnel.unused import WarnsIfUnused
+from tunnel.ground.unused import WarnsIfUnused
 
 __all__ = ["Closeable", "Startable"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
 __all__ = ["FREE", "Payer"]
@@ -13,10 +14,13 @@ _T = TypeVar("_T")
 class Payer:
     """Pays for nothing: this is for connections whose two ends trust each other."""
 
+    disk_reads: AbstractAsyncContextManager[object] = nullcontext()
+    """Held while the disk is read for the payer."""
+
     async def turn(self) -> None:
         """Wait until it is the payer's turn at the processor."""
 
-    def charged(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
+    def charge_for(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
         """Return work whose processor time is charged."""
         return work
 

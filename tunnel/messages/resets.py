@@ -6,7 +6,7 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from tunnel.linger import reset_when_closed
+from tunnel.system.linger import reset_when_closed
 
 __all__ = ["reset_stream"]
 

@@ -8,7 +8,7 @@ _Request = tuple[int, int, int, str, int]  # lane, number, repeat, kind, time se
 
 
 class ExchangeTracer:
-    """Writes trace records of exchanges. Call `sent` for each request, then one of the other methods.
+    """Writes trace records of exchanges. Call `on_sent` for each request, then one of the other methods.
 
     At the level "connection", only repeats, failures, abandoned requests and answers other than 200 are recorded.
     """
@@ -18,7 +18,9 @@ class ExchangeTracer:
         self._all = level_of(sink) >= TraceLevel.PACKET
         self._open: dict[int, _Request] = {}
 
-    def sent(self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int) -> None:
+    def on_sent(
+        self, request_id: int, lane: int, number: int, repeat: int, kind: str, size_bytes: int, now: int
+    ) -> None:
         """Record that a request is sent; `kind` is attach, push or pull."""
         self._open[request_id] = request = (lane, number, repeat, kind, now)
         if repeat:
@@ -26,19 +28,19 @@ class ExchangeTracer:
         elif self._all:
             self._tell(TraceEvent.EXCHANGE_SENT, request, now, size_bytes=size_bytes)
 
-    def answered(self, request_id: int, status: int, size_bytes: int, now: int) -> None:
+    def on_answered(self, request_id: int, status: int, size_bytes: int, now: int) -> None:
         """Record that a complete response arrived."""
         request = self._open.pop(request_id, None)
         if request is not None and (self._all or status != 200):
             self._tell(TraceEvent.EXCHANGE_ANSWERED, request, now, status=status, size_bytes=size_bytes)
 
-    def failed(self, request_id: int, now: int) -> None:
+    def on_failed(self, request_id: int, now: int) -> None:
         """Record that the request failed without a complete response."""
         request = self._open.pop(request_id, None)
         if request is not None:
             self._tell(TraceEvent.EXCHANGE_FAILED, request, now)
 
-    def abandoned(self, request_id: int, now: int) -> None:
+    def on_abandoned(self, request_id: int, now: int) -> None:
         """Record that the carrier no longer waits for the answer."""
         request = self._open.pop(request_id, None)
         if request is not None:

@@ -3,13 +3,15 @@
 A trace shows who talked to whom and when, and a process that traces for months must not fill the disk.
 """
 
+import fcntl
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from tunnel.private_files import create_private, make_private_directory
+from tunnel.system.private_files import create_private, make_private_directory
 from tunnel.traces.salvage import SUFFIX
 
 __all__ = ["FOLDER_BYTES_MAX", "TraceFolder"]
@@ -44,8 +46,11 @@ class TraceFolder:
         self._held_bytes = 0  # in all trace files at the last look, plus the bytes written since then
 
     def create(self, name: str) -> BinaryIO:
-        """Create a file. Raise OSError if that fails."""
-        return open(create_private(self.path / name), "wb")
+        """Create a file. Raise OSError if that fails. While it is open, its lock tells others that it is written."""
+        descriptor = create_private(self.path / name)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return open(descriptor, "wb")
 
     def look(self) -> None:
         """Count the bytes of all files, in case other processes have written some."""

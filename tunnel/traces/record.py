@@ -37,6 +37,8 @@ class TraceEvent(enum.StrEnum):
     PACKET_DROPPED = "packet_dropped"  # discarded on arrival; `reason` says why
     PACKET_BUFFERED = "packet_buffered"
     PACKETS_ACKED = "packets_acked"  # one ACK acknowledged `count` packets; `sequence` is its cumulative number
+    # ours: the same ACK acknowledged `count` packets from `sequence` on for the first time, beyond a gap (SACK, 2.4)
+    PACKETS_SACKED = "packets_sacked"
     # qlog: recovery
     TIMER_UPDATED = "timer_updated"  # it has expired; `text` names the timers
     # qlog: connections and streams
@@ -45,6 +47,9 @@ class TraceEvent(enum.StrEnum):
     STREAM_DATA_MOVED = (
         "stream_data_moved"  # the total of one direction, which `cause` names; written when the connection ends
     )
+    # ours: the application read late: the oldest byte that it read had waited for `latency_us`; `size_bytes` were read
+    # since the last such record, and `backlog_bytes` still wait
+    STREAM_DATA_WAITED = "stream_data_waited"
     # ours: the outcome of a packet that was sent more than once
     PACKET_RECOVERED = "packet_recovered"  # acknowledged in the end; `attempt` is the last one
     SPURIOUS_RETRANSMIT = "spurious_retransmit"  # an attempt proved to be unnecessary (PROTOCOL 4.9)
@@ -60,12 +65,15 @@ class TraceEvent(enum.StrEnum):
     EXCHANGE_FAILED = "exchange_failed"
     EXCHANGE_ABANDONED = "exchange_abandoned"  # another attempt was answered or took its place, or all were given up
     # ours: the attachment at a relay, and its routes
-    ATTACHED = "attached"  # at an endpoint; `text` names the relay
+    ATTACHED = "attached"  # `text` names the relay at an endpoint, and the user at a relay
     DETACHED = "detached"
     CARRIER_CHANGED = "carrier_changed"
     ROUTE_BOUND = "route_bound"
     ROUTE_RESUMED = "route_resumed"
     ROUTE_RELEASED = "route_released"
+    # at an endpoint: the connection has come to this node's relay from another one (PROTOCOL 6.11); `text` has both, as
+    # in FROM -> TO, and `cause` says why
+    CONNECTION_MOVED = "connection_moved"
     # ours: samples of the event loop and of sockets
     LOOP_LAG = "loop_lag"  # a timer of the event loop was late by `latency_us`
     SOCKET_SAMPLED = "socket_sampled"  # TCP_INFO of a carrier's connection; TCP retransmitted `count` segments
@@ -74,6 +82,7 @@ class TraceEvent(enum.StrEnum):
     FAULTS_HEALED = "faults_healed"
     TRACE_DROPPED = "trace_dropped"  # `count` records were not written
     CLOCK_READ = "clock_read"  # `wall_us` is the wall clock at this time
+    PROCESS_DIED = "process_died"  # the writer's process left its file unfinished; who repaired the file says so
 
 
 class TraceLevel(enum.IntEnum):
@@ -102,6 +111,10 @@ class TraceCause(enum.StrEnum):
     HANDSHAKE_TIMEOUT = "handshake_timeout"  # ACCEPTED sent again, because CONNECT was repeated (3.3)
     # qlog: the event of a timer
     EXPIRED = "expired"
+    # ours: why a connection moved to another relay
+    RELAY_DRAINED = "relay_drained"
+    RELAY_SILENT = "relay_silent"
+    PEER_MOVED = "peer_moved"  # the other end, which alone decides about moves
     # the direction of stream data, for which qlog has `from` and `to`
     APPLICATION_TO_TRANSPORT = "application_to_transport"
     TRANSPORT_TO_NETWORK = "transport_to_network"

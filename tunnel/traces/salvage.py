@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import zstandard
 
-from tunnel.private_files import create_private
+from tunnel.system.private_files import create_private
+from tunnel.traces.record import TraceEvent, TraceRecord
 
-__all__ = ["PLAIN_SUFFIX", "SUFFIX", "Findings", "examine", "frames_of", "salvage_directory"]
+__all__ = ["PLAIN_SUFFIX", "SUFFIX", "Findings", "examine", "frames_of", "is_being_written", "salvage_directory"]
 
 SUFFIX = ".jsonl.zst"
 PLAIN_SUFFIX = ".jsonl"
@@ -152,22 +154,22 @@ def examine(path: Path) -> tuple[Findings, list[bytes]]:
 def salvage_directory(directory: Path) -> list[Path]:
     """Salvage the files that dead processes left, whose names begin with `_`. Return the paths of the salvaged files.
 
-    The intact frames of each file are kept, under the same name without the `_`. A file without an intact frame is
-    deleted. Files that a running process writes are not touched. If another process is salvaging this directory,
-    nothing is done.
+    The intact frames of each file are kept, under the same name without the `_`, and a record is added that says that
+    the process died. A file without an intact frame is deleted. Files that a running process writes are not touched. If
+    another process is salvaging this directory, nothing is done.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         if not _lock(descriptor):
             return []
-        left = [path for path in sorted(directory.glob(f"_*{SUFFIX}")) if not _is_being_written(path.name)]
+        left = [path for path in sorted(directory.glob(f"_*{SUFFIX}")) if not is_being_written(path)]
         return [target for path in left if (target := _salvage(path, descriptor)) is not None]
     finally:
         os.close(descriptor)  # this also ends the lock
 
 
 def _lock(descriptor: int) -> bool:
-    """Return False if another process holds the lock of this directory."""
+    """Return False if another process holds the lock of this file or directory."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -179,18 +181,16 @@ def _lock(descriptor: int) -> bool:
 
 def _salvage(path: Path, directory: int) -> Path | None:
     """Return the path of the salvaged file, or None if the file has no intact frame and was deleted."""
-    findings, parts = examine(path)
+    parts = examine(path)[1]
     if not parts:
         path.unlink()
         return None
     target = path.with_name(path.name[1:])
-    if findings.is_whole:
-        return path.rename(target)
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     temporary = path.with_name(f".{target.name}")
     temporary.unlink(missing_ok=True)
     with open(create_private(temporary), "wb") as file:
-        for part in parts:
+        for part in (*parts, *_death(parts[-1])):
             file.write(compressor.compress(part))
         file.flush()
         os.fsync(file.fileno())
@@ -200,12 +200,45 @@ def _salvage(path: Path, directory: int) -> Path | None:
     return target
 
 
-def _is_being_written(name: str) -> bool:
-    """Whether the process whose PID is in the file name (`_NAME-PID-RANDOM-NUMBER` and the suffix) is alive.
+def _death(last: bytes) -> list[bytes]:
+    """Return the line that says that the writer's process died, after its last frame."""
+    try:
+        record = msgspec.json.decode(last[last.rfind(b"\n", 0, -1) + 1 :], type=TraceRecord)
+    except msgspec.DecodeError:
+        return []  # a line of another version
+    if not record.writer:
+        return []
+    died = TraceRecord(
+        time_us=record.time_us,
+        node=record.writer,
+        event=TraceEvent.PROCESS_DIED,
+        writer=record.writer,
+        number=record.number + 1,
+    )
+    return [msgspec.json.encode(died) + b"\n"]
 
-    If another process has taken that PID since, the answer is True although no process writes the file. The file is
-    salvaged when the PID is free again and a process begins to trace into this directory.
+
+def is_being_written(path: Path) -> bool:
+    """Whether a process writes the file, of those whose name begins with `_`.
+
+    A writer locks its file. Without locks, the PID in the file's name (`_NAME-PID-RANDOM-NUMBER` and the suffix) tells:
+    if another process has taken that PID since, the answer is True although no process writes the file.
     """
+    return _is_locked(path) or _is_alive(path.name)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_alive(name: str) -> bool:
     parts = name.removesuffix(SUFFIX).rsplit("-", 3)
     if len(parts) != 4 or not parts[1].isdigit():
         return False

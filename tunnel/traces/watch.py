@@ -4,8 +4,8 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterable
 
-from tunnel.clock import now_us
-from tunnel.traces.record import TraceEvent, TraceSink, TraceSource
+from tunnel.system.clock import now_us
+from tunnel.traces.record import TraceCause, TraceEvent, TraceSink, TraceSource
 
 __all__ = ["DriverWatch", "LoopWatch", "tcp_info"]
 
@@ -32,7 +32,7 @@ class LoopWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def sampled(self, now: int) -> None:
+    def on_sampled(self, now: int) -> None:
         """Do nothing. It is called with each sample of the event loop, so that a subclass can take further samples."""
 
     def _arm(self) -> None:
@@ -45,7 +45,7 @@ class LoopWatch:
         now = now_us()
         if lag_us >= LAG_MIN_US:
             self._source.tell(TraceEvent.LOOP_LAG, now, latency_us=lag_us)
-        self.sampled(now)
+        self.on_sampled(now)
         self._arm()
 
 
@@ -57,19 +57,24 @@ class DriverWatch(LoopWatch):
         self._sockets = sockets
         self._samples = 0
 
-    def attached(self, relay: str, *, fresh: bool, now: int) -> None:
+    def on_attached(self, relay: str, *, fresh: bool, now: int) -> None:
         """Record that the relay knows this endpoint; `count` is 1 if the relay did not know it before (`fresh`)."""
         self._source.tell(TraceEvent.ATTACHED, now, text=relay, count=int(fresh))
 
-    def detached(self, why: str, now: int) -> None:
+    def on_detached(self, why: str, now: int) -> None:
         """Record that the relay no longer knows this endpoint, cannot be reached, or has refused it."""
         self._source.tell(TraceEvent.DETACHED, now, text=why)
+
+    def on_moved(self, connection: int, peer: int, relays: tuple[str, str], cause: TraceCause, now: int) -> None:
+        """Record that a connection has come here from another relay. `relays`: the one before, and the present one."""
+        text = " -> ".join(relays)
+        self._source.tell(TraceEvent.CONNECTION_MOVED, now, connection=connection, peer=peer, cause=cause, text=text)
 
     def carrier_changed(self, carrier: str, lanes: int, now: int) -> None:
         """Record that the carrier or its number of lanes changed."""
         self._source.tell(TraceEvent.CARRIER_CHANGED, now, carrier=carrier, count=lanes)
 
-    def sampled(self, now: int) -> None:
+    def on_sampled(self, now: int) -> None:
         """Sample the sockets with every tenth sample of the loop."""
         if self._samples % SOCKETS_EVERY == 0:
             for each in self._sockets():

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import zstandard
 
-from tunnel.clock import now_us
+from tunnel.system.clock import now_us
 from tunnel.traces.folder import FOLDER_BYTES_MAX, TraceFolder
 from tunnel.traces.record import TraceEvent, TraceLevel, TraceRecord
 from tunnel.traces.salvage import SUFFIX, salvage_directory
@@ -40,10 +40,13 @@ _MIB = 1 << 20
 class TraceWriter:
     """A trace sink: call it with records from any thread, then close it (or use it in a `with`).
 
-    A call never blocks and never raises. When the disk is slow or full, records are dropped, and `dropped` counts them.
+    A call never blocks and never raises. When the disk is slow or full, it drops records and counts `records_dropped`.
     When the trace files of the directory, of whichever process, reach `bytes_max`, the oldest are removed. `tell` is
     called in another thread with a sentence for the log, once when files are first removed, and once when writing first
     fails.
+
+    One thing because the numbers of records must show every loss: refused in the queue, or failed on the way to the
+    file. Half of its attributes are the settings and tools that it was made with.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class TraceWriter:
         """Create the directory and salvage what earlier processes left in it. Raise OSError if it cannot be written.
 
         With `reads_clock`, each file begins with the wall clock. The times of all records must then be those of
-        `tunnel.clock`.
+        `tunnel.system.clock`.
         """
         self.level = level
         self.writer = f"{name or 'trace'}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -121,7 +124,7 @@ class TraceWriter:
         self._thread.join(_CLOSE_S)
 
     @property
-    def dropped(self) -> int:
+    def records_dropped(self) -> int:
         """The number of records that were dropped since the start, those after `close` included."""
         return self._refused + self._lost
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from tunnel.clock import now_us
+from tunnel.system.clock import now_us
 from tunnel.turns.meter import ProcessorMeter, Start
 from tunnel.turns.shares import ProcessorShares
 
@@ -72,7 +72,13 @@ class Turns:
         self._in_turn: dict[str, int] = {}  # microseconds charged in this turn of the event loop
         self._moved: dict[str, int] = {}  # the part of `_in_turn` that another payer was charged before
         self._is_closed = False
+        self.stops = 0  # how often the input of a user had to wait, since the start
         self.peak_us = 0  # the most that one user has spent in one turn; load tests reset it
+
+    @property
+    def users(self) -> int:
+        """The number of users whose input runs or waits."""
+        return len(self._queues)
 
     @property
     def inputs(self) -> int:
@@ -104,7 +110,12 @@ class Turns:
         queue = self._queues.get(user)
         return queue is not None and queue.is_stopped
 
-    async def admitted(self, user: str, cost_us: int = 0) -> None:
+    def has_to_wait(self, user: str) -> bool:
+        """Whether `wait_for_turn` would wait."""
+        queue = self._queues.get(user)
+        return queue is not None and (queue.is_stopped or bool(queue.waiting))
+
+    async def wait_for_turn(self, user: str, cost_us: int = 0) -> None:
         """Wait until the user's input may be handled. Then charge `cost_us`, the part of its cost that is not measured.
 
         The caller must pass the input on without another await. To await more of the input, it must call this again.
@@ -161,6 +172,7 @@ class Turns:
         loop = asyncio.get_running_loop()
         queue = self._queues.setdefault(user, _Queue())
         queue.is_stopped = True
+        self.stops += 1
         running, queue.running = queue.running, {}
         for source, group in running.items():
             queue.hold(source, group)

@@ -14,6 +14,8 @@ __all__ = ["TEXT_FORMATS", "BodyFormat", "body_bytes_max", "unwrap_answer", "unw
 class BodyFormat(enum.Enum):
     """The value is the media type of the body."""
 
+    __hash__ = object.__hash__  # the members are single objects; the hash of `enum` is a function of Python
+
     PLAIN = "application/octet-stream"
     FORM = FORM_TYPE  # as the file of a form
     JSON = "application/json"
@@ -21,13 +23,15 @@ class BodyFormat(enum.Enum):
 
 
 TEXT_FORMATS = (BodyFormat.JSON, BodyFormat.TEXT)
+_TYPES: dict[BodyFormat, str] = {kind: kind.value for kind in BodyFormat}  # `value` is a function of Python
+_PLAIN_TYPE = _TYPES[BodyFormat.PLAIN]
 
 
 def wrap_body(kind: BodyFormat, body: list[Buffer], random_hex: Callable[[int], str]) -> tuple[str, bytes]:
     """Return the Content-Type of a request body in this format, and its bytes. `random_hex` is as in `wrap_form`."""
     if kind is BodyFormat.FORM:
         return wrap_form(body, random_hex)
-    return kind.value, wrap_text(body) if kind in TEXT_FORMATS else b"".join(body)
+    return _TYPES[kind], wrap_text(body) if kind in TEXT_FORMATS else b"".join(body)
 
 
 def unwrap_body(kind: BodyFormat, content_type: str, body: bytes) -> Buffer | str:
@@ -40,8 +44,8 @@ def unwrap_body(kind: BodyFormat, content_type: str, body: bytes) -> Buffer | st
 def wrap_answer(kind: BodyFormat, body: bytes) -> tuple[str, bytes]:
     """Return the Content-Type and the bytes of the answer to a request in this format: text is answered with text."""
     if kind in TEXT_FORMATS:
-        return kind.value, wrap_text([body])
-    return BodyFormat.PLAIN.value, body
+        return _TYPES[kind], wrap_text([body])
+    return _PLAIN_TYPE, body
 
 
 def unwrap_answer(body: bytes) -> bytes:

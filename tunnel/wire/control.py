@@ -1,4 +1,4 @@
-"""The payloads of FINISH and CLOSE, ABORT, OPTION, LISTEN_STATE, DROPPED and EDGE (PROTOCOL 2.5 to 2.10)."""
+"""The payloads of FINISH and CLOSE, ABORT, OPTION, LISTEN_STATE, DROPPED, EDGE and LEAVE (PROTOCOL 2.5 to 2.12)."""
 
 import enum
 import struct
@@ -25,12 +25,14 @@ __all__ = [
     "decode_dropped",
     "decode_edge",
     "decode_end",
+    "decode_leave",
     "decode_listen_state",
     "decode_option",
     "encode_abort",
     "encode_dropped",
     "encode_edge",
     "encode_end",
+    "encode_leave",
     "encode_listen_state",
     "encode_option",
 ]
@@ -45,6 +47,7 @@ _OPTION = struct.Struct("!I")
 _LISTEN = struct.Struct("!IBH")
 _DROPPED = struct.Struct("!BxxxIII")
 _EDGE = struct.Struct("!II")
+_LEAVE = struct.Struct("!I")
 
 
 class End(msgspec.Struct, frozen=True):
@@ -228,3 +231,13 @@ def encode_edge(edge: Edge) -> bytes:
 def decode_edge(data: Buffer) -> Edge | None:
     """Decode the payload of EDGE (2.10). Return None if it is malformed."""
     return Edge(*_EDGE.unpack(data)) if len(data) == _EDGE.size else None
+
+
+def encode_leave(move: int) -> bytes:
+    """Encode the payload of LEAVE: the number of the move (2.12)."""
+    return pack(_LEAVE, move)
+
+
+def decode_leave(data: Buffer) -> int | None:
+    """Decode the payload of LEAVE (2.12). Return None if it is malformed."""
+    return int(_LEAVE.unpack(data)[0]) if len(data) == _LEAVE.size else None

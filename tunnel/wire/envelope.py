@@ -49,7 +49,8 @@ ATTACHMENT_ID_SIZE = 16  # bytes; 6.1
 ENVELOPE_VERSION = 1
 
 _HEADER = struct.Struct("!4sBBBBII")  # magic, version, kind, flags, mask, length, checksum
-_FLAGS_OFFSET, _MASK_OFFSET = 6, 7
+_FLAGS_OFFSET, _MASK_OFFSET, _CHECKSUM_OFFSET = 6, 7, 12
+_CHECKSUM_BYTES = 4
 _MASKED, _PIECE, _PULL, _MORE = 1, 2, 4, 8  # flags of 7.1
 _STREAM, _GOES_ON = 16, 16  # flags of 7.1: in EXCHANGE, in ANSWER
 _CONFIRMS = 32  # flag of 7.1, in EXCHANGE
@@ -239,8 +240,8 @@ def encode_envelope(message: Message, *, mask: int | None = None) -> list[Buffer
         flags |= _MASKED
         buffers = [b"".join(buffers).translate(_mask_table(mask))]
     length = sum(map(len, buffers))
-    head = (MAGIC, ENVELOPE_VERSION, kind, flags, mask or 0, length)
-    buffers[0] = pack(_HEADER, *head, checksum(pack(_HEADER, *head, 0), *buffers)) + buffers[0]
+    head = pack(_HEADER, MAGIC, ENVELOPE_VERSION, kind, flags, mask or 0, length, 0)
+    buffers[0] = head[:_CHECKSUM_OFFSET] + checksum(head, *buffers).to_bytes(_CHECKSUM_BYTES) + buffers[0]
     return buffers
 
 

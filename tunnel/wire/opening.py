@@ -114,6 +114,7 @@ class RejectReason(enum.IntEnum):
     MALFORMED = 12
     FINISHED = 13  # both halves of the connection have ended (section 5)
     ALLOWED = 14  # the answer to a question (3.14): the rules allow the target
+    NO_EXIT = 15  # no exit for the target is attached to this relay (6.9)
 
 
 class Rejected(msgspec.Struct, frozen=True):

@@ -10,11 +10,20 @@ from tunnel.wire.buffers import Buffer
 from tunnel.wire.fields import exact, pack
 from tunnel.wire.public_place import PublicPlace, decode_public_place, encode_public_place
 
-__all__ = ["ENDPOINT_ID_SIZE", "OFFER_BYTES_MAX", "USER_BYTES_MAX", "Options", "decode_options", "encode_options"]
+__all__ = [
+    "ENDPOINT_ID_SIZE",
+    "FURTHER_IDS_MAX",
+    "OFFER_BYTES_MAX",
+    "USER_BYTES_MAX",
+    "Options",
+    "decode_options",
+    "encode_options",
+]
 
 ENDPOINT_ID_SIZE = 16  # bytes; 2.0
 USER_BYTES_MAX = 255  # UTF-8; 2.0
 OFFER_BYTES_MAX = 2048  # 2.0
+FURTHER_IDS_MAX = 8  # 2.0
 
 _ITEM = struct.Struct("!BH")  # kind, length
 _PAIR = struct.Struct("!HH")
@@ -34,6 +43,9 @@ class Options(msgspec.Struct, frozen=True):
     encryption: bytes | None = None  # in CONNECT a ClientHello, in ACCEPTED empty
     public: PublicPlace | None = None  # in LISTEN_STATE
     leaving: bool | None = None  # in the OPTION of an attachment: True, or None
+    draining: bool | None = None  # in the OPTION of an attachment, from the relay: True, or None
+    further_ids: tuple[bytes, ...] | None = None  # of the acceptor at other relays
+    move: int | None = None  # how often the connection was to move to another relay
     unknown: bytes = b""  # items of unknown kinds, as they came: the relay forwards them
 
 
@@ -82,6 +94,19 @@ def _decode_endpoint_id(raw: bytes) -> bytes | None:
     return raw if len(raw) == ENDPOINT_ID_SIZE else None
 
 
+def _encode_further_ids(value: tuple[bytes, ...]) -> bytes:
+    if not 0 < len(value) <= FURTHER_IDS_MAX:
+        raise ValueError(f"1 to {FURTHER_IDS_MAX} further ids can be announced, not {len(value)}")
+    return b"".join(map(_encode_endpoint_id, value))
+
+
+def _decode_further_ids(raw: bytes) -> tuple[bytes, ...] | None:
+    count, rest = divmod(len(raw), ENDPOINT_ID_SIZE)
+    if rest or not 0 < count <= FURTHER_IDS_MAX:
+        return None
+    return tuple(raw[start : start + ENDPOINT_ID_SIZE] for start in range(0, len(raw), ENDPOINT_ID_SIZE))
+
+
 def _encode_encryption(value: bytes) -> bytes:
     if len(value) > OFFER_BYTES_MAX:
         raise ValueError(f"a ClientHello of {len(value)} bytes is longer than the limit of {OFFER_BYTES_MAX}")
@@ -92,13 +117,13 @@ def _decode_encryption(raw: bytes) -> bytes | None:
     return raw if len(raw) <= OFFER_BYTES_MAX else None
 
 
-def _encode_leaving(value: bool) -> bytes:
+def _encode_flag(value: bool) -> bytes:
     if not value:
-        raise ValueError("an endpoint that does not leave leaves the option out: pass None")
+        raise ValueError("what is not so is said by leaving the option out: pass None")
     return b""
 
 
-def _decode_leaving(raw: bytes) -> bool | None:
+def _decode_flag(raw: bytes) -> bool | None:
     return None if raw else True
 
 
@@ -113,7 +138,10 @@ _KINDS: dict[int, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = 
     7: ("endpoint_id", _encode_endpoint_id, _decode_endpoint_id),
     8: ("encryption", _encode_encryption, _decode_encryption),
     9: ("public", encode_public_place, decode_public_place),
-    10: ("leaving", _encode_leaving, _decode_leaving),
+    10: ("leaving", _encode_flag, _decode_flag),
+    11: ("draining", _encode_flag, _decode_flag),
+    12: ("further_ids", _encode_further_ids, _decode_further_ids),
+    13: ("move", _encode_number, _decode_number),
 }
 
 

@@ -49,6 +49,7 @@ class PacketType(enum.IntEnum):
     PROBE = 16
     DROPPED = 17
     EDGE = 18
+    LEAVE = 19
 
 
 class Copies(enum.Enum):
@@ -90,6 +91,7 @@ PACKET_TRAITS: dict[PacketType, PacketTraits] = {
     PacketType.PROBE: PacketTraits(copies=Copies.NEWEST),
     PacketType.DROPPED: PacketTraits(copies=Copies.NEWEST, answered=False),
     PacketType.EDGE: PacketTraits(copies=Copies.NEWEST, answered=False),
+    PacketType.LEAVE: PacketTraits(copies=Copies.NEWEST, answered=False),
 }
 """The one place that says how each type is treated. A type without a row is treated as an unknown one."""
 

@@ -61,7 +61,7 @@ class Borrowed:
                 text = "%s:%d: no answer within %s s: the `tunnel run` of this program is stuck; start both again"
                 raise socket.timeout(text % (host, port, timeout)) from None  # noqa: UP041 - Python 3.8
             raise
-        self._pair.unpark(sock)
+        self._pair.unmute(sock)
 
     def connect_soon(self, sock: socket.socket, host: str, port: int) -> _Pending:
         """Start to connect this socket, without waiting for the target."""
@@ -71,7 +71,7 @@ class Borrowed:
         lines = self._ask({"open": [host, port], "timeout": timeout}, timeout)
         try:
             near = lines.read()["port"]
-            self._pair.park(sock)
+            self._pair.mute(sock)
             name = self._pair.connect_near(sock, near)
             lines.write({"name": name, "skip": self._pair.fill(sock)})
         except BaseException:

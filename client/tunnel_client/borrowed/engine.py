@@ -242,7 +242,7 @@ class Engine:
         pending, known.pending = known.pending, None
         error = pending.exception()
         if error is None:
-            self._pair.unpark(sock)
+            self._pair.unmute(sock)
             return None
         self._pair.forget_error(sock)
         if isinstance(error, OSError):

@@ -21,12 +21,12 @@ __all__ = [
     "forget_error",
     "is_writable",
     "listen_near",
+    "mute",
+    "muted_pair",
     "name_of",
     "native",
-    "park",
-    "parked_pair",
     "renew",
-    "unpark",
+    "unmute",
     "widen",
     "wrapped",
 ]
@@ -54,12 +54,12 @@ def wrapped(sock: Any) -> Any:
     return sock if isinstance(sock, _socket.socket) else getattr(sock, "fd", sock)
 
 
-def parked_pair(sock: socket.socket) -> tuple[socket.socket, int]:
+def muted_pair(sock: socket.socket) -> tuple[socket.socket, int]:
     """Make this same socket one end of a loopback pair. Return the other end, and the number of bytes to discard there.
 
     The socket is then connected, but polls as neither readable nor writable, like one that is still connecting.
     """
-    park(sock)
+    mute(sock)
     with listen_near() as listener:
         near = accept_verified(listener, connect_near(sock, listener.getsockname()[1]))
     try:
@@ -120,7 +120,7 @@ def accept_verified(listener: socket.socket, name: str) -> socket.socket:
         near.close()
 
 
-def park(sock: socket.socket) -> None:
+def mute(sock: socket.socket) -> None:
     """Shrink the send buffer of the socket. Call it before `connect_near`."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _TINY_BYTES)
 
@@ -145,7 +145,7 @@ def fill(sock: socket.socket) -> int:
         _socket.socket.settimeout(raw, timeout)
 
 
-def unpark(sock: socket.socket) -> None:
+def unmute(sock: socket.socket) -> None:
     """Enlarge the send buffer of the socket again, when it no longer waits for its target."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _USUAL_BYTES)
 

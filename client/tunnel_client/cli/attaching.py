@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
 
 import tunnel
-from tunnel.command_line import shows_people, tell
+from tunnel.process.command_line import shows_people, tell
 from tunnel_client.settings import RelaySettings
 
 __all__ = [
@@ -30,9 +30,9 @@ __all__ = [
     "told_of_waiting",
 ]
 
-Look: TypeAlias = Callable[[], tuple[str, str]]
-"""Returns who is asked, and why there is no answer; the second is empty if that is not known. It may raise RuntimeError
-before the request has begun."""
+Look: TypeAlias = Callable[[], tuple[str, str] | None]
+"""Returns who is asked, and why there is no answer; the second is empty if that is not known. After a refusal, which is
+final, it returns None. It may raise RuntimeError before the request has begun."""
 Say: TypeAlias = Callable[[str, str], None]
 """Says one line: the name of an event, and a text."""
 
@@ -80,7 +80,10 @@ def make_attachment(settings: RelaySettings, arguments: argparse.Namespace) -> t
     timeout = None if seconds == math.inf else seconds
     rate = getattr(arguments, "rate", "") or settings.rate  # only commands that serve have the option
     name = getattr(arguments, "endpoint_name", "")
-    return settings.attach(attach_timeout=timeout, wait=arguments.wait is not None, rate=rate, name=name)
+    same_users = getattr(arguments, "same_users", False)  # only commands that accept connections have the option
+    return settings.attach(
+        attach_timeout=timeout, wait=arguments.wait is not None, rate=rate, name=name, same_users=same_users
+    )
 
 
 def going_on(arguments: argparse.Namespace) -> str:
@@ -93,7 +96,9 @@ def going_on(arguments: argparse.Namespace) -> str:
 def look_at(attachment: tunnel.Attachment) -> Look:
     """Return the `Look` of an attachment that is being started."""
 
-    def look() -> tuple[str, str]:
+    def look() -> tuple[str, str] | None:
+        if attachment.refusal is not None:
+            return None
         stats = attachment.stats()
         return stats.carrier.partition(" ")[2], stats.trouble
 
@@ -120,7 +125,8 @@ def say_or_log(event: str, text: str) -> None:
 async def told_of_waiting(
     look: Look, who: str, say: Say = say_to_people, *, quiet_s: float = 0.0, going_on: str = "still trying"
 ) -> AsyncIterator[None]:
-    """While the block waits for an answer, say who is asked, and then what is wrong while no answer comes.
+    """While the block waits for an answer, say who is asked, and then what is wrong while no answer comes. Say nothing
+    more after a refusal, which the block raises as an error.
 
     With `quiet_s`, say nothing if the block takes no longer than this. `who` is asked, until `look` says more.
     """
@@ -159,13 +165,17 @@ async def _tell(look: Look, who: str, say: Say, quiet_s: float, going_on: str) -
         await asyncio.sleep(_LOOK_S)
     trouble, is_said, next_s = "", False, _SILENT_S
     with contextlib.suppress(RuntimeError):  # the attachment has not begun to start
-        who, trouble = look()
+        if (seen := look()) is None:
+            return
+        who, trouble = seen
     if not trouble:
         say("asking", f"asking {who} ...")
     while True:
         await asyncio.sleep(_LOOK_S)
         with contextlib.suppress(RuntimeError):
-            _, trouble = look()
+            if (seen := look()) is None:
+                return
+            trouble = seen[1]
         waited_s = now() - began_s
         if trouble and not is_said:
             is_said = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from tunnel.command_line import tell
+from tunnel.process.command_line import tell
 from tunnel_client.borrowed.hosts import Hosts
 
 __all__ = ["Bypass", "Bypasses", "Noticing", "Remote", "program_name"]

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from tunnel.event_loops import new_event_loop
-from tunnel.lookups import LOOKUPS
+from tunnel.process.event_loops import new_event_loop
+from tunnel.system.lookups import LOOKUPS
 
 __all__ = ["client_loop", "use_lookups"]
 

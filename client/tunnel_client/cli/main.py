@@ -8,17 +8,30 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tunnel import __version__
-from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, exit_code_of, queued_log
-from tunnel.exit_codes import EXIT_CODES
+from tunnel.ground.exit_codes import EXIT_CODES
+from tunnel.process.command_line import LOG_LEVELS, CommandAdder, CommandParser, exit_code_of, queued_log
 from tunnel_client.errors import UsageError
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 
-# Modules of tunnel_client.cli.commands. Each has `add(commands: CommandAdder) -> None`, which sets the default `run`: a
-# function from the parsed arguments to an exit code. A command that serves until it is stopped also sets `serves`: its
-# log then starts at the level "info" if standard error is not a terminal, and its option --json turns the log into
-# events on standard output. A command that must start fast sets `logs` to False and must not log anything.
-COMMANDS = ("login", "logout", "forward", "expose", "proxy", "connect", "run", "up", "status", "peers", "doctor")
+# Modules of tunnel_client.cli.commands, with _ for -. Each has `add(commands: CommandAdder) -> None`, which sets the
+# default `run`: a function from the parsed arguments to an exit code. A command that serves until it is stopped also
+# sets `serves`: its log then starts at the level "info" if standard error is not a terminal, and its option --json
+# turns the log into events on standard output. A command that must start fast sets `logs` to False and must not log.
+COMMANDS = (
+    "login",
+    "logout",
+    "forward",
+    "expose",
+    "proxy",
+    "connect",
+    "run",
+    "up",
+    "install-unit",
+    "status",
+    "peers",
+    "doctor",
+)
 _DESCRIPTION = (
     "Open TCP and UDP connections through firewalls and proxies that let only HTTP requests out. The connections go "
     "through a relay, which is a web service outside the firewall, to a target. A target is a HOST:PORT, which the "
@@ -58,7 +71,7 @@ def make_parser(names: Iterable[str] = COMMANDS) -> CommandParser:
     )
     commands = CommandAdder(parser)
     for name in names:
-        importlib.import_module(f"tunnel_client.cli.commands.{name}").add(commands)
+        importlib.import_module(f"tunnel_client.cli.commands.{name.replace('-', '_')}").add(commands)
     return parser
 
 

@@ -8,28 +8,14 @@ import math
 from dataclasses import replace
 
 import tunnel
-from tunnel.carrier_names import CARRIERS
-from tunnel.command_line import add_carrier_rates, tell
-from tunnel.gateway_options import add_gateway_options, parse_headers, parse_proxy
+from tunnel.ground.carrier_names import CARRIERS
+from tunnel.ground.relay_options import OPTIONS, RelayKeywords
+from tunnel.process.command_line import add_carrier_limits, tell
+from tunnel.process.gateway_options import TOKEN_FILES_HELP, Joined, add_path_options, add_same_users, given_keywords
 from tunnel_client.errors import UsageError
-from tunnel_client.settings import (
-    ENCRYPTION,
-    UNSET,
-    USER_TIMEOUT_S,
-    RelaySettings,
-    find_settings,
-    road_memory_path,
-)
+from tunnel_client.settings import RelaySettings, find_settings, road_memory_path
 
-__all__ = [
-    "add_insecure_http",
-    "add_relay_options",
-    "headers_of",
-    "positive_seconds",
-    "proxy_of",
-    "relay_settings",
-    "trace_of",
-]
+__all__ = ["add_relay_options", "given", "positive_seconds", "relay_settings", "trace_of"]
 
 _USER_TIMEOUT_LEAST_S = 1
 _USER_TIMEOUT_MOST_S = 4_000_000  # 46 days; a CONNECT has four bytes for the milliseconds
@@ -48,32 +34,23 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         f"precedence over a proxy in the environment.{defaults}",
     )
     group.add_argument(
-        "--relay", default="", metavar="URL", help="URL of the relay (default: TUNNEL_RELAY, or the stored one)"
+        "--relay",
+        default="",
+        action=Joined,
+        metavar="URL",
+        help="URL of the relay; repeat it to name several, the preferred one first: new connections use the first that "
+        "answers and leads to the target (default: TUNNEL_RELAY, or the stored one)",
     )
     group.add_argument(
         "--token-file",
         default="",
+        action=Joined,
         metavar="FILE",
-        help="file that holds the token (default: the token in TUNNEL_TOKEN, or the stored one)",
+        help=f"file that holds the token; {TOKEN_FILES_HELP} (default: the token in TUNNEL_TOKEN, or the stored one)",
     )
-    group.add_argument(
-        "--proxy",
-        default="",
-        metavar="URL",
-        help="URL of a proxy to the relay, @FILE for a file of mode 0600 that holds the URL (all users of this machine "
-        "can see a password in a command line), or the word none for a direct connection (default: the stored one, or "
-        "else https_proxy, http_proxy or all_proxy)",
-    )
-    group.add_argument(
-        "--ca",
-        metavar="FILE",
-        help="PEM file with the authorities to trust instead of the system's (default: the stored one)",
-    )
-    group.add_argument(
-        "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
-    )
-    add_insecure_http(group, may_be_stored=True)
-    add_gateway_options(group, may_be_stored=True)
+    if accepts:
+        add_same_users(group)
+    add_path_options(group, may_be_stored=True)
     group.add_argument(
         "--carrier",
         choices=CARRIERS,
@@ -82,7 +59,7 @@ def add_relay_options(parser: argparse.ArgumentParser, *, accepts: bool = False,
         "Then it begins its work even if this try has failed, and tries again every second (default: TUNNEL_CARRIER, "
         "or auto)",
     )
-    add_carrier_rates(group)
+    add_carrier_limits(group)
     if accepts:
         _add_acceptor_encryption(group)
     else:
@@ -99,7 +76,6 @@ def _add_user_timeout(group: argparse._ArgumentGroup, other_end: str) -> None:
     group.add_argument(
         "--user-timeout",
         type=_user_timeout,
-        default=USER_TIMEOUT_S,
         metavar="S",
         help="number of seconds, at least 1; a connection is lost when no sign of life has come for this long from "
         f"{other_end}; a connection that is merely idle is not lost (default: 300)",
@@ -122,18 +98,17 @@ def _add_trace(group: argparse._ArgumentGroup) -> None:
 def _add_acceptor_encryption(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--encryption",
-        choices=ENCRYPTION,
+        choices=OPTIONS["encryption"].choices,
         default="",
         help="auto: encrypt for clients that offer it, if there is a key. require: refuse clients that do not offer "
         "it, and create a key if there is none. off: never encrypt (default: TUNNEL_ENCRYPTION, or auto)",
     )
-    group.set_defaults(peer_key=[])
 
 
 def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--encryption",
-        choices=ENCRYPTION,
+        choices=OPTIONS["encryption"].choices,
         default="",
         help="auto: encrypt from end to end if the exit or service can. If it cannot, refuse the connection when a "
         "key of the exit or service is known, and connect in clear when none is known. require: refuse every "
@@ -150,55 +125,17 @@ def _add_initiator_encryption(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_insecure_http(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, may_be_stored: bool = False
-) -> None:
-    """Add the option that lets a token cross a network unencrypted. `may_be_stored`: the command uses what
-    `tunnel login` stored."""
-    parser.add_argument(
-        "--insecure-http",
-        action="store_true",
-        help="allow the token and any --header to cross a network without encryption, to an http:// relay or proxy on "
-        "another machine; everybody on the way can read them (default: only if TUNNEL_INSECURE_HTTP is 1"
-        f"{', or if this option was stored' if may_be_stored else ''})",
-    )
-
-
 def relay_settings(arguments: argparse.Namespace) -> RelaySettings:
     """Return the settings from options, environment and login. Raises UsageError if one is missing or wrong."""
-    found = find_settings(
-        relay=arguments.relay,
-        token_file=arguments.token_file,
-        proxy=proxy_of(arguments) or UNSET,
-        ca=arguments.ca,
-        cert=arguments.cert,
-        carrier=arguments.carrier,
-        user_timeout=arguments.user_timeout,
-        insecure_http=arguments.insecure_http,
-        headers=headers_of(arguments) or None,
-        hostname=arguments.hostname,
-        sni=arguments.sni,
-        encryption=arguments.encryption,
-        peer_keys=arguments.peer_key,
-        links=arguments.links,
-        pull_interval=arguments.pull_interval,
-    )
+    found = find_settings(relay=arguments.relay, token_file=arguments.token_file, **given(arguments))
     # The trace comes last, when all other settings are known to be right, because opening it creates a directory.
     return replace(found, road_memory=road_memory_path(), trace=trace_of(arguments))
 
 
-def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the headers of the --header options. Raises UsageError if one is wrong."""
+def given(arguments: argparse.Namespace) -> RelayKeywords:
+    """Return the options of a relay that a command line gives. Raises UsageError if one is wrong."""
     try:
-        return parse_headers(arguments.header)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def proxy_of(arguments: argparse.Namespace) -> str:
-    """Return the proxy of the --proxy option; empty without one. Raises UsageError if its file is wrong."""
-    try:
-        return parse_proxy(arguments.proxy)
+        return given_keywords(arguments)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

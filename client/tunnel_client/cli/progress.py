@@ -21,7 +21,7 @@ async def told_of_progress(report: Report) -> AsyncIterator[None]:
     """While the block fills the report, say what is tried first, what takes 2 s or longer, and what finds nothing for
     2 s longer than it takes. A step is said before anything that it finds."""
     progress = _Progress(report)
-    report.begun = progress.begun
+    report.begun = progress.on_begun
     try:
         async with beside(progress.watch()):
             yield
@@ -39,7 +39,7 @@ class _Progress:
         self._since_s = self._next_s = 0.0
         self._quiet(0.0)
 
-    def begun(self, is_news: bool) -> None:
+    def on_begun(self, is_news: bool) -> None:
         """Say what begins, if it is the first thing, news, or takes long."""
         report = self._report
         if self._is_first or is_news or report.takes_s >= _QUIET_S:

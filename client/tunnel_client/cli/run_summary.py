@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tunnel.printable import counted
+from tunnel.ground.printable import counted
 from tunnel_client.cli.bypasses import Bypass
 
 __all__ = ["RunSummary"]

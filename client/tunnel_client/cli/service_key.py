@@ -3,9 +3,9 @@
 import argparse
 from dataclasses import replace
 
-from tunnel.command_line import show
 from tunnel.encryption.keys import KeyFile, own_key
-from tunnel.exit_codes import OK
+from tunnel.ground.exit_codes import OK
+from tunnel.process.command_line import show
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import RelaySettings
 
@@ -58,6 +58,6 @@ def with_service_key(settings: RelaySettings, file: str) -> RelaySettings:
     """
     if settings.encryption == "off":
         return settings
-    is_required = settings.encryption == "require" or bool(settings.peer_keys)
+    is_required = settings.encryption == "require" or bool(settings.peer_key)
     key = _service_key(file, make=is_required)
     return settings if key is None else replace(settings, key=str(key.path))

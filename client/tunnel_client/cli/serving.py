@@ -2,19 +2,18 @@
 
 import argparse
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Protocol, TypeAlias
 
 import structlog
 
-from tunnel import Attachment, LostError, TunnelError
-from tunnel.command_line import add_events_option
-from tunnel.exit_codes import INTERRUPTED, OK
+from tunnel import Attachment, TunnelError
+from tunnel.ground.rates import parse_rate
 from tunnel.logs.outages import OutageLog
-from tunnel.rates import parse_rate
-from tunnel.stillness import STILL_S, until_still
+from tunnel.metrics.listener import add_metrics_option
+from tunnel.process.command_line import add_events_option
+from tunnel.process.stopping import until_lost, until_moved, until_stopped
 from tunnel_client.cli.attaching import (
     add_wait_option,
     going_on,
@@ -33,11 +32,9 @@ __all__ = [
     "Listening",
     "Served",
     "Serving",
-    "Signals",
     "add_serving_options",
     "finish",
     "run_serving",
-    "stop_signals",
 ]
 
 
@@ -63,7 +60,6 @@ class Served:
 Serving: TypeAlias = Callable[[Attachment], AbstractAsyncContextManager[Served]]
 
 _log = structlog.get_logger("tunnel")
-LOOK_S = 1.0  # interval of the checks whether the relay still accepts this command, and answers
 
 
 def add_serving_options(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +80,7 @@ def add_serving_options(parser: argparse.ArgumentParser) -> None:
         help="log traffic totals every S seconds and at the end (default: never)",
     )
     add_rate_option(parser)
+    add_metrics_option(parser)
     add_events_option(parser)
 
 
@@ -132,111 +129,47 @@ async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Na
         attachment = make_attachment(settings, arguments)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    async with stop_signals() as signals:
-        telling = told_of_waiting(look_at(attachment), settings.url, say_or_log, going_on=going_on(arguments))
-        work = asyncio.get_running_loop().create_task(_serve(attachment, telling, serving, signals, arguments))
+    served: list[Served] = []  # at most one
+    finishing = asyncio.Event()
+
+    async def serve() -> None:
         try:
-            await asyncio.wait([work, signals.cut], return_when=asyncio.FIRST_COMPLETED)
-            return signals.cut.result() if signals.cut.done() else await work
+            async with told_of_waiting(look_at(attachment), settings.url, say_or_log, going_on=going_on(arguments)):
+                await attachment.start()
+            log = OutageLog(_log)
+            attachment.add_connection_listener(log)
+            attachment.add_wait_listener(log)
+            async with serving(attachment) as found:
+                served.append(found)
+                await until_lost(attachment, arguments.give_up_after, lambda: found.refusal, finishing)
         finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
             await attachment.close()
 
+    async def finish_served() -> None:
+        finishing.set()
+        for one in served:
+            await finish(one.listening, [one.traffic])
 
-async def _serve(
-    attachment: Attachment,
-    telling: AbstractAsyncContextManager[None],
-    serving: Serving,
-    signals: "Signals",
-    arguments: argparse.Namespace,
-) -> int:
-    async with telling:
-        await attachment.start()
-    log = OutageLog(_log)
-    attachment.add_connection_listener(log)
-    attachment.add_wait_listener(log)
-    async with serving(attachment) as served:
-        signals.is_serving = True
-        failing = asyncio.get_running_loop().create_task(_fails(attachment, served, arguments.give_up_after))
+    async with AsyncExitStack() as stack:
+        from tunnel.metrics.endpoint import serve_metrics  # here: it imports what attachments need
+
         try:
-            await asyncio.wait([failing, signals.finish], return_when=asyncio.FIRST_COMPLETED)
-            if not signals.finish.done():
-                await failing
-            await finish(served.listening, lambda: [served.traffic])
-        finally:
-            failing.cancel()
-            await asyncio.gather(failing, return_exceptions=True)
-    return OK
+            await stack.enter_async_context(serve_metrics(arguments.metrics, attachment, settings.trace))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        return await until_stopped(serve(), finish_served)
 
 
-async def finish(listening: Iterable[Listening], traffics: Callable[[], Iterable[Traffic]]) -> None:
+async def finish(listening: Iterable[Listening], traffics: Sequence[Traffic]) -> None:
     """Stop listening, and return when no connection moves bytes any more."""
     for each in listening:
         await each.stop_listening()
 
-    def connections_open() -> int:
-        return sum(traffic.connections_open for traffic in traffics())
-
     def moved() -> int:
-        reports = [traffic.totals() for traffic in traffics()]
+        reports = [traffic.totals() for traffic in traffics]
         return sum(report.bytes_up + report.bytes_down for report in reports)
 
-    if connections_open():
-        count = f"{connections_open()} open connection{'s' * (connections_open() > 1)}"
-        text = f"waiting for {count} until no byte has moved for {STILL_S:g} s; a second signal cuts them"
+    def say(text: str) -> None:
         _log.warning("stopping", text=text)
-    await until_still(connections_open, moved, STILL_S)
 
-
-async def _fails(attachment: Attachment, served: Served, give_up_s: float | None) -> None:
-    """Watch the attachment until it fails, then raise the relay's refusal, or LostError after too long an outage."""
-    now = asyncio.get_running_loop().time
-    answered_s = now()
-    while True:
-        await asyncio.sleep(LOOK_S)
-        refusal = attachment.refusal or served.refusal
-        if refusal is not None:
-            raise refusal
-        if attachment.is_attached:
-            answered_s = now()
-        elif give_up_s is not None and now() - answered_s > give_up_s:
-            raise LostError(
-                f"the relay has not answered for {give_up_s:g} s ({attachment.stats().trouble}): check the path to it "
-                "and start this command again; without --give-up-after it would keep trying"
-            )
-
-
-class Signals:
-    """The effect of the signals so far.
-
-    The first SIGTERM while the command is serving sets `finish`. Any other signal sets `cut` to the exit code.
-    """
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.is_serving = False
-        self.finish: asyncio.Future[None] = loop.create_future()
-        self.cut: asyncio.Future[int] = loop.create_future()
-
-    def handle(self, code: int) -> None:
-        """Handle a signal that stands for this exit code."""
-        if code == OK and self.is_serving and not self.finish.done():
-            self.finish.set_result(None)
-        elif not self.cut.done():
-            self.cut.set_result(code)
-
-
-@asynccontextmanager
-async def stop_signals() -> AsyncIterator[Signals]:
-    """Handle SIGTERM and SIGINT while the context lasts."""
-    loop = asyncio.get_running_loop()
-    signals = Signals()
-    codes = {signal.SIGTERM: OK, signal.SIGINT: INTERRUPTED}
-    for number, code in codes.items():
-        loop.add_signal_handler(number, signals.handle, code)
-    try:
-        yield signals
-    finally:
-        for number in codes:
-            loop.remove_signal_handler(number)
+    await until_moved(say, lambda: sum(traffic.connections_open for traffic in traffics), moved)

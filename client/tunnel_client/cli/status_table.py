@@ -1,19 +1,21 @@
 """Formats the reports of running clients as text, one table for each. Uses no clock and no terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import urlsplit
 
-from tunnel.printable import printable
-from tunnel_client.status import ClientReport, ConnectionReport, EntryReport, RoadLine
+from tunnel.ground.printable import printable
+from tunnel_client.status import ClientReport, ConnectionReport, EntryReport, RelayLine, RoadLine
 
 __all__ = ["Rates", "entry_lines", "render"]
 
 _TITLES = (
     *("TARGET", "UP", "DOWN", "UP/s", "DOWN/s", "RTT", "RTO", "SENT", "RESENT", "QUEUED", "IN FLIGHT", "UNREAD"),
-    "ENCRYPTED",
+    *("ENCRYPTED", "RELAY"),
 )
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NAME_WIDTH_MAX = 40
 _WHY_WIDTH = 100
+_MOVES_SHOWN = 3
 
 
 class Rates:
@@ -51,7 +53,10 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
     yield f"  {state}: {printable(report.carrier)}; batches on their way: {report.batches_unreceipted}"
     if report.roads:
         yield f"  roads: {', '.join(map(_road, report.roads))}"
-    if report.trouble:
+    for relay in report.relays:
+        yield from _relay(relay)
+    yield from _moves(report, now_s)
+    if report.trouble and not report.relays:
         yield f"  trouble: {printable(report.trouble)}"
     yield from entry_lines(report.entries)
     if not report.connections:
@@ -60,6 +65,8 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
     ranked = sorted(report.connections, key=lambda c: (-(c.bytes_up + c.bytes_down), c.id))
     shown = [_row(report, connection, rates) for connection in ranked[:rows_max]]
     titles = [title for title in _TITLES if rates is not None or not title.endswith("/s")]
+    if not report.relays:
+        titles.remove("RELAY")
     widths = [max(map(len, column)) for column in zip(titles, *shown, strict=True)]
     for row in (titles, *shown):
         first, *rest = row
@@ -69,10 +76,35 @@ def _client(report: ClientReport, now_s: float, rates: Rates | None, rows_max: i
         yield f"  and {len(ranked) - len(shown)} more"
 
 
+def _relay(relay: RelayLine) -> Iterator[str]:
+    """Say whether a relay answers, what it carries, what is wrong, and which services it does not take."""
+    state = ("in use" if relay.is_used else "attached") if relay.attached else "NOT ATTACHED"
+    state = "REFUSED" if relay.is_refused else state
+    count = f"{relay.connections} connection{'s' * (relay.connections != 1)}"
+    why = f"; {_short(relay.trouble)}" if relay.trouble else ""
+    yield f"  relay {printable(relay.url)}: {state}, {printable(relay.carrier.partition(' ')[0])}, {count}{why}"
+    for name, refusal in relay.services_refused.items():
+        yield f"    does not take {printable(name)}: {printable(' '.join(refusal.removeprefix(f'{name}: ').split()))}"
+
+
+def _moves(report: ClientReport, now_s: float) -> Iterator[str]:
+    """Say which connections have moved from one relay to another, the latest first."""
+    if report.moves_count:
+        yield f"  moves to another relay: {report.moves_count}"
+    for move in report.moves[: -_MOVES_SHOWN - 1 : -1]:
+        what = printable(move.target) or f"connection {move.connection}"
+        where = f"{printable(move.before)} -> {printable(move.now)}"
+        yield f"    {_age(now_s - move.at_s)} ago: {what}, {where}; {printable(move.why)}"
+
+
+def _short(text: str) -> str:
+    return printable(" ".join(text.split())[:_WHY_WIDTH])
+
+
 def _road(road: RoadLine) -> str:
     """Say what a road does, and why it does not carry."""
     tries = f"{road.tries} {'try' if road.tries == 1 else 'tries'}"
-    why = f"; {printable(' '.join(road.why.split())[:_WHY_WIDTH])}" if road.why else ""
+    why = f"; {_short(road.why)}" if road.why else ""
     return f"{printable(road.name)} {road.state}" + (f" ({tries}{why})" if road.tries else "")
 
 
@@ -116,6 +148,7 @@ def _row(report: ClientReport, connection: ConnectionReport, rates: Rates | None
         str(connection.packets_in_flight),
         _bytes(connection.bytes_unread),
         printable(connection.encryption) or "no",
+        *([printable(urlsplit(connection.relay).netloc or "-")] if report.relays else []),
     ]
 
 

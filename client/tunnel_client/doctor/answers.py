@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from tunnel.carriers.probe import Reply
+from tunnel.carriers.probes.probe import Reply
 from tunnel_client.doctor.products import products_in
 
 __all__ = [

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunnel import TunnelError, UnreachableError
-from tunnel.carrier_names import CARRIERS
-from tunnel.carriers.probe import Reply
-from tunnel.exit_codes import UNREACHABLE
-from tunnel.printable import counted
+from tunnel.carriers.probes.probe import Reply
+from tunnel.ground.carrier_names import CARRIERS
+from tunnel.ground.exit_codes import UNREACHABLE
+from tunnel.ground.printable import counted
 from tunnel_client.doctor.answers import REFUSALS_OF_RATE, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import PAUSE_S, TRIES, Trials, now_s

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import ProbeError, Prober
-from tunnel.carriers.probe_certificate import issuer_of
-from tunnel.exit_codes import UNREACHABLE
+from tunnel.carriers.dialing.failures import Failure
+from tunnel.carriers.probes.probe import ProbeError, Prober
+from tunnel.carriers.probes.probe_certificate import issuer_of
+from tunnel.ground.exit_codes import UNREACHABLE
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import ANSWER_S
 

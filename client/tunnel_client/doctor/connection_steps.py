@@ -4,8 +4,8 @@ import asyncio
 
 import msgspec
 
-from tunnel.carriers.probe import CountedSession, Reply
-from tunnel.printable import counted
+from tunnel.carriers.probes.probe import CountedSession, Reply
+from tunnel.ground.printable import counted
 from tunnel_client.doctor.answers import described, is_from_limiter, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, TRIES, Trials, now_s
@@ -115,8 +115,8 @@ async def _examine_turns(report: Report, trials: Trials, count: int) -> None:
     passed = sum(await asyncio.gather(*(push(lane) for lane in range(count))))
     rate = passed / (now_s() - began_s)
     if rate * trials.median_s < _TURNS_PART * count:
-        text = f"a hop lets about {rate:.0f} requests per second pass and delays the others"
-        advice = "ask its operator for a higher rate for the relay"
+        text = f"about {rate:.0f} requests per second pass, however many leave at once: a hop delays them, or is busy"
+        advice = "if there is a limit, ask its operator for a higher one for the relay; the tunnel copes with it"
         report.add("rate limit", Verdict.NOTE, text, advice, requests_per_s=round(rate, 1))
 
 

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.probe import ProbeError, Prober
-from tunnel.exit_codes import OK
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.probes.probe import ProbeError, Prober
+from tunnel.ground.exit_codes import OK
 from tunnel_client.doctor.carrier_steps import examine_link, examine_others, examine_poll
 from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
 from tunnel_client.doctor.findings import Report, Verdict
@@ -38,24 +38,15 @@ async def examine(
     watch_seconds: float,
     given: Given,
     long_seconds: float = 0.0,
+    together: Given | None = None,
 ) -> None:
     """Run all steps and fill the report. Raises UsageError if the settings cannot be used.
 
     The path is watched for `long_seconds`, unless that is 0. `given`: the options of the command line, which the next
-    command keeps.
+    command keeps; `together`, if there are several relays, those for all of them.
     """
     try:
-        dialing = Dialing(
-            settings.url,
-            token=settings.token,
-            proxy=settings.proxy,
-            ca=settings.ca,
-            cert=settings.cert,
-            insecure_http=settings.insecure_http,
-            headers=settings.headers,
-            hostname=settings.hostname,
-            sni=settings.sni,
-        )
+        dialing = Dialing(settings.url, settings)
     except ValueError as error:
         raise UsageError(str(error)) from None
     report.relay = str(dialing.base)
@@ -68,13 +59,14 @@ async def examine(
             if target is not None and report.exit_code == OK:
                 await trials.spend(TARGET_REQUESTS, TARGET_CONNECTIONS)
                 report.begin(f"asking for {target}")
+                await prober.reconnect()  # its connections may be all that the path carries at once
                 await examine_target(report, settings, target)
             elif target is not None:
                 report.target = str(target)
                 report.add("target", Verdict.SKIPPED, "the problem above comes first")
     await _examine_https(report, settings, dialing)
     await trials.rest()
-    conclude(report, settings, target, given)
+    conclude(report, settings, target, given, together)
 
 
 async def _examine_all(

@@ -1,15 +1,15 @@
 """The report of an examination: its findings, a summary, the next command and an exit code. No I/O."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from tunnel.exit_codes import OK, UNREACHABLE
-from tunnel.printable import printable
+from tunnel.ground.exit_codes import OK, UNREACHABLE
+from tunnel.ground.printable import printable
 
-__all__ = ["Finding", "Report", "Verdict", "render_finding", "render_summary"]
+__all__ = ["Finding", "Report", "Verdict", "render_choice", "render_finding", "render_summary"]
 
 _NAME_WIDTH = 12
 _VERDICT_WIDTH = 9
@@ -41,7 +41,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """All findings and the conclusion. `exit_code` is that of the first problem, or OK if there is no problem.
+    """All findings and the conclusion. `exit_code` is that of the first problem, or OK if there is no problem. `used`:
+    new connections would use this relay, of all that were examined.
 
     `told`, if set, is called with each finding when it is added. `doing` says in words what is being tried at present,
     and `takes_s` how long it takes on any path; `begun`, if set, is called when that changes, with True if people want
@@ -54,6 +55,7 @@ class Report(msgspec.Struct):
     summary: str = ""
     next: str = ""
     exit_code: int = OK
+    used: bool = False
     told: Callable[[Finding], None] | None = None
     begun: Callable[[bool], None] | None = None
     doing: str = ""
@@ -100,6 +102,21 @@ def render_summary(report: Report) -> str:
     if report.next:
         lines.append(f"next:    {printable(report.next)}")
     return "\n" + "\n".join(lines) + "\n"
+
+
+def render_choice(reports: Sequence[Report]) -> str:
+    """Say which of several relays new connections would use, and why not the others."""
+    lines = [f"{one.relay} cannot be used: {_problem(one)}" for one in reports if one.exit_code != OK]
+    works = [one.relay for one in reports if one.exit_code == OK]
+    if not works:
+        return "\n".join(["", *lines, "none of these relays can be used", ""])
+    lines += [f"{url} would be used when those before it cannot be" for url in works[1:]]
+    return "\n".join(["", *lines, f"new connections would use {works[0]}", ""])
+
+
+def _problem(report: Report) -> str:
+    found = (one.text for one in report.findings if one.verdict is Verdict.PROBLEM)
+    return printable(next(found, report.summary))
 
 
 def _wrapped(head: str, text: str) -> list[str]:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.probe import Prober, Reply
-from tunnel.exit_codes import UNREACHABLE
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.probes.probe import Prober, Reply
+from tunnel.ground.exit_codes import UNREACHABLE
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.products import is_relay_itself, products_in
 from tunnel_client.doctor.trials import Trials

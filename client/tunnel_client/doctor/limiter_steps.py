@@ -1,6 +1,6 @@
 """What the doctor says about a limiter: a hop, or the relay, that refuses requests because of their number."""
 
-from tunnel.printable import counted
+from tunnel.ground.printable import counted
 from tunnel_client.doctor.answers import described
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import NOTHING_PASSES, Limiter, Trials

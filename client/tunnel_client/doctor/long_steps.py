@@ -7,7 +7,7 @@ these are found as in all steps (`trials`).
 import asyncio
 import functools
 
-from tunnel.printable import counted
+from tunnel.ground.printable import counted
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import Trials, now_s
 

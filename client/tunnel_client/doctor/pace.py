@@ -26,6 +26,6 @@ class Budget:
         excess = min(count, self.most) - (self.most - len(self._times))
         return max(at_s, self._times[excess - 1] + self.window_s) if excess > 0 else at_s
 
-    def slowed(self, most: int, window_s: float) -> "Budget":
+    def with_limits(self, most: int, window_s: float) -> "Budget":
         """Return a budget with other limits that knows what this one has let begin."""
         return Budget(most, window_s, self._times)

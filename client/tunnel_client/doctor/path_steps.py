@@ -3,8 +3,8 @@
 import asyncio
 import functools
 
-from tunnel.carriers.probe import Reply
-from tunnel.printable import counted
+from tunnel.carriers.probes.probe import Reply
+from tunnel.ground.printable import counted
 from tunnel_client.doctor.answers import described, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, Trials, now_s
@@ -19,7 +19,7 @@ _SAMPLES = 3
 AFTER_FAILURE_S = 0.05
 _FAILED_PART = 0.3  # if more than this part of the requests under load fails, a hop cannot carry the load
 _SAMPLE_BYTES = 64 << 10
-_SMALL_BYTES = 1 << 10  # size of the sample if no size of body was found to pass
+_SMALL_BYTES = 512  # size of the sample if no size of body was found to pass
 WITHHELD_S = 3.0
 
 
@@ -35,11 +35,11 @@ async def _buffering(report: Report, trials: Trials) -> None:
     passed_on: list[bool] = []
 
     async def ask() -> Reply:
-        is_early, reply = await trials.prober.unfinished(WITHHELD_S)
+        is_early, reply = await trials.prober.send_unfinished(WITHHELD_S)
         passed_on.append(is_early)
         return reply
 
-    reply = await trials.answered(ask, WITHHELD_S + ANSWER_S, is_test=True)
+    reply = await trials.ask_until_answered(ask, WITHHELD_S + ANSWER_S, is_test=True)
     if reply.kind != "status":
         report.add("buffering", Verdict.SKIPPED, f"the relay did not answer an unfinished request ({described(reply)})")
     elif passed_on[-1]:
@@ -51,8 +51,8 @@ async def _buffering(report: Report, trials: Trials) -> None:
 
 async def _caching(report: Report, trials: Trials) -> None:
     prober = trials.prober
-    await trials.answered(prober.exchange)
-    first, second = await trials.answered(prober.repeat), await trials.answered(prober.repeat)
+    await trials.ask_until_answered(prober.exchange)
+    first, second = await trials.ask_until_answered(prober.repeat), await trials.ask_until_answered(prober.repeat)
     if first.kind != "answer" or second.kind != "answer":
         failed = first if first.kind != "answer" else second
         report.add("caching", Verdict.SKIPPED, f"the relay did not answer ({described(failed)})")
@@ -86,7 +86,7 @@ async def _headers(report: Report, trials: Trials) -> None:
 
     The header that is sent claims that this is an exit. If it arrives, a relay refuses a user who may not be an exit.
     """
-    reply = await trials.answered(trials.prober.claim_exit, is_test=True)
+    reply = await trials.ask_until_answered(trials.prober.claim_exit, is_test=True)
     is_kept = reply.kind == "status" or "no-transform" in reply.headers.get("cache-control", "")
     if reply.kind not in ("status", "answer"):
         report.add("headers", Verdict.SKIPPED, f"the relay did not answer ({described(reply)})")

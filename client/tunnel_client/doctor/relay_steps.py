@@ -6,9 +6,9 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import ProbeError, Prober, Reply
-from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
+from tunnel.carriers.dialing.failures import Failure
+from tunnel.carriers.probes.probe import ProbeError, Prober, Reply
+from tunnel.ground.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
 from tunnel_client.doctor.answers import advice_for, described, is_from_limiter
 from tunnel_client.doctor.certificate_steps import examine_certificate
 from tunnel_client.doctor.findings import Report, Verdict
@@ -34,6 +34,8 @@ _PROXY_REFUSES = (
     "its rules forbid it: ask its operator to allow CONNECT to this host and port; many proxies allow port 443 alone, "
     "so a relay on that port may work"
 )
+
+_ASK = "ask the operator"
 
 _FAILURES = {
     "name": "check the host in the URL, or name your proxy with --proxy: in many networks only the proxy knows names",
@@ -212,6 +214,9 @@ def _refused(report: Report, prober: Prober, reply: Reply) -> None:
 
 
 def _about_token(reply: Reply, *, has_token: bool) -> tuple[str, str]:
+    what, separator, advice = reply.text.rpartition(f"; {_ASK}")
+    if separator:  # the relay knows the token or the certificate, and says what is wrong with it
+        return f"a tunnel relay refuses this user: {what}", f"{_ASK}{advice}"
     if not has_token:
         return "a tunnel relay answers and asks for a token, but none is set", "name its file with --token-file FILE"
     if reply.text.startswith("no token came"):

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tunnel.carrier_names import ROADS
-from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.ground.carrier_names import ROADS
 from tunnel.road_memory import RememberedPath, RoadMemory, local_network, path_name
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.errors import UsageError
@@ -47,11 +47,11 @@ def forget_roads(path: Path) -> int:
         raise UsageError(f"{path} cannot be removed: {error.strerror}: check its directory") from None
 
 
-def _remembered(path: Path | None, dialing: Dialing) -> RememberedPath | None:
+def _remembered(path: str | Path | None, dialing: Dialing) -> RememberedPath | None:
     if path is None:
         return None
     proxy = str(dialing.proxy) if dialing.proxy is not None else None
-    return RoadMemory(path).recall(path_name(str(dialing.base), proxy, local_network()))
+    return RoadMemory(Path(path)).recall(path_name(str(dialing.base), proxy, local_network()))
 
 
 def _said(remembered: RememberedPath, now_s: float) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tunnel import DeniedError, NotAuthenticatedError, PeerKeyError, RefusedError, TunnelError
 from tunnel.encryption.known_peers import EXIT, KnownPeers, service_peer
-from tunnel.exit_codes import LOST, UNREACHABLE
-from tunnel.printable import no_answer
+from tunnel.ground.exit_codes import LOST, UNREACHABLE
+from tunnel.ground.printable import no_answer
 from tunnel.refusals import OR_WAIT
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.places import Address
@@ -68,7 +68,7 @@ class _Waits:
 def _known_peers(settings: RelaySettings, target: Address) -> tuple[str, Path | None]:
     """Return the name of the peer that accepts, and the file of known peers if it has a key of this peer."""
     peer = service_peer(target.host) if target.port is None else EXIT
-    path = settings.known_peers
+    path = None if settings.known_peers is None else Path(settings.known_peers)
     try:
         is_known = path is not None and KnownPeers(path).find(settings.url, peer) is not None
     except ValueError as error:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 
-from tunnel.carriers.probe import ProbeError, Prober, Reply
+from tunnel.carriers.probes.probe import ProbeError, Prober, Reply
 from tunnel_client.doctor.answers import is_from_limiter, may_be_from_limiter
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.pace import Budget
@@ -64,7 +64,8 @@ class Trials:
     requests, once a limiter is known; `trips` counts how often one refused. `is_shut`: it did not let anything pass
     again. `failed` has the exchanges that a working path would have answered. `requests_max` is the number of requests
     that pass at once, or 0 if no limit was found. `products` names the hops that were recognised, `writers` those of
-    them that wrote into answers to requests for the relay.
+    them that wrote into answers to requests for the relay. One thing because all steps share one budget of requests,
+    and what one step learns of a limiter slows down all others.
     """
 
     prober: Prober
@@ -132,7 +133,7 @@ class Trials:
         self.made += len(replies)
         self.failed += [reply for reply in replies if reply.kind not in ("answer", "attached")]
 
-    async def answered(self, make: Ask, seconds: float = ANSWER_S, *, is_test: bool = False) -> Reply:
+    async def ask_until_answered(self, make: Ask, seconds: float = ANSWER_S, *, is_test: bool = False) -> Reply:
         """Try up to three times to get the relay's answer; return the last reply. A timeout is not tried again."""
         for _ in range(TRIES):
             reply = await self.once(make, seconds, is_test=is_test)
@@ -195,8 +196,8 @@ class Trials:
     def slow_down(self, pause_s: float) -> None:
         """From now on, let this time pass between requests, and open few connections."""
         self.pause_s = min(PAUSE_S_MAX, pause_s)
-        self._requests = self._requests.slowed(1, self.pause_s)
-        self._connections = self._connections.slowed(SLOW_CONNECTIONS, CONNECTIONS_S)
+        self._requests = self._requests.with_limits(1, self.pause_s)
+        self._connections = self._connections.with_limits(SLOW_CONNECTIONS, CONNECTIONS_S)
 
     async def room(self, requests: int, connections: int = 0) -> None:
         """Wait until the budget lets this number of requests and new connections begin at once."""

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import Hashable
 
 __all__ = ["CONNECTS_MAX", "Connects"]
 
@@ -26,22 +25,23 @@ class Connects:
         self._counts: dict[Hashable, int] = {}  # by source
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()  # the next source first
 
-    @asynccontextmanager
-    async def turn(self, source: Hashable) -> AsyncIterator[None]:
-        """Wait until the source may connect; the block connects."""
+    def turn(self, source: Hashable) -> "_Turn":
+        """Wait until the source may connect, at the beginning of an `async with` block, which connects."""
+        return _Turn(self, source)
+
+    async def begin(self, source: Hashable) -> None:
+        """Wait until the source may connect, and count its connect."""
         if not self._may_begin(source):
             await self._wait(source)
         else:
             self._begin(source)
-        try:
-            yield
-        except (asyncio.CancelledError, TimeoutError):
+
+    def end(self, source: Hashable, error: type[BaseException] | None) -> None:
+        """Count a connect no more, if it was not given up, or else in a while."""
+        if error is not None and issubclass(error, asyncio.CancelledError | TimeoutError):
             asyncio.get_running_loop().call_later(_GIVEN_UP_S, self._end, source)
-            raise
-        except BaseException:
+        else:
             self._end(source)
-            raise
-        self._end(source)
 
     async def _wait(self, source: Hashable) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -81,3 +81,16 @@ class Connects:
             if not turn.done():
                 self._begin(ready)
                 turn.set_result(None)
+
+
+class _Turn:
+    """One connect of a source."""
+
+    def __init__(self, connects: Connects, source: Hashable) -> None:
+        self._connects, self._source = connects, source
+
+    async def __aenter__(self) -> None:
+        await self._connects.begin(self._source)
+
+    async def __aexit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        self._connects.end(self._source, error)

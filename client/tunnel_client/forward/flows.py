@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable
 import structlog
 
 from tunnel import Attachment, TunnelError
-from tunnel.datagrams import UDP_PREFIX, DatagramSide
-from tunnel.splice import Side, TunnelSide, splice
-from tunnel.tasks import KeptTasks
+from tunnel.streams.datagrams import UDP_PREFIX, DatagramSide
+from tunnel.streams.splice import Side, TunnelSide, splice
+from tunnel.system.tasks import KeptTasks
 from tunnel_client.forward.connects import Connects
 from tunnel_client.forward.traffic import Traffic
 from tunnel_client.places import Address
@@ -125,12 +125,12 @@ class Flows:
             flow.side.abort()
         else:
             flow.is_connecting = False
-            self._traffic.opened(far)
+            self._traffic.on_opened(far)
             splice(flow.side, far)
 
     def _far_ended(self, far: Side, error: Exception | None) -> None:
         assert isinstance(far, TunnelSide)
-        self._traffic.ended(far)
+        self._traffic.on_ended(far)
         if error is not None:
             self._traffic.fail(str(error))
             _log.warning("lost", text=str(error))

@@ -5,7 +5,7 @@ import socket
 
 import structlog
 
-from tunnel.special_targets import SPECIAL_PORT, UNIX_PREFIX
+from tunnel.ground.special_targets import SPECIAL_PORT, UNIX_PREFIX
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address
 

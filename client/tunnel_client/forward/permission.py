@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import structlog
 
 from tunnel import Attachment, DeniedError
-from tunnel.datagrams import UDP_PREFIX
+from tunnel.streams.datagrams import UDP_PREFIX
 from tunnel_client.places import PROTOCOLS, ForwardSpec
 
 __all__ = ["require_allowed"]

@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from tunnel import Attachment, RateLimit
-from tunnel.command_line import shows_people, tell
-from tunnel.splice import TunnelSide
+from tunnel.process.command_line import shows_people, tell
+from tunnel.streams.splice import TunnelSide
 
 __all__ = ["Traffic", "TrafficReport"]
 
@@ -56,7 +56,7 @@ class Traffic:
         self._ended = TrafficReport()
         self._failures: Counter[str] = Counter()
 
-    def opened(self, side: TunnelSide) -> None:
+    def on_opened(self, side: TunnelSide) -> None:
         """Count a new connection through the tunnel."""
         self.failure = ""
         self._open[side] = None
@@ -79,7 +79,7 @@ class Traffic:
         self.failed += 1
         self.failure = text
 
-    def ended(self, side: TunnelSide) -> None:
+    def on_ended(self, side: TunnelSide) -> None:
         """Add a connection that has ended to the totals."""
         del self._open[side]
         _add(self._ended, side)
@@ -113,7 +113,7 @@ class Traffic:
         return report
 
     @asynccontextmanager
-    async def reported(self, seconds: float) -> AsyncIterator[None]:
+    async def report_every(self, seconds: float) -> AsyncIterator[None]:
         """Report the totals every `seconds` and at the end, or never if it is 0.
 
         On a terminal, the report is a line; otherwise it is an event in the log.

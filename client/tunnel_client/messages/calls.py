@@ -10,18 +10,24 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from tunnel.messages import CallChannel, CallHandler, ChannelTable, Request, Response, split_address
-from tunnel.messages.calls import CALL_TIMEOUT_S
-from tunnel.messages.channels import CONNECT_TIMEOUT_S
+from tunnel.messages.calls.channels import CONNECT_TIMEOUT_S
 from tunnel.messages.life import Closeable
-from tunnel_client.messages.loop_runner import LoopRunner, check_socket, end_stream, open_stream
+from tunnel_client.messages.blocking import (
+    Blocking,
+    LoopRunner,
+    Shown,
+    blocking,
+    check_socket,
+    end_stream,
+    open_stream,
+    submitting,
+)
 from tunnel_client.sockets.tunnel_socket import create_connection
 
 __all__ = ["BlockingChannel", "BlockingHandler", "BlockingTable", "Connect"]
 
 _THREADS = 8  # for handlers: at most this many requests of one peer are handled at once
 _DIALS = 8  # addresses that one table dials at once, at most
-
-_Bytes: TypeAlias = bytes | bytearray | memoryview
 
 BlockingHandler: TypeAlias = Callable[[Request], Response | None]
 """A function that answers requests, in a thread. It raises RemoteCallError to answer with an error code."""
@@ -30,12 +36,20 @@ Connect: TypeAlias = Callable[[str], socket.socket]
 """Opens a blocking socket to an address. It should take no longer than the `connect_timeout` of the table."""
 
 
-class BlockingChannel(Closeable):
+class BlockingChannel(Closeable, Blocking[CallChannel]):
     """Requests and responses over one connected socket, which it owns from now on. Close it, or use it in `with`.
 
     Any number of threads may call at once; an opaque id matches each response to its call. `handlers` maps request
-    codes to the functions that answer the peer's requests, in at most `threads` threads.
+    codes to the functions that answer the peer's requests, in at most `threads` threads. `call` waits for the response,
+    `submit` returns its future; cancelling that, a timeout and an interrupt cancel the peer's handler. They raise
+    ChannelClosedError if the connection ends, or another thread closes it.
     """
+
+    is_open = Shown[CallChannel, bool](lambda channel: channel.is_open)
+    error = Shown[CallChannel, Exception | None](lambda channel: channel.error)
+    call = blocking(CallChannel.call)
+    submit = submitting(CallChannel.call)
+    send = blocking(CallChannel.send)
 
     def __init__(
         self,
@@ -44,10 +58,10 @@ class BlockingChannel(Closeable):
         *,
         threads: int = _THREADS,
     ) -> None:
-        self._runner = LoopRunner()
+        self.runner = LoopRunner()
         check_socket(sock)
         self._pool = ThreadPoolExecutor(threads, "tunnel-handler")
-        self._channel, self._writer = self._runner.run(self._open(sock, handlers or {}))
+        self.inner, self._writer = self.runner.run(self._open(sock, handlers or {}))
 
     async def _open(
         self, sock: socket.socket, handlers: Mapping[int, BlockingHandler]
@@ -59,82 +73,43 @@ class BlockingChannel(Closeable):
 
     def _in_thread(self, handler: BlockingHandler) -> CallHandler:
         # A request that the peer cancels is not handled if it still waits for a thread; a thread cannot be stopped.
-        return lambda request: self._runner.loop.run_in_executor(self._pool, handler, request)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is open, as far as this side knows."""
-        return self._channel.is_open
-
-    @property
-    def error(self) -> Exception | None:
-        """Why the connection has ended; None while it is open, and after a clean end."""
-        return self._channel.error
-
-    def call(
-        self,
-        code: int,
-        body: _Bytes = b"",
-        fields: dict[str, str] | None = None,
-        *,
-        timeout: float | None = CALL_TIMEOUT_S,
-    ) -> Response:
-        """Send a request, and wait for its response.
-
-        Raises RemoteCallError if the peer's handler failed, TimeoutError after `timeout` seconds, and
-        ChannelClosedError if the connection ends or another thread closes it. A timeout or an interrupt also cancels
-        the peer's handler.
-        """
-        return self._runner.run(self._channel.call(code, body, fields, timeout=timeout))
-
-    def submit(
-        self,
-        code: int,
-        body: _Bytes = b"",
-        fields: dict[str, str] | None = None,
-        *,
-        timeout: float | None = CALL_TIMEOUT_S,
-    ) -> Future[Response]:
-        """Send a request as `call` does, without waiting. Cancelling the future also cancels the peer's handler."""
-        return self._runner.submit(self._channel.call(code, body, fields, timeout=timeout))
-
-    def send(self, code: int, body: _Bytes = b"", fields: dict[str, str] | None = None) -> None:
-        """Send a request that gets no response. Returns when it is written and the stream has room for more."""
-        self._runner.run(self._channel.send(code, body, fields))
+        return lambda request: self.runner.loop.run_in_executor(self._pool, handler, request)
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Wait until the connection has ended; return False if it has not ended within `timeout` seconds."""
-        return self._runner.run(self._wait_closed(timeout))
+        return self.runner.run(self._wait_closed(timeout))
 
     async def _wait_closed(self, seconds: float | None) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._channel.wait_closed()
-        return not self._channel.is_open
+                await self.inner.wait_closed()
+        return not self.inner.is_open
 
     def close(self) -> None:
         """End the connection. Calls that wait in other threads fail with ChannelClosedError. Harmless when repeated."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._runner.run(self._close())
+        self.runner.run(self._close())
 
     async def _close(self) -> None:
-        await self._channel.close()
+        await self.inner.close()
         await end_stream(self._writer)
 
 
-class BlockingTable(Closeable):
+class BlockingTable(Closeable, Blocking[ChannelTable]):
     """One channel per address, shared by all threads: dialled once, and again when it has ended. Use it in `with`.
 
     `connect` opens the sockets; without it, a TunnelSocket connects to the address: "host:port", or the name of a
-    service.
+    service. `call` sends a request to an address; the time to connect does not count towards its `timeout`.
     """
+
+    call = blocking(ChannelTable.call)
 
     def __init__(self, connect: Connect | None = None, *, connect_timeout: float = CONNECT_TIMEOUT_S) -> None:
         self.runner = LoopRunner()
         self._connect = connect or (lambda address: create_connection(split_address(address), connect_timeout))
         # `connect` must not run in the loop's own threads: it may need one of them to resolve the relay's name.
         self._dials = ThreadPoolExecutor(_DIALS, "tunnel-dial")
-        self.table = ChannelTable(self._dial, connect_timeout=connect_timeout)
+        self.inner = ChannelTable(self._dial, connect_timeout=connect_timeout)
 
     async def _dial(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         dialling = self._dials.submit(self._connect, address)
@@ -146,24 +121,9 @@ class BlockingTable(Closeable):
         check_socket(sock)
         return await open_stream(sock)
 
-    def call(
-        self,
-        address: str,
-        code: int,
-        body: _Bytes = b"",
-        fields: dict[str, str] | None = None,
-        *,
-        timeout: float | None = CALL_TIMEOUT_S,
-    ) -> Response:
-        """Send a request to an address, and wait for its response, as `BlockingChannel.call` does.
-
-        The time to connect does not count towards `timeout`.
-        """
-        return self.runner.run(self.table.call(address, code, body, fields, timeout=timeout))
-
     def close(self) -> None:
         """Close every channel. Calls that wait in other threads fail with ChannelClosedError."""
-        self.runner.run(self.table.close())
+        self.runner.run(self.inner.close())
         self._dials.shutdown(wait=False, cancel_futures=True)
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from tunnel.messages import ConsumedMessage, Consumer
-from tunnel.messages.broker import BEHIND_MESSAGES
+from tunnel.messages.broker.settings import BEHIND_MESSAGES
+from tunnel_client.messages.blocking import Blocking, Shown
 from tunnel_client.messages.calls import BlockingTable
 
 __all__ = ["BlockingConsumer"]
 
 
-class BlockingConsumer:
+class BlockingConsumer(Blocking[Consumer]):
     """Reads the log of the broker at `address`, or of a replica while that broker redirects the consumer to one.
 
     Threads that share a consumer take turns, and no two get the same message. Store `offset` together with your own
     data: a consumer that starts from it then processes every message exactly once. `topic` and `partition` are for a
     broker with topics. `on_lag(lag)` is called in the fetching thread, after each fetch that leaves more than `lag_max`
-    messages before the end of the log.
+    messages before the end of the log. `offset` is that of the next message; `lag`, the number of messages from there
+    to the end of the log at the last fetch; and `address`, where the next fetch goes. `options` are those of Consumer.
     """
+
+    offset = Shown[Consumer, int](lambda consumer: consumer.offset)
+    lag = Shown[Consumer, int](lambda consumer: consumer.lag)
+    address = Shown[Consumer, str](lambda consumer: consumer.address)
 
     def __init__(
         self,
@@ -27,40 +34,15 @@ class BlockingConsumer:
         address: str,
         offset: int = 0,
         *,
-        fetch_bytes: int = 1024 * 1024,
         lag_max: int = BEHIND_MESSAGES,
         on_lag: Callable[[int], None] | None = None,
-        topic: str = "",
-        partition: int = 0,
+        **options: Any,
     ) -> None:
-        self._table = table
+        self.runner = table.runner
+        self.inner = Consumer(table.inner, address, offset, lag_max=lag_max, **options)
         self._lag_max = lag_max
         self._on_lag = on_lag
         self._fetching = threading.Lock()
-        self._consumer = Consumer(
-            table.table,
-            address,
-            offset,
-            fetch_bytes=fetch_bytes,
-            lag_max=lag_max,
-            topic=topic,
-            partition=partition,
-        )
-
-    @property
-    def offset(self) -> int:
-        """The offset of the next message."""
-        return self._consumer.offset
-
-    @property
-    def lag(self) -> int:
-        """The number of messages between `offset` and the end of the log, at the last fetch."""
-        return self._consumer.lag
-
-    @property
-    def address(self) -> str:
-        """Where the next fetch goes: the broker, or its replica."""
-        return self._consumer.address
 
     def fetch(self, wait_ms: int = 1000) -> list[ConsumedMessage]:
         """Return the next messages; none if none came within `wait_ms` milliseconds.
@@ -69,8 +51,8 @@ class BlockingConsumer:
         thread closes the table. A fetch that fails does not move `offset`: call again.
         """
         with self._fetching:
-            messages = self._table.runner.run(self._consumer.fetch(wait_ms))
-            lag = self._consumer.lag
+            messages = self.runner.run(self.inner.fetch(wait_ms))
+            lag = self.lag
         if self._on_lag is not None and lag > self._lag_max:
             self._on_lag(lag)
         return messages

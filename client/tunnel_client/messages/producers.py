@@ -17,16 +17,22 @@ from tunnel.messages import (
     Codec,
     Encoder,
     EventHandler,
-    Place,
     ProducerData,
     RequestMaker,
     SyncProducer,
 )
-from tunnel.messages.calls import CALL_TIMEOUT_S
 from tunnel.messages.life import Closeable
-from tunnel.messages.message import MESSAGE_BYTES_MAX
+from tunnel.messages.sets.message import MESSAGE_BYTES_MAX
+from tunnel_client.messages.blocking import (
+    Blocking,
+    LoopRunner,
+    Shown,
+    blocking,
+    check_socket,
+    end_stream,
+    open_stream,
+)
 from tunnel_client.messages.calls import BlockingTable
-from tunnel_client.messages.loop_runner import LoopRunner, check_socket, end_stream, open_stream
 
 __all__ = ["BlockingBrokerProducer", "BlockingProducer", "BlockingQueueProducer"]
 
@@ -89,52 +95,32 @@ class BlockingProducer(Closeable):
         self._sock.close()
 
 
-class BlockingBrokerProducer:
+class BlockingBrokerProducer(Blocking[BrokerProducer]):
     """Sends to the broker at an address, and returns when the broker has stored the messages. Threads may share it.
 
     A send that the broker refuses raises RemoteCallError. `durable=False`: return as soon as the broker has
-    received the messages.
+    received the messages. The other `options` are those of BrokerProducer, too.
     """
 
-    def __init__(
-        self,
-        table: BlockingTable,
-        address: str,
-        *,
-        encoder: Encoder | None = None,
-        codec: Codec = Codec.NONE,
-        message_bytes_max: int = MESSAGE_BYTES_MAX,
-        durable: bool = True,
-        timeout: float = CALL_TIMEOUT_S,
-    ) -> None:
-        self._runner = table.runner
-        self._producer = BrokerProducer(
-            table.table,
-            address,
-            encoder=encoder,
-            codec=codec,
-            message_bytes_max=message_bytes_max,
-            durable=durable,
-            timeout=timeout,
-        )
+    send = blocking(BrokerProducer.send)
+    send_data = blocking(BrokerProducer.send_data)
 
-    def send(self, topic: str, *values: Any, partition: int = -1) -> Place:
-        """Encode, check and send these values as one set, and return the place of the set.
-
-        With partition -1, the broker chooses the partition.
-        """
-        return self._runner.run(self._producer.send(topic, *values, partition=partition))
-
-    def send_data(self, *data: ProducerData) -> list[Place]:
-        """Send values for one or more topics and partitions, and return the place of each set."""
-        return self._runner.run(self._producer.send_data(*data))
+    def __init__(self, table: BlockingTable, address: str, **options: Any) -> None:
+        self.runner = table.runner
+        self.inner = BrokerProducer(table.inner, address, **options)
 
 
-class BlockingQueueProducer(Closeable):
+class BlockingQueueProducer(Closeable, Blocking[AsyncProducer]):
     """A queue of values, and a sender that sends them in batches. It owns its socket. Close it, or use it in `with`.
 
-    It runs an AsyncProducer in the loop thread: the handlers are called there, and must not block.
+    It runs an AsyncProducer in the loop thread: the handlers are called there, and must not block. `queued` is the
+    number of values in the queue, and `failed` that of the values that could not be sent.
     """
+
+    queued = Shown[AsyncProducer, int](lambda producer: producer.items_queued)
+    failed = Shown[AsyncProducer, int](lambda producer: producer.failed)
+    send = blocking(AsyncProducer.send)
+    flush = blocking(AsyncProducer.flush)
 
     def __init__(
         self,
@@ -147,7 +133,7 @@ class BlockingQueueProducer(Closeable):
         event_handler: EventHandler | None = None,
         callback_handler: CallbackHandler | None = None,
     ) -> None:
-        self._runner = LoopRunner()
+        self.runner = LoopRunner()
         check_socket(sock)
 
         async def start() -> tuple[AsyncProducer, asyncio.StreamWriter]:
@@ -157,43 +143,22 @@ class BlockingQueueProducer(Closeable):
             producer.start()
             return producer, writer
 
-        self._producer, self._writer = self._runner.run(start())
-
-    @property
-    def queued(self) -> int:
-        """The number of values in the queue."""
-        return self._producer.queued
-
-    @property
-    def failed(self) -> int:
-        """The number of values that could not be sent."""
-        return self._producer.failed
+        self.inner, self._writer = self.runner.run(start())
 
     def offer(self, topic: str, value: Any, partition: int = 0) -> bool:
         """Put a value into the queue; return False if the queue is full. Never waits for room."""
 
         async def offer() -> bool:
-            return self._producer.offer(topic, value, partition)
+            return self.inner.offer(topic, value, partition)
 
-        return self._runner.run(offer())
-
-    def send(self, topic: str, value: Any, partition: int = 0) -> bool:
-        """Put a value into the queue; if it is full, wait for room as `enqueue_timeout_ms` says.
-
-        Return False if there was no room in time. An accepted value is sent, or its failure is reported.
-        """
-        return self._runner.run(self._producer.send(topic, value, partition))
-
-    def flush(self) -> None:
-        """Wait until every value queued so far was sent or has failed. Raise MessageError if any has failed."""
-        self._runner.run(self._producer.flush())
+        return self.runner.run(offer())
 
     def close(self) -> None:
         """Accept no more values, send those in the queue, and raise MessageError if any value could not be sent."""
-        self._runner.run(self._close())
+        self.runner.run(self._close())
 
     async def _close(self) -> None:
         try:
-            await self._producer.close()
+            await self.inner.close()
         finally:
             await end_stream(self._writer)

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import structlog
 
 from tunnel import TunnelError
-from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel.streams.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.places import Address
 from tunnel_client.proxy.http_connect import parse_http
 from tunnel_client.proxy.requests import MalformedError, Parsed, ProxyRequest, why
@@ -38,10 +38,10 @@ class ProxyServices(Protocol):
     async def associate(self, request: Socks5Request, front: "ProxyFront") -> bytes:
         """Let datagrams pass until the front has left. Return the answer to the request."""
 
-    def entered(self, front: "ProxyFront") -> bool:
+    def register(self, front: "ProxyFront") -> bool:
         """Register a new connection. Return False if there is no room for it."""
 
-    def left(self, front: "ProxyFront") -> None:
+    def forget(self, front: "ProxyFront") -> None:
         """Forget a connection that has ended, and end its association."""
 
 
@@ -80,7 +80,7 @@ class ProxyFront(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._beyond.entered(self):
+        if not self._beyond.register(self):
             self._is_over = True
             self._transport.abort()
             return
@@ -150,7 +150,7 @@ class ProxyFront(asyncio.Protocol):
             far = await self._beyond.connect(request.host, request.port, self._far_ended, self.addresses()[1])
         except (TunnelError, OSError, ValueError) as error:
             _log.warning("not_connected", target=target, text=str(error))
-            self._end(request.refused(why(error), str(error)))
+            self._end(request.refusal_answer(why(error), str(error)))
         else:
             self._join(request, far)
 
@@ -162,7 +162,7 @@ class ProxyFront(asyncio.Protocol):
         near = self._near = _NearSide(request.body_bytes, self._near_ended)
         near.connection_made(self._transport)
         self._transport.set_protocol(near)
-        if granted := request.granted():
+        if granted := request.success_answer():
             self._transport.write(granted)
         if request.early:
             far.write(request.early)
@@ -190,7 +190,7 @@ class ProxyFront(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._is_over = True
-        self._beyond.left(self)
+        self._beyond.forget(self)
 
 
 class _NearSide(SocketSide):

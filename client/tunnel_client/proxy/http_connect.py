@@ -33,10 +33,10 @@ _PHRASE_BYTES_MAX = 400
 class HttpRequest(ProxyRequest):
     """A request over HTTP. It is a CONNECT if `early` is empty."""
 
-    def granted(self) -> bytes:
+    def success_answer(self) -> bytes:
         return b"" if self.early else b"HTTP/1.1 200 Connection established\r\n\r\n"
 
-    def refused(self, reason: Why, text: str) -> bytes:
+    def refusal_answer(self, reason: Why, text: str) -> bytes:
         return _answer(_STATUS.get(reason, _BAD_GATEWAY), text)
 
 

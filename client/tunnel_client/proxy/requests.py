@@ -40,11 +40,11 @@ class ProxyRequest:
     body_bytes: int | None = None
     """How many of the bytes that the client sends after `early` belong to the request; None means all."""
 
-    def granted(self) -> bytes:
+    def success_answer(self) -> bytes:
         """Return the answer for a target that was reached."""
         raise NotImplementedError
 
-    def refused(self, reason: Why, text: str) -> bytes:
+    def refusal_answer(self, reason: Why, text: str) -> bytes:
         """Return the answer for a target that was not reached. After it, the connection ends."""
         raise NotImplementedError
 

@@ -38,14 +38,14 @@ _FIELD_BYTES_MAX = 255  # the longest string in version 4, as in version 5
 class Socks5Request(ProxyRequest):
     """A request of version 5. For UDP, `host` and `port` are the source of the datagrams, if the client names it."""
 
-    def granted(self) -> bytes:
-        return self.associated("0.0.0.0", 0)  # for TCP, no client needs the bound address
+    def success_answer(self) -> bytes:
+        return self.association_answer("0.0.0.0", 0)  # for TCP, no client needs the bound address
 
-    def associated(self, host: str, port: int) -> bytes:
+    def association_answer(self, host: str, port: int) -> bytes:
         """Return the answer for UDP: the address to which the client sends its datagrams."""
         return bytes([VERSION_5, _SUCCEEDED, 0]) + encode_address(host, port)
 
-    def refused(self, reason: Why, text: str) -> bytes:
+    def refusal_answer(self, reason: Why, text: str) -> bytes:
         return _reply(_REPLIES.get(reason, _FAILED))
 
 
@@ -53,10 +53,10 @@ class Socks5Request(ProxyRequest):
 class Socks4Request(ProxyRequest):
     """A request of version 4, or 4a."""
 
-    def granted(self) -> bytes:
+    def success_answer(self) -> bytes:
         return bytes([0, _GRANTED_4]) + bytes(6)
 
-    def refused(self, reason: Why, text: str) -> bytes:
+    def refusal_answer(self, reason: Why, text: str) -> bytes:
         return bytes([0, _REJECTED_4]) + bytes(6)
 
 

@@ -11,10 +11,10 @@ import stat
 from contextlib import suppress
 
 from tunnel import Attachment, AttachmentStats, RefusedError, RejectReason, UnreachableError
-from tunnel.linger import reset_when_closed
+from tunnel.ground.special_targets import target_text
 from tunnel.refusals import OR_WAIT
-from tunnel.special_targets import target_text
-from tunnel.splice import Side, splice
+from tunnel.streams.splice import Side, splice
+from tunnel.system.linger import reset_when_closed
 from tunnel_client.borrowed.pair import name_of, widen
 from tunnel_client.settings import RelaySettings
 from tunnel_client.sockets.pump import FarSide, NearSide
@@ -180,13 +180,16 @@ class Connector:
             raise UnreachableError(str(error).removesuffix(OR_WAIT)) from None  # sockets have no such argument
         return self._attachment
 
-    def look(self) -> tuple[str, str]:
-        """Return where the relay is, and why it does not answer; the second is empty if that is not known.
+    def look(self) -> tuple[str, str] | None:
+        """Return where the relay is, and why it does not answer; the second is empty if that is not known. Return None
+        if it has refused the attachment.
 
         Raises RuntimeError while nothing is being attached.
         """
         if self._attachment is None:
             raise RuntimeError("no socket has asked for the relay yet")
+        if self._attachment.refusal is not None:
+            return None
         stats = self._attachment.stats()
         return stats.carrier.partition(" ")[2], stats.trouble
 

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, nul
 from typing import Any, TypeAlias
 
 from tunnel import Attachment
-from tunnel.tasks import KeptTasks
+from tunnel.system.tasks import KeptTasks
 from tunnel_client.borrowed.pair import PAIR_TIMEOUT_S, listen_near, name_of
 from tunnel_client.sockets.connector import errno_of
 from tunnel_client.sockets.runtime import Runtime, connecting
@@ -22,7 +22,7 @@ from tunnel_client.status import serve_status
 __all__ = ["Lender"]
 
 
-Telling: TypeAlias = Callable[[Callable[[], tuple[str, str]]], AbstractAsyncContextManager[None]]
+Telling: TypeAlias = Callable[[Callable[[], tuple[str, str] | None]], AbstractAsyncContextManager[None]]
 """Tells a person, during a block, what `Connector.look` returns."""
 
 

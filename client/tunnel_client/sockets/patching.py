@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
 
-from tunnel.unused import WarnsIfUnused
+from tunnel.ground.unused import WarnsIfUnused
 from tunnel_client.borrowed import pair
 from tunnel_client.borrowed.engine import Engine, Route
 from tunnel_client.borrowed.hosts import Hosts, Placeholders, is_literal

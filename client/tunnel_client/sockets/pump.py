@@ -17,8 +17,8 @@ import os
 import socket
 import termios
 
-from tunnel.linger import reset_when_closed
-from tunnel.splice import Ended, Side, TunnelSide
+from tunnel.streams.splice import Ended, Side, TunnelSide
+from tunnel.system.linger import reset_when_closed
 from tunnel_client.borrowed.pair import name_of
 
 __all__ = ["FarSide", "NearSide"]
@@ -97,7 +97,8 @@ class NearSide(Side):
 
     def resume_writing(self) -> None:
         if self._reset_due:
-            self._reset()
+            # An end of file that waits behind the last bytes leaves only after this call: no reset may overtake it.
+            asyncio.get_running_loop().call_soon(self._reset)
         else:
             super().resume_writing()
 
@@ -136,6 +137,9 @@ class NearSide(Side):
             self._reset()
 
     # inside
+
+    def _on_unread(self) -> None:
+        """Discard what the application wrote. Its answer arrives first; then the end of the far side is a reset."""
 
     def _settle(self) -> None:
         if not self.ended_reading.done():

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Unpack
 from weakref import WeakKeyDictionary, finalize
 
 from tunnel import AttachmentStats, UnreachableError
-from tunnel_client.borrowed.pair import parked_pair, renew, unpark
+from tunnel.ground.relay_options import RelayKeywords
+from tunnel_client.borrowed.pair import muted_pair, renew, unmute
 from tunnel_client.errors import UsageError
-from tunnel_client.settings import UNSET, USER_TIMEOUT_S, RelaySettings, Unset, find_settings
+from tunnel_client.settings import RelaySettings, find_settings
 from tunnel_client.sockets.connector import Connector
 from tunnel_client.sockets.loop_thread import LoopThread, loop_thread, make_immortal, on_fork, refuse_eventlet
 
@@ -74,7 +77,7 @@ class Connecting:
                     f"{host if port is None else f'{host}:{port}'}: no answer within {timeout} s"
                 ) from None
             raise
-        unpark(sock)
+        unmute(sock)
 
     def connect_soon(
         self, sock: socket.socket, host: str, port: int | None, timeout: float | None = None
@@ -84,7 +87,7 @@ class Connecting:
         Until the future is done, the socket polls as neither readable nor writable.
         """
         connector, thread = self.use()
-        near, skip = parked_pair(sock)
+        near, skip = muted_pair(sock)
         return thread.submit(connector.open_and_join(host, port, timeout, near, skip))
 
     def use(self) -> tuple[Connector, LoopThread]:
@@ -130,6 +133,8 @@ class Connecting:
         """In a forked child, leave attachment and loop thread to the parent. The next connect creates new ones."""
         self._lock = threading.Lock()
         connector, self._connector, self._thread = self._connector, None, None
+        settings = self._settings
+        self._settings = lambda: replace(settings(), trace=None)  # the thread that writes it is the parent's
         if connector is not None:
             make_immortal(connector)
             connector.leave_to_parent()
@@ -148,22 +153,7 @@ _lock = threading.Lock()
 
 
 def configure(
-    *,
-    relay: str | None = None,
-    token: str | Unset | None = UNSET,
-    proxy: str | Unset | None = UNSET,
-    ca: str | None = None,
-    cert: str | None = None,
-    carrier: str | None = None,
-    user_timeout: float = USER_TIMEOUT_S,
-    insecure_http: bool = False,
-    headers: Mapping[str, str] | None = None,
-    hostname: str | None = None,
-    sni: str | None = None,
-    encryption: str | None = None,
-    peer_key: str | Sequence[str] = (),
-    links: int = 1,
-    pull_interval: float = 0.0,
+    *, relay: str | None = None, trace: Callable[..., None] | None = None, **given: Unpack[RelayKeywords]
 ) -> RelaySettings:
     """Choose the relay that the sockets of this process use.
 
@@ -173,28 +163,13 @@ def configure(
     comes from the login, then from the usual variables. `insecure_http` lets the token go unencrypted to an http://
     relay on another machine. `headers`, `hostname` and `sni` are for a gateway before the relay; these, `links` and
     `pull_interval` are as in `tunnel.attach`. `encryption` is auto, require or off; `peer_key` is the key, or the keys,
-    that exits and services must have. Existing sockets keep their relay. Raises ValueError if a setting is wrong,
+    that exits and services must have. `trace` records what the sockets do (`tunnel.open_trace`); close it after the
+    runtime. A forked child does not trace. Existing sockets keep their relay. Raises ValueError if a setting is wrong,
     UnreachableError if no relay is known.
     """
     global _configured, _default
     with _translated_errors():
-        made = find_settings(
-            relay=relay,
-            token=token,
-            proxy=proxy,
-            ca=ca,
-            cert=cert,
-            carrier=carrier,
-            user_timeout=user_timeout,
-            insecure_http=insecure_http,
-            headers=headers,
-            hostname=hostname,
-            sni=sni,
-            encryption=encryption,
-            peer_keys=(peer_key,) if isinstance(peer_key, str) else peer_key,
-            links=links,
-            pull_interval=pull_interval,
-        )
+        made = replace(find_settings(relay=relay, **given), trace=trace)
     with _lock:
         _configured = made
         _default = None

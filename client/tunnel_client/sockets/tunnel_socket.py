@@ -7,6 +7,7 @@ options concern the loopback connection.
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import select
@@ -14,8 +15,7 @@ import socket
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from tunnel_client.borrowed.pair import forget_error, renew, unpark
-from tunnel_client.settings import UNSET, Unset
+from tunnel_client.borrowed.pair import forget_error, renew, unmute
 from tunnel_client.sockets.connector import ResolveError, errno_of
 from tunnel_client.sockets.runtime import Runtime, connecting, default_runtime
 
@@ -121,7 +121,7 @@ class TunnelSocket(socket.socket):
         self._pending = None
         error = pending.exception()  # the socket is writable, so this hardly waits
         if error is None:
-            unpark(self)
+            unmute(self)
             return None
         forget_error(self)
         self._target = None
@@ -139,8 +139,12 @@ class TunnelSocket(socket.socket):
             raise OSError(errno.EALREADY, os.strerror(errno.EALREADY))
 
 
+class _Default(enum.Enum):
+    TIMEOUT = "the default timeout of sockets"
+
+
 def create_connection(
-    address: Address, timeout: float | Unset | None = UNSET, *, runtime: Runtime | None = None
+    address: Address, timeout: float | _Default | None = _Default.TIMEOUT, *, runtime: Runtime | None = None
 ) -> TunnelSocket:
     """Connect to (host, port) through the tunnel, or to the service with this name. Return a TunnelSocket.
 
@@ -150,7 +154,7 @@ def create_connection(
     """
     sock = TunnelSocket(socket.AF_INET, socket.SOCK_STREAM, runtime=runtime)
     try:
-        if not isinstance(timeout, Unset):
+        if not isinstance(timeout, _Default):
             sock.settimeout(timeout)
         seconds = sock.gettimeout()
         if seconds == 0:

@@ -27,7 +27,7 @@ class Two:
         }
         self.events: dict[str, list[Event]] = {CLIENT: [], SERVER: []}
         for endpoint in self.endpoints.values():
-            endpoint.attached(True, 1 << 20, 1 << 30, self.now)
+            endpoint.on_attached(True, 1 << 20, 1 << 30, self.now)
             endpoint.carrier_changed(1, 0, self.now)
 
     def exchange(self) -> None:

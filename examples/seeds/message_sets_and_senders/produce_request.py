@@ -13,7 +13,7 @@ Prints:
 import struct
 
 from tunnel.messages import ByteBufferMessageSet, ProduceRequest
-from tunnel.messages.requests import encode_produce
+from tunnel.messages.topics.requests import encode_produce
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ Prints:
 from collections.abc import Sequence
 
 from tunnel.messages import Packet, PacketAssembler, SpooledBody
-from tunnel.messages.bodies import Done
-from tunnel.messages.parts import PART_BYTES_MIN, PartDecoder
+from tunnel.messages.packets.bodies import Done
+from tunnel.messages.packets.parts import PART_BYTES_MIN, PartDecoder
 
 BODY = bytes(number % 251 for number in range(2500))
 

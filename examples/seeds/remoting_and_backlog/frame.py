@@ -14,7 +14,7 @@ import json
 import struct
 
 from tunnel.messages import MalformedFrameError
-from tunnel.messages.frames import FRAME_BYTES_MAX, CallHeader, FrameDecoder, encode_frame
+from tunnel.messages.calls.frames import FRAME_BYTES_MAX, CallHeader, FrameDecoder, encode_frame
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ import uvloop
 
 from loadtests.bench.messages.broker_cases import BROKER, BROKER_PARTS, broker_cases, disk_times
 from loadtests.bench.messages.cases import CpuWatch, Row, async_producer, calls, large_beside_pings, sync_producer
+from loadtests.harness.experiment import command
 from loadtests.harness.nginx import Nginx
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, relay_command, says_event
@@ -101,11 +102,7 @@ def show(row: Row, options: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark, and print the table or JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.bench.messages",
-        description=__doc__,
-        epilog="example: python -m loadtests.bench.messages --cases async,calls --carriers link",
-    )
+    parser = command("bench.messages", __doc__, "--cases async,calls --carriers link")
     parser.add_argument(
         "--cases",
         default=",".join(CASES),
@@ -123,7 +120,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--nginx", action="store_true", help="send through an nginx with its default settings, with --carriers poll"
     )
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args(arguments)
     if options.nginx and options.carriers != "poll":
         parser.error("--nginx passes no links with its default settings: add --carriers poll")

@@ -5,12 +5,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from loadtests.bench.messages.peer import CALLS, PACKETS, SINK
-from loadtests.harness.processes import cpu_seconds
+from loadtests.harness.processes import cpu_seconds, resident_bytes
 from tunnel import Attachment
 from tunnel.messages import (
     AsyncProducer,
@@ -22,7 +21,7 @@ from tunnel.messages import (
     SyncProducer,
 )
 
-__all__ = ["CpuWatch", "Row", "async_producer", "calls", "large_beside_pings", "rss_bytes", "sync_producer"]
+__all__ = ["CpuWatch", "Row", "async_producer", "calls", "large_beside_pings", "sync_producer"]
 
 MESSAGE_BYTES = 100
 PING_EVERY_S = 0.01
@@ -116,14 +115,6 @@ async def calls(attachment: Attachment, callers: int, seconds: float) -> list[Ro
     ]
 
 
-def rss_bytes(pid: int) -> int:
-    """Return the resident memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 class CpuWatch:
     """Measures the processor time of several processes since its creation."""
 
@@ -147,7 +138,7 @@ async def _after(seconds: float, session: MessageSession) -> int:
 async def large_beside_pings(attachment: Attachment, size: int, pids: dict[str, int]) -> list[Row]:
     """Send one large packet out of a file, with a ping every 10 ms on the same connection."""
     pings: list[int] = []
-    rss: dict[str, list[int]] = {name: [rss_bytes(pid)] for name, pid in pids.items()}
+    rss: dict[str, list[int]] = {name: [resident_bytes(pid)] for name, pid in pids.items()}
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
         async with MessageSession(*await attachment.open_connection(PACKETS, timeout=20)) as session:
@@ -167,7 +158,7 @@ async def large_beside_pings(attachment: Attachment, size: int, pids: dict[str, 
                 task.add_done_callback(note)
                 if len(pings) % 10 == 0:
                     for name, pid in pids.items():
-                        rss[name].append(rss_bytes(pid))
+                        rss[name].append(resident_bytes(pid))
                 due += PING_EVERY_S
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
             await sending

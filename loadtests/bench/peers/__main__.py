@@ -3,7 +3,8 @@
 Every contender is set up as its documentation shows, and leads from a local port to a target. First, one connection
 goes through each contender under each kind of fault: bytes up at a steady pace, then bytes down, all of them checked.
 Only the contender may repeat anything. Then the speed without faults is measured, and compared with two bare
-forwarders. A program that is not installed is an error.
+forwarders, and the processor time of all processes of each contender for bytes, echoes and new connections. A program
+that is not installed is an error.
 """
 
 import argparse
@@ -14,20 +15,24 @@ import socket
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from loadtests.bench.peers.contenders import CONTENDERS, LOOPBACK, Contender, Started
+from loadtests.bench.peers.costs import cost, table
 from loadtests.bench.peers.journey import PACE_BYTES_S, Journey, Outcome
+from loadtests.bench.peers.picture import picture
 from loadtests.bench.peers.weather import WEATHERS, Weather
 from loadtests.bench.programs import MissingPeerError
 from loadtests.bench.road import machine, measure, render
 from loadtests.bench.road_paths import Road, Way, bare, start_target
 from loadtests.faultproxy.grammar import parse_size_bytes
+from loadtests.harness.experiment import command
 from loadtests.harness.names import AddNames
 from loadtests.harness.processes import NotReadyError
-from tunnel.command_line import may_escape
+from tunnel.process.command_line import may_escape
 
 __all__ = ["main", "survive"]
 
@@ -116,12 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     Return 0 if all was measured, 2 if a program is missing, and 3 if a process of this project did not start. A usage
     error exits with 2.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.bench.peers",
-        description=__doc__,
-        epilog="example: python -m loadtests.bench.peers --only tunnel,httptunnel --weather nginx,cuts --runs 0",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("bench.peers", __doc__, "--only tunnel,httptunnel --weather nginx,cuts --runs 0")
     known = ",".join(contender.name for contender in CONTENDERS)
     parser.add_argument("--only", action=AddNames, default="", metavar="NAMES", help=f"compare only these, of {known}")
     kinds = ",".join(weather.name for weather in WEATHERS)
@@ -134,10 +134,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fast-size", default="128MiB", help="bytes per direction for the speed (default 128MiB)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each for the speed; 0: none (default 3)")
     parser.add_argument("--echoes", type=int, default=1000, help="echoes per run (default 1000)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--connections", type=int, default=200, help="new connections for the processor time; 0: none (default 200)"
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the processor time into this file")
     options = parser.parse_args(arguments)
     contenders = _chosen(parser, options.only, CONTENDERS)
     weathers = _chosen(parser, options.weather, WEATHERS)
+    if options.svg is not None and options.connections < 1:
+        parser.error("--svg draws the processor time, which --connections 0 does not measure")
     try:
         size_bytes, fast_bytes = parse_size_bytes(options.size), parse_size_bytes(options.fast_size)
     except ValueError as error:
@@ -146,22 +151,28 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         found = _survivors(contenders, weathers, size_bytes)
         rows = measure(_roads(contenders), fast_bytes, options.echoes, options.runs) if options.runs else []
+        measured = contenders if options.connections > 0 else []
+        costs = [cost(one, fast_bytes, options.echoes, options.connections) for one in measured]
     except MissingPeerError as error:
         print(f"peers: {error}", file=sys.stderr)
         return 2
     except NotReadyError as error:
         print(f"peers: {error}", file=sys.stderr)
         return 3
+    if options.svg is not None:
+        options.svg.write_text(picture(costs), encoding="utf-8")
     if options.json:
         survived = {name: {kind: _plain(outcome) for kind, outcome in one.items()} for name, one in found.items()}
-        fast = [msgspec.to_builtins(row) for row in rows]
-        print(json.dumps({"machine": machine(), "survived": survived, "fast": fast}))
+        shown = {"fast": msgspec.to_builtins(rows), "costs": msgspec.to_builtins(costs)}
+        print(json.dumps({"machine": machine(), "survived": survived, **shown}))
         return 0
     how = f"{options.size} up and {options.size} down through one connection, {PACE_BYTES_S >> 20} MiB/s"
     print("\n".join([machine(), f"{how}; load average before: {load_before:.2f}", "", _table(found, weathers)]))
     if rows:
         text = f"without faults: {options.fast_size} each way, {options.echoes} echoes, medians of {options.runs} runs"
         print("\n" + render(rows, [text]))
+    if costs:
+        print("\n" + table(costs))
     return 0
 
 

@@ -23,10 +23,11 @@ Front = Callable[[int], AbstractContextManager[int]]
 
 
 class Started(msgspec.Struct):
-    """A contender whose processes run. `server` may be killed and started again."""
+    """A contender whose processes run. `server` may be killed and started again; `others` are its other processes."""
 
     local_port: int
     server: Process
+    others: tuple[Process, ...] = ()
 
 
 class Contender(msgspec.Struct, frozen=True):
@@ -37,12 +38,13 @@ class Contender(msgspec.Struct, frozen=True):
     start: Callable[[ExitStack, int, Front], Started]
 
 
-def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
-    """Return the function that starts the tunnel. The exit is on the open side and has a direct link to the relay."""
+def _tunnel(carrier: str, *, inline_exit: bool = False) -> Callable[[ExitStack, int, Front], Started]:
+    """Return the function that starts the tunnel. The exit is on the open side and has a direct link to the relay, or
+    it is a part of the relay's process, so that there are two processes, as of other programs."""
 
     def start(stack: ExitStack, target: int, front: Front) -> Started:
-        relay = stack.enter_context(RelayProcess())
-        stack.enter_context(exit_process(relay))
+        relay = stack.enter_context(RelayProcess(inline_exit=inline_exit))
+        exits = () if inline_exit else (stack.enter_context(exit_process(relay)),)
         url = f"http://{LOOPBACK}:{stack.enter_context(front(relay.port))}"
         local = stack.enter_context(hold_port())
         options = ("--relay", url, "--proxy", "", "--carrier", carrier, f"{local}:{LOOPBACK}:{target}")
@@ -52,7 +54,7 @@ def _tunnel(carrier: str) -> Callable[[ExitStack, int, Front], Started]:
             environment={"TUNNEL_TOKEN": relay.tokens["client"]},
         )
         stack.enter_context(forward)
-        return Started(local, relay.process)
+        return Started(local, relay.process, (*exits, forward))
 
     return start
 
@@ -62,8 +64,8 @@ def _chisel(stack: ExitStack, target: int, front: Front) -> Started:
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
     server = start_peer(stack, [program, "server", "--host", LOOPBACK, "--port", str(port)], port)
     url = f"http://{LOOPBACK}:{stack.enter_context(front(port))}"
-    start_peer(stack, [program, "client", url, f"{LOOPBACK}:{local}:{LOOPBACK}:{target}"], local)
-    return Started(local, server)
+    client = start_peer(stack, [program, "client", url, f"{LOOPBACK}:{local}:{LOOPBACK}:{target}"], local)
+    return Started(local, server, (client,))
 
 
 def _wstunnel(stack: ExitStack, target: int, front: Front) -> Started:
@@ -71,8 +73,19 @@ def _wstunnel(stack: ExitStack, target: int, front: Front) -> Started:
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
     server = start_peer(stack, [program, "server", f"ws://{LOOPBACK}:{port}"], port)
     url = f"ws://{LOOPBACK}:{stack.enter_context(front(port))}"
-    start_peer(stack, [program, "client", "-L", f"tcp://{LOOPBACK}:{local}:{LOOPBACK}:{target}", url], local)
-    return Started(local, server)
+    forward = f"tcp://{LOOPBACK}:{local}:{LOOPBACK}:{target}"
+    client = start_peer(stack, [program, "client", "-L", forward, url], local)
+    return Started(local, server, (client,))
+
+
+def _gost(stack: ExitStack, target: int, front: Front) -> Started:
+    program = find_peer("gost", "go install github.com/go-gost/gost/cmd/gost@latest")
+    port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
+    server = start_peer(stack, [program, "-L", f"relay+ws://{LOOPBACK}:{port}"], port)
+    url = f"relay+ws://{LOOPBACK}:{stack.enter_context(front(port))}"
+    forward = f"tcp://{LOOPBACK}:{local}/{LOOPBACK}:{target}"
+    client = start_peer(stack, [program, "-L", forward, "-F", url], local)
+    return Started(local, server, (client,))
 
 
 def _xray(stack: ExitStack, target: int, front: Front) -> Started:
@@ -98,8 +111,8 @@ def _xray(stack: ExitStack, target: int, front: Front) -> Started:
     }
     there = {"address": LOOPBACK, "port": stack.enter_context(front(port)), "users": [{**user, "encryption": "none"}]}
     outbound = {"protocol": "vless", "settings": {"vnext": [there]}, "streamSettings": stream}
-    start_peer(stack, command("client", door, outbound), local)
-    return Started(local, server)
+    client = start_peer(stack, command("client", door, outbound), local)
+    return Started(local, server, (client,))
 
 
 def _httptunnel(stack: ExitStack, target: int, front: Front) -> Started:
@@ -108,15 +121,17 @@ def _httptunnel(stack: ExitStack, target: int, front: Front) -> Started:
     port, local = stack.enter_context(hold_port()), stack.enter_context(hold_port())
     server = start_peer(stack, [server_program, "-w", "-F", f"{LOOPBACK}:{target}", f"{LOOPBACK}:{port}"], port)
     front_port = stack.enter_context(front(port))
-    start_peer(stack, [client_program, "-w", "-F", str(local), f"{LOOPBACK}:{front_port}"], local)
-    return Started(local, server)
+    client = start_peer(stack, [client_program, "-w", "-F", str(local), f"{LOOPBACK}:{front_port}"], local)
+    return Started(local, server, (client,))
 
 
 CONTENDERS: tuple[Contender, ...] = (
     Contender("tunnel", "tunnel forward =auto= relay =link= exit", _tunnel("auto")),
+    Contender("tunnel-2", "tunnel forward =auto= relay with its inline exit", _tunnel("auto", inline_exit=True)),
     Contender("tunnel-poll", "tunnel forward =poll= relay =link= exit", _tunnel("poll")),
     Contender("chisel", "chisel client =WebSocket, SSH= chisel server", _chisel),
     Contender("wstunnel", "wstunnel client =WebSocket= wstunnel server", _wstunnel),
+    Contender("gost", "gost =relay over WebSocket= gost", _gost),
     Contender("xray", "Xray =XHTTP, packet-up= Xray", _xray),
     Contender("httptunnel", "htc =HTTP= hts", _httptunnel),
 )

@@ -10,8 +10,8 @@ import msgspec
 
 from loadtests.experiments.backlog.sides import MESSAGE_BYTES
 from tunnel.messages import Log
-from tunnel.messages.message import HEADER_BYTES
-from tunnel.messages.segments import SegmentSet
+from tunnel.messages.kept.segments import SegmentSet
+from tunnel.messages.sets.message import HEADER_BYTES
 
 __all__ = ["Sent", "send_log"]
 

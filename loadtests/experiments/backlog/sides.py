@@ -14,9 +14,9 @@ from pathlib import Path
 
 import uvloop
 
-from tunnel.messages import BrokerConfig, ChannelTable, Consumer, Log, LogBroker, LogConfig, Replica, serve_calls
-from tunnel.messages.broker import APPEND, FETCH
-from tunnel.messages.message import encode_payloads
+from tunnel.messages import BrokerSettings, ChannelTable, Consumer, LogConfig, Replica, StoredPartition, serve_calls
+from tunnel.messages.broker.protocol import APPEND, FETCH
+from tunnel.messages.sets.message import encode_payloads
 
 __all__ = ["MESSAGE_BYTES", "main"]
 
@@ -31,14 +31,13 @@ _LOG = LogConfig(
 
 async def broker(port: int, directory: str, master: str, replica: str) -> None:
     """Serve a log. With `master`, serve as its replica; with `replica`, redirect readers that are far behind to it."""
-    log = Log.open(directory, _LOG)
-    config = BrokerConfig(master=master, replica=replica)
-    server = await asyncio.start_server(serve_calls(LogBroker(log, config).handlers), "127.0.0.1", port)
-    print("ready", flush=True)
-    async with server:
-        if not master:
-            await server.serve_forever()
-        async with ChannelTable() as table, Replica(log, table, master):
+    settings = BrokerSettings(log=_LOG, master=master, replica=replica)
+    async with StoredPartition(directory, settings) as partition, ChannelTable() as table:
+        server = await asyncio.start_server(serve_calls(partition.handlers), "127.0.0.1", port)
+        print("ready", flush=True)
+        async with server:
+            if master:
+                await Replica(table, master).follow(partition)
             await server.serve_forever()
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from loadtests.experiments.message_loss.report import Report, side_by_side
 from loadtests.experiments.message_loss.run import Experiment, run
-from tunnel.carrier_names import CARRIERS
-from tunnel.command_line import configure_log
-from tunnel.exit_codes import USAGE
+from tunnel.ground.carrier_names import CARRIERS
+from tunnel.ground.exit_codes import USAGE
+from tunnel.process.command_line import configure_log
 
 __all__ = ["main"]
 

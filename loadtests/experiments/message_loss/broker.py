@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from loadtests.experiments.message_loss.protocol import Frame, ProtocolError, deliver, info_line, read_frame
-from tunnel.command_line import configure_log
+from tunnel.process.command_line import configure_log
 
 __all__ = ["Broker", "main"]
 

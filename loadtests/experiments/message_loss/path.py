@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from tunnel.command_line import configure_log
+from tunnel.process.command_line import configure_log
 
 __all__ = ["forward", "main"]
 

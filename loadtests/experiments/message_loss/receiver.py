@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from loadtests.experiments.message_loss.protocol import CONTROL, GROUP, HELLO, ID_HEADER, MAIN
 from loadtests.experiments.message_loss.records import Recorder
-from tunnel.command_line import configure_log
+from tunnel.process.command_line import configure_log
 
 __all__ = ["main", "receive"]
 

@@ -1,6 +1,5 @@
 """Computes the report again with Spark, from the records alone; it must agree with the one that the run printed."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from loadtests.experiments.message_loss.records import Stage
 from loadtests.experiments.message_loss.report import Gap, Report
+from loadtests.harness.experiment import command
 
 __all__ = ["main", "recompute", "records_of"]
 
@@ -92,13 +92,12 @@ def session() -> SparkSession:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Recompute and print the report of a directory."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.experiments.message_loss.recompute",
-        description="Compute the report of the message-loss experiment again, from its records, with Spark.",
-        epilog="example: python -m loadtests.experiments.message_loss.recompute build/message-loss/raw-builtin",
+    parser = command(
+        "experiments.message_loss.recompute",
+        "Compute the report of the message-loss experiment again, from its records, with Spark.",
+        "build/message-loss/raw-builtin",
     )
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
     if not list(arguments.directory.glob("*.jsonl")):
         print(

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from loadtests.experiments.message_loss.statistics import Phase, PhaseStatistics
-from tunnel.clock import now_us
+from tunnel.system.clock import now_us
 from tunnel.traces.jsonl import JsonLinesWriter, read_records
 from tunnel.traces.record import TraceSource
 

@@ -68,12 +68,12 @@ async def send(relay: str, directory: Path, total: int) -> None:
             count = min(_BATCH, total - accepted)
             await outbox.put_many([make_payload(accepted + index) for index in range(count)])
             accepted += count
-            if outbox.undelivered > _AHEAD:
-                delivered = asyncio.ensure_future(outbox.delivered(accepted - _AHEAD))
+            if outbox.messages_undelivered > _AHEAD:
+                delivered = asyncio.ensure_future(outbox.until_delivered(accepted - _AHEAD))
                 await asyncio.wait([delivered, stopped], return_when=asyncio.FIRST_COMPLETED)
                 if stopped.done():
                     await stopped
-        await outbox.delivered(total - 1)
+        await outbox.until_delivered(total - 1)
         print("delivered", total, flush=True)
         stopped.cancel()
     outbox.close()

@@ -26,6 +26,7 @@ class Connections:
     def __init__(self, total_max: int, per_source_max: int, per_user_max: int, bytes_max: int) -> None:
         self.total = 0
         self.held_bytes = 0
+        self.opened = self.refused = self.evicted = 0  # since the start; the second ones found no room
         self._bytes_max = bytes_max
         self._bytes_of: dict[str, int] = {}
         self.unauthenticated = 0  # of the total; no valid token has come on them yet
@@ -49,19 +50,33 @@ class Connections:
 
         Return None if there is no room for it.
         """
-        networks = networks_of(source)
+        if not self._makes_room(networks_of(source), has_tls=has_tls):
+            self.refused += 1
+            return None
+        counted = CountedConnection(self, source, has_tls=has_tls)
+        self.total += 1
+        self.opened += 1
+        self._add_stranger(counted)
+        return counted
+
+    def _makes_room(self, networks: list[str], *, has_tls: bool) -> bool:
+        """Evict what must go before another connection comes from these networks. Return False if that is not
+        possible."""
         while (crowd := self._crowd(networks, has_tls=has_tls)) is not None:
             oldest = crowd.oldest_of_largest()
             if oldest is None or not oldest.evict():
-                return None
-        counted = CountedConnection(self, source, has_tls=has_tls)
-        self.total += 1
+                return False
+            self.evicted += 1
+        return True
+
+    def _add_stranger(self, counted: "CountedConnection") -> None:
+        networks = networks_of(counted.source)
         self.unauthenticated += 1
-        _add(self._of_source, source, 1)
+        _add(self._of_source, counted.source, 1)
+        _add(self._bytes_of, counted.payer, counted.held_bytes)
         self._strangers.add(networks, counted)
-        if has_tls:
+        if counted.has_tls:
             self._tls_strangers.add(networks, counted)
-        return counted
 
     def _crowd(self, networks: list[str], *, has_tls: bool) -> "SourceGroup[CountedConnection] | None":
         """Return the connections of which one must go before another comes from these networks; None if none must."""
@@ -76,6 +91,23 @@ class Connections:
             if group is not None and group.count >= min(share * self._per_source_max, most):
                 return group
         return None
+
+    def move_source(self, counted: "CountedConnection", source: str) -> bool:
+        """Count a connection on which no valid token has come for another source: the client of a trusted proxy.
+
+        Return False if there is no room for it; the caller must then end the connection.
+        """
+        networks = networks_of(source)
+        self._uncharge(counted)
+        self.total -= 1
+        is_admitted = self._makes_room(networks, has_tls=counted.has_tls)
+        if is_admitted:
+            counted.source = source
+        else:
+            self.refused += 1
+        self.total += 1
+        self._add_stranger(counted)
+        return is_admitted
 
     def move(self, counted: "CountedConnection", user: str) -> bool:
         """Charge the connection to this user. Return False, and change nothing, if the user has too many."""
@@ -185,9 +217,15 @@ class CountedConnection:
         if not self._connections.move(self, user):
             return False
         is_moved, self.user = user != self.user, user
+        if is_moved:
+            self._end = None  # only connections without a token are evicted
         if is_moved and self.on_move is not None:
             self.on_move()
         return True
+
+    def comes_from(self, source: str) -> bool:
+        """Count the connection for this source from now on. Return False if the caller must end it."""
+        return not self._has_left and self._connections.move_source(self, source)
 
     def leave(self) -> None:
         """Note that the connection has ended. Has no effect the second time."""

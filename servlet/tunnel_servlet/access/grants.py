@@ -3,20 +3,34 @@
 import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
+from typing import TypeAlias
 
 import msgspec
 
 from tunnel.wire import PublicPlace, RejectReason, Target, TargetKind
 from tunnel_servlet.access.addresses import IPAddress, IPNetwork
+from tunnel_servlet.access.certificates import CertificateTable
 from tunnel_servlet.access.rules import UDP_RULE, Rule, Ruleset, parse_rule
+from tunnel_servlet.access.sso import SSO_PREFIX, Members
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
-__all__ = ["EXIT_USER", "OPEN_USER", "Grant", "GrantTable", "PublicAddress", "parse_public_address", "user_table"]
+__all__ = [
+    "EXIT_USER",
+    "OPEN_USER",
+    "Grant",
+    "GrantTable",
+    "PublicAddress",
+    "is_of_provider",
+    "parse_public_address",
+    "user_table",
+]
 
 EXIT_USER = "relay:exit"  # the inline exit; the name of a configured user cannot contain a colon
 OPEN_USER = "open"  # every client of a relay that runs with --open
 _ANY = "*"
 _PORT_MAX = 65535
+# Whose rules are kept: "user" and a name, or "groups" and names. A user and a group may have the same name.
+_Holder: TypeAlias = tuple[str, ...]
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _LINE_LETTERS_MAX = 300  # of a line with the rules that a user already has; a longer one is shortened
 
@@ -53,6 +67,7 @@ class Grant(msgspec.Struct, frozen=True):
     listen: tuple[str, ...] = ()  # names under which the user may listen; * is any
     exit: bool = False  # the user's endpoints may be exits, which dial for every user
     public: tuple[PublicAddress, ...] = ()  # ports that the user may open to people without the tunnel
+    certificates: tuple[str, ...] = ()  # names in certificates that prove to be this user
     public_hosts: tuple[str, ...] = ()  # host names, at the ports for public HTTP, for people without the tunnel
     rate: int = 0  # bytes per second of all connections of the user, in each direction; 0: no limit
     rates: tuple[tuple[str, int], ...] = ()  # the same for the connections that one rule or service name covers
@@ -71,12 +86,15 @@ class GrantTable:
         users: Mapping[str, Grant] | None = None,
         everyone: Grant | None = None,
         *,
+        groups: Mapping[str, Grant] | None = None,
         resolvable: Iterable[IPNetwork] = (),
         allows_all: bool = False,
         is_open: bool = False,
     ) -> None:
         self._users = dict(users or {})
         self._everyone = everyone or Grant()
+        self._groups = dict(groups or {})
+        self.members = Members()  # the relay replaces it by its own
         self._resolvable = tuple(resolvable)
         self._allows_all = allows_all
         self._is_open = is_open
@@ -86,10 +104,11 @@ class GrantTable:
             for name in grant.listen:
                 if name != _ANY and not is_open:
                     self._owners.setdefault(name, []).append(user)
-        self._rulesets: dict[str, Ruleset] = {}
-        self._rated: dict[str, list[tuple[str, int, Ruleset]]] = {}
+        self.certificates = CertificateTable({user: grant.certificates for user, grant in self._users.items()})
+        self._rulesets: dict[_Holder, Ruleset] = {}
+        self._rated: dict[_Holder, list[tuple[str, int, Ruleset]]] = {}
 
-    def widened(
+    def with_rules(
         self,
         rules: Iterable[Rule],
         *,
@@ -105,12 +124,29 @@ class GrantTable:
         everyone = msgspec.structs.replace(self._everyone, connect=(*self._everyone.connect, *rules))
         if allows_services:
             everyone = msgspec.structs.replace(everyone, services=(_ANY,), listen=(_ANY,))
-        return GrantTable(self._users, everyone, resolvable=self._resolvable, allows_all=allows_all, is_open=is_open)
+        return GrantTable(
+            self._users,
+            everyone,
+            groups=self._groups,
+            resolvable=self._resolvable,
+            allows_all=allows_all,
+            is_open=is_open,
+        )
+
+    def without_groups(self) -> "GrantTable":
+        """Return a copy in which only the grants of users and for everyone hold."""
+        return GrantTable(
+            self._users,
+            self._everyone,
+            resolvable=self._resolvable,
+            allows_all=self._allows_all,
+            is_open=self._is_open,
+        )
 
     @property
     def is_empty(self) -> bool:
         """Whether the table allows nothing to any user."""
-        grants = (self._everyone, *self._users.values())
+        grants = (self._everyone, *self._users.values(), *self._groups.values())
         return not self._allows_all and all(grant.is_empty for grant in grants)
 
     def allows_anything(self, user: str) -> bool:
@@ -122,18 +158,27 @@ class GrantTable:
         """The users that have grants of their own."""
         return list(self._users)
 
+    @property
+    def groups(self) -> list[str]:
+        """The groups that have grants."""
+        return list(self._groups)
+
+    @property
+    def grants(self) -> dict[str, Grant]:
+        """The grants by user; that for everyone has the name ""."""
+        return {"": self._everyone, **self._users}
+
     def rules_of(self, user: str) -> Ruleset:
         """Return the rules for the targets of a user."""
-        # Users without a grant share one ruleset, so that they cost no memory.
-        name = user if user in self._users else ""
-        found = self._rulesets.get(name)
+        holder = self._holder(user)
+        found = self._rulesets.get(holder)
         if found is None:
             rules = [rule for grant in self._grants(user) for rule in grant.connect]
             resolvable = self._resolvable
             if self._allows_all:
                 rules += _EVERYTHING
                 resolvable += tuple(rule.network for rule in _EVERYTHING if rule.network is not None)
-            found = self._rulesets[name] = Ruleset(rules, resolvable)
+            found = self._rulesets[holder] = Ruleset(rules, resolvable)
         return found
 
     def authorise(self, user: str, target: Target) -> Decision:
@@ -141,16 +186,16 @@ class GrantTable:
         (3.2)."""
         if target.kind == TargetKind.SERVICE:
             if self._allows(user, "services", target.host):
-                return Hand(HandTo.SERVICE)
+                return Hand(HandTo.SERVICE, rule=self._naming(user, target.host))
             line = self.line_for(user, "services", target.host)
             return Deny(RejectReason.DENIED, f"no rule allows the service {target.host}; {line}")
         rules = self.rules_of(user)
-        verdict = rules.check_target(target.host, target.port)
-        if verdict.allowed:
-            return Hand(HandTo.EXIT)
+        ruling = rules.check_target(target.host, target.port)
+        if ruling.allowed:
+            return Hand(HandTo.EXIT, rule=ruling.rule)
         missing = rules.missing_rule(target.host, target.port)
         line = f"; {self.line_for(user, 'connect', missing)}" if missing else ""
-        return Deny(RejectReason.DENIED, verdict.text + line)
+        return Deny(RejectReason.DENIED, ruling.text + line)
 
     def rates_of(self, user: str, target: Target) -> dict[str, int]:
         """Return the rates of the user's connections to the target, or to the service that the user offers, by rule.
@@ -174,15 +219,28 @@ class GrantTable:
                 found[text] = rate
         return found
 
+    def _holder(self, user: str) -> _Holder:
+        """Return whose rules a user has. Users without a grant of their own share those for everyone, and users of the
+        same groups share theirs, so that they cost no memory."""
+        return ("user", user) if user in self._users else ("groups", *self.groups_of(user))
+
+    def groups_of(self, user: str) -> list[str]:
+        """Return the groups of a user that have a grant, each once, in an order that depends on their names alone."""
+        return sorted({group for group in self.members.groups_of(user) if group in self._groups})
+
+    def has_group(self, group: str) -> bool:
+        """Whether the group has a grant."""
+        return group in self._groups
+
     def _rated_rules(self, user: str) -> list[tuple[str, int, Ruleset]]:
-        name = user if user in self._users else ""
-        rated = self._rated.get(name)
+        holder = self._holder(user)
+        rated = self._rated.get(holder)
         if rated is None:
             grants = self._grants(user)
             rules = {rule.text: rule for grant in grants for rule in grant.connect}
             rates = {text: rate for grant in grants for text, rate in grant.rates}
             rated = [(text, rate, Ruleset([rules[text]] if text in rules else [])) for text, rate in rates.items()]
-            self._rated[name] = rated
+            self._rated[holder] = rated
         return rated
 
     def line_for(self, user: str, key: str, value: str) -> str:
@@ -192,12 +250,15 @@ class GrantTable:
         """
         if self._is_open and key == "connect":
             return f"starting the relay with --allow {value} would allow it"
-        own = self._everyone if self._is_open else self._users.get(user, Grant())
+        groups = self.groups_of(user)
+        own = self._groups[groups[0]] if groups else self._users.get(user, Grant())
+        own = self._everyone if self._is_open else own
         present = [rule.text for rule in own.connect] if key == "connect" else list(getattr(own, key))
         line = f"{key} = [{', '.join(map(_toml_text, [*present, value]))}]"
         if len(line) > _LINE_LETTERS_MAX:
             line = f"{key} = [..., {_toml_text(value)}]"
-        table = "[everyone]" if self._is_open else user_table(user)
+        table = user_table(groups[0], "groups") if groups else user_table(user)
+        table = "[everyone]" if self._is_open else table
         return f"under {table} in the relay's configuration, this line would allow it: {line}"
 
     def may_listen(self, user: str, name: str) -> bool:
@@ -216,6 +277,11 @@ class GrantTable:
         """Return the users whose own grants list the name."""
         return list(self._owners.get(name, ()))
 
+    @property
+    def public_ports(self) -> frozenset[int]:
+        """The ports that users may open to people without the tunnel."""
+        return frozenset(address.port for grant in self._users.values() for address in grant.public)
+
     def public_address(self, user: str, place: PublicPlace) -> PublicAddress | None:
         """Return the address at which the user may open this port to people without the tunnel."""
         own = self._users.get(user, Grant())
@@ -228,6 +294,8 @@ class GrantTable:
             return ""
         key, value = ("public_hosts", place.host) if place.host else ("public", f"0.0.0.0:{place.port}")
         present = [*map(str, own.public)] if key == "public" else [*own.public_hosts]
+        if is_of_provider(user):
+            return "users of the identity provider open nothing to people without the tunnel: use a token of the relay"
         if self._is_open:
             return f"an open relay opens nothing to people without the tunnel: configure a user who may have {place}"
         line = f"{key} = [{', '.join(map(_toml_text, [*present, value]))}]"
@@ -250,14 +318,25 @@ class GrantTable:
             name in names or _ANY in names for names in (getattr(grant, what) for grant in self._grants(user))
         )
 
+    def _naming(self, user: str, name: str) -> str:
+        """Return the entry that allows the user this service: its name, or *."""
+        return name if any(name in grant.services for grant in self._grants(user)) else _ANY
+
     def _grants(self, user: str) -> list[Grant]:
         own = self._users.get(user)
-        return [self._everyone] if own is None else [self._everyone, own]
+        if own is None:
+            return [self._everyone, *(self._groups[group] for group in self.groups_of(user))]
+        return [self._everyone, own]
 
 
-def user_table(user: str) -> str:
-    """Return the header of a user's table in the configuration, as TOML wants it."""
-    return f"[users.{user if _BARE_KEY.fullmatch(user) else _toml_text(user)}]"
+def is_of_provider(user: str) -> bool:
+    """Whether the identity provider names this user, who then has no table in a configuration."""
+    return user.startswith(SSO_PREFIX)
+
+
+def user_table(user: str, above: str = "users") -> str:
+    """Return the header of a user's table in the configuration, or of a group's, as TOML wants it."""
+    return f"[{above}.{user if _BARE_KEY.fullmatch(user) else _toml_text(user)}]"
 
 
 def _toml_text(text: str) -> str:

@@ -7,6 +7,7 @@ and port in it needs a rule, too: a change of the record must not widen what its
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from posixpath import normpath
 
@@ -21,7 +22,7 @@ __all__ = [
     "UNIX_TARGET",
     "Rule",
     "Ruleset",
-    "Verdict",
+    "Ruling",
     "parse_network",
     "parse_rule",
     "read_host",
@@ -31,20 +32,22 @@ _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _NAME_BYTES_MAX = 253  # RFC 1035, in text
 _PORT_MAX = 65535
+_KNOWN_MAX = 64  # rulings on addresses that a ruleset remembers: each user has one, and chooses the addresses
 _ANY = "*"
 UDP_RULE = "udp/"
-UDP_TARGET = "udp:"  # prefix of a target's host, as in tunnel.datagrams
-UNIX_TARGET = "unix:"  # the same, as in tunnel.special_targets; a rule has this prefix, too
+UDP_TARGET = "udp:"  # prefix of a target's host, as in tunnel.streams.datagrams
+UNIX_TARGET = "unix:"  # the same, as in tunnel.ground.special_targets; a rule has this prefix, too
 SRV_TARGET = "srv:"
 _SRV_RULE = "srv/"
-_UNIX_PATH_BYTES_MAX = 107  # as in tunnel.special_targets
+_UNIX_PATH_BYTES_MAX = 107  # as in tunnel.ground.special_targets
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """Whether a target is allowed, and why, as text for people."""
+class Ruling(msgspec.Struct, frozen=True):
+    """Whether a target is allowed, and why, as text for people. `rule` is the rule that allows it, if one does."""
 
     allowed: bool
     text: str
+    rule: str = ""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -67,6 +70,7 @@ class Rule(msgspec.Struct, frozen=True):
         return self.port in (0, port)
 
 
+@lru_cache(maxsize=4096)  # each connection asks several times about its host
 def read_host(host: str) -> IPAddress | str | None:
     """Return the host as an address or as a normalised name, or None if it is neither.
 
@@ -168,26 +172,27 @@ class Ruleset:
         self._resolvable = tuple(resolvable)
         self._label = UDP_RULE if are_datagrams else ""  # prefix of targets in messages
         self.datagrams = self if are_datagrams else Ruleset(given, self._resolvable, are_datagrams=True)
+        self._known: dict[tuple[IPAddress, int, str], Ruling] = {}  # of `check_address`: each dial asks three times
 
-    def check_target(self, host: str, port: int) -> Verdict:
+    def check_target(self, host: str, port: int) -> Ruling:
         """Check the target as requested. A name is not resolved: the exit checks its addresses by `check_address`."""
         if host.startswith(UDP_TARGET) and self.datagrams is not self:
             return self.datagrams.check_target(host.removeprefix(UDP_TARGET), port)
         if host.startswith((UNIX_TARGET, SRV_TARGET)):
             return self._check_special(host)
         if not 1 <= port <= _PORT_MAX:
-            return Verdict(False, f"{port} is not a port: ports are 1 to {_PORT_MAX}")
+            return Ruling(False, f"{port} is not a port: ports are 1 to {_PORT_MAX}")
         found = read_host(host)
         if found is None:
-            return Verdict(False, f"{host!r} is neither an address nor a name")
+            return Ruling(False, f"{host!r} is neither an address nor a name")
         if not isinstance(found, str):
             return self.check_address(found, port)
         for rule in self.rules:
             if rule.covers_port(port) and rule.host in (found, _ANY):
-                return Verdict(True, f"allowed by {rule.text}")
-        return Verdict(False, f"no rule allows {self._label}{found}:{port}")
+                return _allowed_by(rule)
+        return Ruling(False, f"no rule allows {self._label}{found}:{port}")
 
-    def _check_special(self, host: str) -> Verdict:
+    def _check_special(self, host: str) -> Ruling:
         if host.startswith(UNIX_TARGET):
             path, what = host.removeprefix(UNIX_TARGET), host
             found = [rule for rule in self.rules if rule.path and rule.path == path]
@@ -195,27 +200,31 @@ class Ruleset:
             record = read_host(host.removeprefix(SRV_TARGET))
             what = f"{self._label}{_SRV_RULE}{host.removeprefix(SRV_TARGET)}"
             found = [rule for rule in self.rules if rule.record and rule.record in (record, _ANY)]
-        return Verdict(True, f"allowed by {found[0].text}") if found else Verdict(False, f"no rule allows {what}")
+        return _allowed_by(found[0]) if found else Ruling(False, f"no rule allows {what}")
 
-    def check_found(self, name: str, address: IPAddress, port: int) -> Verdict:
+    def check_found(self, name: str, address: IPAddress, port: int) -> Ruling:
         """Check an address of a host that stands in an SRV record, before it is dialled.
 
         Either the rules allow the host by its name, and this address of it, or they allow the address itself.
         """
-        verdict = self.check_target(name, port)
-        if verdict.allowed:
-            verdict = self.check_address(address, port, name)
-        return verdict if verdict.allowed or not self.check_address(address, port).allowed else Verdict(True, "")
+        ruling = self.check_target(name, port)
+        if ruling.allowed:
+            ruling = self.check_address(address, port, name)
+        return ruling if ruling.allowed or not self.check_address(address, port).allowed else Ruling(True, "")
 
-    def check_address(self, address: IPAddress, port: int, name: str = "") -> Verdict:
+    def check_address(self, address: IPAddress, port: int, name: str = "") -> Ruling:
         """Check an address before it is dialled. `name` is the allowed name that resolved to it."""
-        text = ""
-        for face in embedded_addresses(address):
-            verdict = self._check_embedded(face, port, name)
-            if not verdict.allowed:
-                return verdict
-            text = verdict.text
-        return Verdict(True, text)
+        ruling = self._known.get((address, port, name))
+        if ruling is None:
+            for face in embedded_addresses(address):
+                ruling = self._check_embedded(face, port, name)
+                if not ruling.allowed:
+                    break
+            assert ruling is not None  # every address has at least one face
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[address, port, name] = ruling
+        return ruling
 
     def missing_rule(self, host: str, port: int) -> str:
         """Return the text of a rule that would allow a target that `check_target` denies; empty if no rule can."""
@@ -259,28 +268,28 @@ class Ruleset:
             return ""
         return f'; so would names_may_resolve_to = ["{networks[0]}"] above all tables, for every allowed name'
 
-    def _check_embedded(self, face: IPAddress, port: int, name: str) -> Verdict:
+    def _check_embedded(self, face: IPAddress, port: int, name: str) -> Ruling:
         found = special(face)
         if found is not None and found.kind is Kind.UNUSABLE:
-            return Verdict(False, f"{face} is {found.kind.value}")
+            return Ruling(False, f"{face} is {found.kind.value}")
         for rule in self.rules:
             if rule.covers_port(port) and rule.network is not None and _lists(rule.network, face, found):
-                return Verdict(True, f"allowed by {rule.text}")
+                return _allowed_by(rule)
         if name:
             is_local = found is not None and found.kind is Kind.LOOPBACK and self._names_localhost(name, port)
             if found is None or is_local or any(_lists(network, face, found) for network in self._resolvable):
-                return Verdict(True, f"{name} may be reached at {face}")
+                return Ruling(True, f"{name} may be reached at {face}")
         elif found is None:
             for rule in self.rules:
                 if rule.covers_port(port) and rule.host == _ANY:
-                    return Verdict(True, f"allowed by {rule.text}")
+                    return _allowed_by(rule)
         if name:
             where = f"{name} leads to {face}, and no rule allows that"
         else:
             where = f"no rule allows {self._label}{f'[{face}]' if face.version == 6 else face}:{port}"
         if found is not None:
             where = f"{where}: {face} is {found.kind.value}, which a rule must name by its address or network"
-        return Verdict(False, where)
+        return Ruling(False, where)
 
     def _names_localhost(self, host: str, port: int) -> bool:
         """Whether this host always means the machine itself (RFC 6761), and a rule names it. The host * names none."""
@@ -288,6 +297,10 @@ class Ruleset:
         if not isinstance(name, str) or not f".{name}".endswith(".localhost"):
             return False
         return any(rule.covers_port(port) and rule.host == name for rule in self.rules)
+
+
+def _allowed_by(rule: Rule) -> Ruling:
+    return Ruling(True, f"allowed by {rule.text}", rule.text)
 
 
 def _lists(network: IPNetwork, face: IPAddress, found: Special | None) -> bool:

@@ -2,23 +2,23 @@
 
 import argparse
 import asyncio
-import http.client
 import shlex
+import time
 from functools import partial
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from tunnel import UnreachableError
-from tunnel.command_line import show, show_json, tell
-from tunnel.event_loops import new_event_loop
-from tunnel.exit_codes import DENIED, LOST, OK
-from tunnel.printable import printable
-from tunnel.rates import show_rate
+from tunnel.ground.exit_codes import DENIED, LOST, OK
+from tunnel.ground.printable import counted, printable
+from tunnel.ground.rates import show_rate
+from tunnel.process.command_line import show, show_json, tell
+from tunnel.process.event_loops import new_event_loop
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.grants import OPEN_USER, user_table
 from tunnel_servlet.access.rules import UDP_RULE, UDP_TARGET, read_host
+from tunnel_servlet.command.admin_listener import admin_of, ask, ask_and_wait, read_answer, show_answer
 from tunnel_servlet.command.files import (
     DEFAULT_FILE,
     Overrides,
@@ -28,20 +28,18 @@ from tunnel_servlet.command.files import (
     watched_files,
 )
 from tunnel_servlet.command.users import similar_name
-from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, parse_address, require_safe
+from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, require_safe
 from tunnel_servlet.exit.resolver import resolve
 from tunnel_servlet.switch.decisions import Deny
-from tunnel_servlet.web.admin import ADMIN_HEADER
+from tunnel_servlet.web.drain_outcome import DrainOutcome
+from tunnel_servlet.web.http.tls import contexts
 from tunnel_servlet.web.running import serve
-from tunnel_servlet.web.tls import contexts
+from tunnel_servlet.web.tokens.provider import require_library
 
 __all__ = ["check", "drain", "run_relay", "state", "try_rule"]
 
 _log = structlog.get_logger("relay")
 _STOP_S = 3.0  # time for a relay to stop after it has drained
-_ANSWER_S = 5.0  # time for the admin listener to answer
-_ANSWER_BYTES_MAX = 1 << 24
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def run_relay(arguments: argparse.Namespace) -> int:
@@ -62,6 +60,8 @@ def check(arguments: argparse.Namespace) -> int:
     config = load_config(file, _overrides(arguments))
     _require_safe(config, file)
     contexts(config)
+    if config.sso is not None:
+        require_library()
     is_plain = {address: config.tls is None or address.tls is False for address in config.listen}
     without = [str(address) for address in config.listen if is_plain[address] and not address.is_loopback]
     for note in _notes(config, file):
@@ -83,11 +83,17 @@ def _notes(config: RelayConfig, file: str) -> list[str]:
         users = ", ".join(grants.users)
         return [f"with --open, the rules of {users} are not used: only [everyone] and --allow count for all clients"]
     known = config.tokens.users
+    now_s = time.time()
     return [
+        f"{user} has no token that is valid now: run `tunnel-relay user rotate {user} -c {shlex.quote(file)}`, or "
+        f"`tunnel-relay user expire {user} WHEN` to give the present ones more time"
+        for user in known
+        if not config.is_open and not config.tokens.has_user(user, now_s) and not grants.certificates.has_user(user)
+    ] + [
         f"{user} has rules but no token: {similar_name(user, [name for name in known if name not in grants.users])}"
         f"run `tunnel-relay user add {user} -c {shlex.quote(file)}`, or remove {user_table(user)}"
         for user in grants.users
-        if user not in known and not config.is_open
+        if user not in known and not config.is_open and not config.grants.certificates.has_user(user)
     ]
 
 
@@ -131,13 +137,13 @@ def try_rule(arguments: argparse.Namespace) -> int:
                 f"{host} cannot be resolved on this machine ({error.strerror}): check the name, or leave out --resolve"
             )
             raise UnreachableError(text) from None
-        verdicts = [(address, rules.check_address(address, target.port, host)) for address in addresses]
-        for address, verdict in verdicts:
-            missing = "" if verdict.allowed else rules.missing_address_rule(address, target.port, host)
+        rulings = [(address, rules.check_address(address, target.port, host)) for address in addresses]
+        for address, ruling in rulings:
+            missing = "" if ruling.allowed else rules.missing_address_rule(address, target.port, host)
             line = f"; {config.grants.line_for(arguments.name, 'connect', missing)}" if missing else ""
-            line += "" if verdict.allowed else rules.resolving_clause(address, target.port, host)
-            rows.append((str(address), verdict.allowed, verdict.text + line))
-        allowed = any(verdict.allowed for _, verdict in verdicts)
+            line += "" if ruling.allowed else rules.resolving_clause(address, target.port, host)
+            rows.append((str(address), ruling.allowed, ruling.text + line))
+        allowed = any(ruling.allowed for _, ruling in rulings)
     if arguments.json:
         found = [{"target": name, "allowed": good, "reason": why} for name, good, why in rows]
         show_json(found)
@@ -155,23 +161,31 @@ def _allowed(config: RelayConfig, user: str, target: Target) -> str:
 
 
 def drain(arguments: argparse.Namespace) -> int:
-    """Tell a running relay to drain, and wait until it has stopped."""
-    address, secret = _admin(arguments)
+    """Tell a running relay to drain, wait until it has stopped, and say what became of its connections."""
+    address, secret = admin_of(arguments)
     timeout = arguments.timeout
-    _ask(address, secret, "POST", f"/drain{f'?timeout={timeout}' if timeout is not None else ''}", 202)
-    tell(f"draining the relay whose admin listener is {address}")
-    return asyncio.run(_until_stopped(address, timeout))
+    body = ask_and_wait(
+        address,
+        secret,
+        f"/drain?wait=1{f'&timeout={timeout}' if timeout is not None else ''}",
+        None if timeout is None else timeout + _STOP_S,
+        lambda: tell(f"draining the relay whose admin listener is {address}"),
+    )
+    outcome = read_answer(address, body, DrainOutcome) if body else None  # a relay of an older version does not say it
+    code = asyncio.run(_until_stopped(address, timeout))
+    if outcome is not None:
+        counts = f"{counted(outcome.moved, 'connection')} moved to another relay, {outcome.ended} ended"
+        tell(f"{counts}, {outcome.cut} {'was' if outcome.cut == 1 else 'were'} cut")
+    if arguments.json:
+        unknown = {"moved": None, "ended": None, "cut": None}
+        show_json({"stopped": code == OK, **(unknown if outcome is None else msgspec.structs.asdict(outcome))})
+    return code or (LOST if outcome is not None and outcome.cut else OK)
 
 
 def state(arguments: argparse.Namespace) -> int:
     """Print the state of a running relay as JSON."""
-    address, secret = _admin(arguments)
-    body = _ask(address, secret, "GET", "/state", 200)
-    try:
-        found = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        raise ConfigError(f"{address} answered something other than JSON: is this the admin listener?") from None
-    show_json(found, is_indented=True)
+    address, secret = admin_of(arguments)
+    show_answer(address, ask(address, secret, "GET", "/state"))
     return OK
 
 
@@ -198,7 +212,10 @@ async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
     Return LOST if that takes longer than `seconds` plus `_STOP_S`.
     """
     try:
-        reader, writer = await asyncio.open_connection(address.host, address.port)
+        if address.is_unix:
+            reader, writer = await asyncio.open_unix_connection(address.host)
+        else:
+            reader, writer = await asyncio.open_connection(address.host, address.port)
     except OSError:
         return OK
     try:
@@ -215,48 +232,6 @@ async def _until_stopped(address: ListenAddress, seconds: int | None) -> int:
         return OK
     finally:
         writer.close()
-
-
-def _ask(address: ListenAddress, secret: str, method: str, path: str, expected: int) -> bytes:
-    """Return the body of the answer. Raise an error with advice if its status is not the expected one."""
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=_ANSWER_S)
-    try:
-        connection.request(method, path, headers={"Host": "localhost", ADMIN_HEADER: secret})
-        answer = connection.getresponse()
-        body = answer.read(_ANSWER_BYTES_MAX)
-    except (OSError, http.client.HTTPException) as error:
-        text = f"no relay answers at {address}: {error}: is it running, and is this its admin listener?"
-        raise UnreachableError(text) from None
-    finally:
-        connection.close()
-    if answer.status != expected:
-        raise ConfigError(f"{address} answered {answer.status}: {body[:1000].decode(errors='replace').strip()}")
-    return body
-
-
-def _admin(arguments: argparse.Namespace) -> tuple[ListenAddress, str]:
-    """Return the address at which this machine reaches the admin listener, and the secret to show there."""
-    file = config_file(arguments)
-    config = load_config(file)
-    address = config.admin
-    if arguments.admin:
-        try:
-            address = parse_address(arguments.admin)
-        except ValueError as error:
-            raise ConfigError(f"--admin: {error}") from None
-    if address is None:
-        raise ConfigError(
-            f"{file or f'there is no {DEFAULT_FILE} here'}: no admin listener is known: "
-            "set admin in the configuration, name the listener with --admin, or send SIGTERM to the relay"
-        )
-    if address.host in _ANY:
-        address = replace(address, host=_ANY[address.host])
-    if not address.is_loopback:  # the secret would cross a network unencrypted, and the relay would not accept it
-        raise ConfigError(
-            f"{address} is not an address of loopback, and the admin secret is sent nowhere else: let admin listen on "
-            "127.0.0.1 or 0.0.0.0, and run this command on the relay's machine; or send SIGTERM to the relay"
-        )
-    return address, config.admin_secret
 
 
 # --- inside

@@ -3,27 +3,35 @@
 import argparse
 import asyncio
 import os
-import signal
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
-from tunnel import Attachment, LostError, TraceWriter, attach
-from tunnel.attaching import import_all
-from tunnel.command_line import allows_insecure_http, show, tell, writes_events
+from tunnel import Attachment, TraceWriter
+from tunnel.attaching import AttachOptions, attach_with, import_all
 from tunnel.encryption.keys import KeyFile, own_key
 from tunnel.endpoint_names import OwnName
-from tunnel.event_loops import new_event_loop
-from tunnel.exit_codes import INTERRUPTED, OK
-from tunnel.gateway_options import parse_headers, parse_proxy
+from tunnel.ground.exit_codes import OK
+from tunnel.ground.relay_lists import pair_tokens, split_files, split_relays
+from tunnel.ground.relay_options import FOR_ONE, OPTIONS, RelayKeywords
 from tunnel.logs.outages import OutageLog
-from tunnel.private_files import read_token
-from tunnel.stillness import STILL_S, until_still
+from tunnel.metrics.endpoint import serve_metrics
+from tunnel.process.command_line import show, tell, writes_events
+from tunnel.process.event_loops import new_event_loop
+from tunnel.process.gateway_options import given_keywords
+from tunnel.process.service_manager import say_ready, say_status
+from tunnel.process.stillness import STILL_S
+from tunnel.process.stopping import until_lost, until_moved, until_stopped
+from tunnel.system.private_files import read_token
+from tunnel_servlet.command.exit_audit import ExitAudit
 from tunnel_servlet.command.exit_rules import ExitRules, load_rules
 from tunnel_servlet.command.files import Overrides, config_file
 from tunnel_servlet.config import ConfigError, RelayConfig
 from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.web.auditing import open_audit
 from tunnel_servlet.web.running import open_traces
 
 __all__ = ["run_exit"]
@@ -41,7 +49,7 @@ def run_exit(arguments: argparse.Namespace) -> int:
     if not arguments.relay:
         raise ConfigError("an exit needs a relay to attach to: name it with --relay URL")
     config = load_rules(config_file(arguments), Overrides(allow=tuple(arguments.allow)))
-    token = _token(arguments)
+    relays = _relays(arguments)
     with (
         OwnName("exit", arguments.relay) as own_name,
         open_traces(replace(config, trace=arguments.trace or config.trace), "exit") as trace,
@@ -49,13 +57,13 @@ def run_exit(arguments: argparse.Namespace) -> int:
     ):
         if arguments.name is None:
             arguments.name = own_name.text
-        return runner.run(_exit(arguments, config, token, trace, key))
+        return runner.run(_exit(arguments, config, relays, trace, key))
 
 
 async def _exit(
     arguments: argparse.Namespace,
     config: RelayConfig,
-    token: str,
+    relays: list[tuple[str, str | None]],
     trace: TraceWriter | None = None,
     key: KeyFile | None = None,
 ) -> int:
@@ -65,73 +73,71 @@ async def _exit(
     """
     limits = config.limits
     rules = ExitRules(config, config_file(arguments), Overrides(allow=tuple(arguments.allow)))
-    dialer = Dialer(rules.rules_of, dial_seconds=limits.dial_seconds, connections_max=limits.exit_connections_max)
+    trail = None if config.audit is None else open_audit(config.audit)
+    dialer = Dialer(
+        rules.rules_of,
+        dial_seconds=limits.dial_seconds,
+        connections_max=limits.exit_connections_max,
+        witness=None if trail is None else ExitAudit(trail),
+    )
     import_all()  # so that a wrong argument is found before the attachment is started
     try:
-        attachment = attach(
-            arguments.relay,
-            token=token,
-            proxy=parse_proxy(arguments.proxy) or "env",
-            ca=arguments.ca,
-            cert=arguments.cert,
-            insecure_http=allows_insecure_http(arguments.insecure_http),
-            headers=parse_headers(arguments.header),
-            hostname=arguments.hostname,
-            sni=arguments.sni,
+        given = given_keywords(arguments)
+        _check_for_one(given, len(relays))
+        (url, given["token"]), *further = relays
+        options = AttachOptions(
+            **given,
             name=arguments.name,
             exit_handler=dialer,
             attach_timeout=None,
             wait=True,
             trace=trace,
-            encryption=arguments.encryption,
             key=None if key is None else key.path,
-            links=arguments.links,
-            pull_interval=arguments.pull_interval,
+            further_relays=further,
+            same_users=arguments.same_users,
         )
+        attachment = attach_with(url, options)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    signals = _Signals()
     rules.watch(dialer)
-    serving = asyncio.ensure_future(_serve(arguments, attachment, dialer, signals, key))
+    starting = asyncio.ensure_future(attachment.start())
+    measuring = AsyncExitStack()
     try:
-        await asyncio.wait([serving, signals.cut], return_when=asyncio.FIRST_COMPLETED)
-        return signals.cut.result() if signals.cut.done() else await serving
+        await _measure(measuring, arguments, attachment, dialer, trace)
+        serving = _serve(arguments, attachment, starting, key)
+        return await until_stopped(serving, lambda: _finish(attachment, starting, dialer))
     finally:
+        await measuring.aclose()
         rules.stop()
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
         dialer.abort()
         await attachment.close()
+        if trail is not None:
+            await trail.close()
 
 
-class _Signals:
-    """Notes the signals that come. `finish` is done after the first SIGTERM. `cut` is done, with the exit code, after
-    SIGINT or a second SIGTERM."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.finish: asyncio.Future[None] = loop.create_future()
-        self.cut: asyncio.Future[int] = loop.create_future()
-        loop.add_signal_handler(signal.SIGTERM, self._handle, OK)
-        loop.add_signal_handler(signal.SIGINT, self._handle, INTERRUPTED)
-
-    def _handle(self, code: int) -> None:
-        if code == OK and not self.finish.done():
-            self.finish.set_result(None)
-        elif not self.cut.done():
-            self.cut.set_result(code)
+async def _measure(
+    stack: AsyncExitStack,
+    arguments: argparse.Namespace,
+    attachment: Attachment,
+    dialer: Dialer,
+    trace: TraceWriter | None,
+) -> None:
+    """Serve the metrics, if --metrics asks for it, until the stack is closed."""
+    try:
+        await stack.enter_async_context(serve_metrics(arguments.metrics, attachment, trace, dialer.samples))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 async def _serve(
-    arguments: argparse.Namespace, attachment: Attachment, dialer: Dialer, signals: _Signals, key: KeyFile | None
-) -> int:
-    """Attach and dial until SIGTERM, then let the connections that still move bytes finish.
-
-    Raise the error of a relay that refuses the exit.
-    """
-    starting = asyncio.ensure_future(attachment.start())
-    patience = _Patience(arguments.give_up_after)
+    arguments: argparse.Namespace, attachment: Attachment, starting: asyncio.Future[None], key: KeyFile | None
+) -> None:
+    """Attach and dial. Raise the error of a relay that refuses the exit, or does not answer for too long."""
+    watching = asyncio.ensure_future(until_lost(attachment, arguments.give_up_after))
     keys = _KeyWatch(key)
+    ends: list[asyncio.Future[Any]] = [watching, starting]
     trouble = ""
     await asyncio.sleep(0)  # the attachment begins to start
     where = attachment.stats().carrier.partition(" ")[2]  # with the proxy on the way
@@ -139,75 +145,55 @@ async def _serve(
         _log.info("asking", relay=arguments.relay, text=f"asking {where} ...")
     else:
         tell(f"asking {where} ...")
+    say_ready(f"asking {where}")  # now, since an exit waits for its relay for as long as it takes
     try:
-        while not signals.finish.done() and not starting.done():
-            await asyncio.wait([signals.finish, starting], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        while not starting.done():
+            await asyncio.wait(ends, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             last, trouble = trouble, attachment.stats().trouble
             if trouble and trouble != last and not starting.done():  # otherwise it is the error below
                 _log.warning("not_attached", relay=where, text=trouble)
-            patience.look(attachment)
-        if starting.done():
-            await starting
-            _announce(arguments)
-            attachment.add_connection_listener(OutageLog(_log))
-            keys.show()
-            while attachment.refusal is None and not signals.finish.done():
-                await asyncio.wait([signals.finish], timeout=_LOOK_S)
-                patience.look(attachment)
-                keys.look()
-            if attachment.refusal is not None:
-                raise attachment.refusal.with_traceback(None)
-            await _finish(attachment, dialer)
-        return OK
+                say_status(f"asking {where}: {trouble}")
+            if watching.done() and not starting.done():
+                await watching
+        await starting
+        _announce(arguments, attachment)
+        say_status(f"attached to {where}")
+        attachment.add_connection_listener(OutageLog(_log))
+        keys.show()
+        while not watching.done():
+            await asyncio.wait([watching], timeout=_LOOK_S)
+            keys.look()
+        await watching
     finally:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
-def _announce(arguments: argparse.Namespace) -> None:
+def _announce(arguments: argparse.Namespace, attachment: Attachment) -> None:
     """Announce that targets can be dialled: as an event with --json, otherwise as a line for people."""
     if writes_events():
         _log.info("attached", relay=arguments.relay, name=arguments.name)
     else:
-        tell(f"attached to {arguments.relay} as {arguments.name or 'an exit'}")
+        relays = attachment.stats().relays
+        where = ", ".join(relay.url for relay in relays if relay.attached) or arguments.relay
+        others = [relay.url for relay in relays if not relay.attached]
+        asked = f"; {', '.join(others)} has not answered yet" if others else ""
+        tell(f"attached to {where} as {arguments.name or 'an exit'}{asked}")
 
 
-async def _finish(attachment: Attachment, dialer: Dialer) -> None:
+async def _finish(attachment: Attachment, starting: asyncio.Future[None], dialer: Dialer) -> None:
     """Leave new connections to other exits, and return when those that are open move no bytes any more."""
-    attachment.leave()
-    count = dialer.connections
-    if not count:
+    if not starting.done():
         return
-    open_ones = f"{count} open connection{'s' * (count > 1)}"
-    text = f"waiting for {open_ones} until no byte has moved for {STILL_S:g} s; a second signal cuts them"
-    _log.warning("stopping", text=text)
+    attachment.leave()
 
     def moved() -> list[tuple[int, int]]:
         connections = attachment.stats().connections.values()
         return [(one.bytes_acknowledged, one.bytes_delivered) for one in connections]
 
-    left = await until_still(lambda: dialer.connections, moved, STILL_S)
+    left = await until_moved(lambda text: _log.warning("stopping", text=text), lambda: dialer.connections, moved)
     if left:
         _log.warning("cut", connections=left, text=f"these connections have moved no byte for {STILL_S:g} s")
-
-
-class _Patience:
-    """Ends an exit whose relay has not answered for longer than `seconds`; None means never."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._heard = asyncio.get_running_loop().time()
-
-    def look(self, attachment: Attachment) -> None:
-        """Note whether the relay answers. Raise LostError if it has not answered for too long."""
-        now = asyncio.get_running_loop().time()
-        if attachment.is_attached:
-            self._heard = now
-        elif self._seconds is not None and now - self._heard > self._seconds:
-            raise LostError(
-                f"the relay has not answered for {self._seconds:g} s ({attachment.stats().trouble}): check the path to "
-                "it and start this command again; without --give-up-after it would keep trying"
-            )
 
 
 class _KeyWatch:
@@ -249,14 +235,34 @@ def _key(arguments: argparse.Namespace) -> KeyFile | None:
         raise ConfigError(str(error)) from None
 
 
-def _token(arguments: argparse.Namespace) -> str:
-    """Read the token from a file or the environment: all users of the machine can see the command line."""
+def _check_for_one(given: RelayKeywords, relays: int) -> None:
+    """Raise ConfigError if an option says what one relay alone may know, and there are several: it is not clear which
+    one is meant, and a secret must not go to another one."""
+    flags = [OPTIONS[name].flag for name in FOR_ONE if given.get(name)]
+    if flags and relays > 1:
+        raise ConfigError(
+            f"{' and '.join(flags)} hold{'s' * (len(flags) == 1)} for one relay, but {relays} are named: run an exit "
+            "for each relay, with the options for it (connections then stay at their relay)"
+        )
+
+
+def _relays(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Return each relay with its token."""
+    urls = split_relays(arguments.relay)
+    try:
+        return pair_tokens(urls, _tokens(arguments, len(urls)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _tokens(arguments: argparse.Namespace, relays: int) -> list[str]:
+    """Read the tokens from files or the environment: all users of the machine can see the command line."""
     if not arguments.token_file:
         token = os.environ.get("TUNNEL_TOKEN", "")
         if not token:
             raise ConfigError("no token: set TUNNEL_TOKEN, or name a file that holds it with --token-file")
-        return token
+        return token.split() if relays > 1 else [token]
     try:
-        return read_token(Path(arguments.token_file))
+        return [read_token(Path(name)) for name in split_files(arguments.token_file)]
     except ValueError as error:
         raise ConfigError(f"--token-file {error}") from None

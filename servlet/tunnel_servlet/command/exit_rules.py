@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +20,27 @@ __all__ = ["ExitRules", "load_rules"]
 _log = structlog.get_logger("exit")
 
 
+_NO_GROUPS = (
+    "an exit does not learn the groups of users, so rules under [groups] have no effect here: list under [everyone], "
+    "or with --allow, what this exit may dial for users of an identity provider; the relay checks their groups itself"
+)
+
+
 def load_rules(file: str, overrides: Overrides) -> RelayConfig:
-    """Return the configuration of an exit. Raise ConfigError if it is invalid, or would let the exit dial nothing."""
+    """Return the configuration of an exit, without the rules of groups: the relay tells an exit the user alone.
+
+    Raise ConfigError if it is invalid, or would let the exit dial nothing. The file may be the relay's own, so groups
+    in it are no error as long as there are other rules.
+    """
     config = load_config(file, overrides)
-    if config.grants.is_empty:
-        raise ConfigError("an exit without rules would dial nothing: name a file with -c, or targets with --allow")
-    return config
+    groups = sorted(config.grants.groups)
+    grants = config.grants.without_groups()
+    if grants.is_empty:
+        own = "an exit without rules would dial nothing: name a file with -c, or targets with --allow"
+        raise ConfigError(_NO_GROUPS if groups else own)
+    if groups:
+        _log.warning("groups_without_effect", groups=groups, text=_NO_GROUPS)
+    return replace(config, grants=grants)
 
 
 class ExitRules:

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from tunnel.private_files import is_open_to_others, require_trusted, write_private
+from tunnel.system.private_files import is_open_to_others, require_ordinary, require_trusted, write_private
 from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import Rule, parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
@@ -18,13 +18,14 @@ from tunnel_servlet.config import (
     ConfigError,
     RelayConfig,
     TokensFile,
-    parse_address,
     parse_config,
+    parse_listen,
     parse_tokens,
     render_users,
     require_safe,
     require_users,
 )
+from tunnel_servlet.web.tokens.files import use_folder
 
 __all__ = [
     "DEFAULT_FILE",
@@ -72,7 +73,7 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
     config = _load_file(file) if file else RelayConfig()
     rules = parse_allow(overrides.allow)
     is_open = overrides.is_open
-    grants = config.grants.widened(
+    grants = config.grants.with_rules(
         rules, is_open=is_open, allows_services=is_open and not file, allows_all=is_open and not rules and not file
     )
     if is_open and not grants.allows_anything(OPEN_USER):
@@ -82,11 +83,11 @@ def load_config(file: str, overrides: Overrides | None = None) -> RelayConfig:
         )
     return replace(
         config,
-        listen=_parse(parse_address, overrides.listen, "--listen") or config.listen,
+        listen=_parse(parse_listen, overrides.listen, "--listen") or config.listen,
         grants=grants,
         is_open=overrides.is_open,
         exit=overrides.exit or config.exit,
-        admin=_parse(parse_address, (overrides.admin,), "--admin")[0] if overrides.admin else config.admin,
+        admin=_parse(parse_listen, (overrides.admin,), "--admin")[0] if overrides.admin else config.admin,
         trace=overrides.trace or config.trace,
     )
 
@@ -116,13 +117,19 @@ def _load_file(file: str) -> RelayConfig:
     found = read_tokens(tokens)
     tls = config.tls
     if tls is not None:
-        names = {name: str(path.parent / getattr(tls, name)) for name in tls.__struct_fields__ if getattr(tls, name)}
+        files = ("certificate", "key", "client_ca")
+        names = {name: str(path.parent / getattr(tls, name)) for name in files if getattr(tls, name)}
         tls = msgspec.structs.replace(tls, **names)
+    audit = config.audit
+    if audit is not None:
+        audit = msgspec.structs.replace(audit, file=str(path.parent / audit.file))
     return replace(
         config,
+        audit=audit,
         tokens=TokenTable(found.users),
         admin_secret=found.admin_secret,
         tokens_file=str(tokens),
+        token_use=str(use_folder(tokens)),
         tls=tls,
         trace=str(path.parent / config.trace) if config.trace else "",
     )
@@ -165,11 +172,12 @@ def write_users(path: Path, users: Mapping[str, Iterable[Key]], admin_secret: st
 
 def watched_files(file: str, config: RelayConfig) -> list[Path]:
     """Return the files that a running relay reads again when they change."""
-    return [Path(file), Path(config.tokens_file)] if file else []
+    return [Path(file), *map(Path, config.named_files)] if file else []
 
 
 def _read(path: Path) -> str:
     try:
+        require_ordinary(path)
         require_trusted(path)
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -2,26 +2,34 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from tunnel import __version__
-from tunnel.command_line import (
+from tunnel.ground.exit_codes import EXIT_CODES
+from tunnel.metrics.listener import add_metrics_option
+from tunnel.process.command_line import (
     LOG_LEVELS,
     CommandAdder,
     CommandParser,
-    add_carrier_rates,
+    add_carrier_limits,
     add_events_option,
     exit_code_of,
     queued_log,
 )
-from tunnel.exit_codes import EXIT_CODES
-from tunnel.gateway_options import add_gateway_options
+from tunnel.process.gateway_options import TOKEN_FILES_HELP, Joined, add_path_options, add_same_users
+from tunnel.process.unit_files import add_unit_options
+from tunnel_servlet.access.instants import SECONDS_DIGITS_MAX, is_seconds
 from tunnel_servlet.access.sources import source_of
-from tunnel_servlet.command import actions, exit_process, users
+from tunnel_servlet.audit.event import Kind
+from tunnel_servlet.command import actions, audit, exit_process, install_unit, operating, users
 from tunnel_servlet.command.files import DEFAULT_FILE
+from tunnel_servlet.command.token_terms import WHEN_HELP, parse_when
 from tunnel_servlet.config import ConfigError
+from tunnel_servlet.web.live.tables import ROWS_MAX
 
 __all__ = ["main", "make_parser"]
 
+_COUNT_MAX = 1_000_000
 _AS_SERVE = "decide as if `tunnel-relay serve` were given this option"
 
 
@@ -49,7 +57,20 @@ def make_parser() -> CommandParser:
         "--log", choices=LOG_LEVELS, default="info", help="log events of this level and above (default: info)"
     )
     commands = CommandAdder(parser)
-    for add in (_add_init, _add_serve, _add_exit, _add_user, _add_rule, _add_check, _add_drain, _add_state):
+    for add in (
+        _add_init,
+        _add_serve,
+        _add_exit,
+        _add_user,
+        _add_rule,
+        _add_check,
+        _add_drain,
+        _add_state,
+        _add_audit,
+        _add_ps,
+        _add_kick,
+        _add_install_unit,
+    ):
         add(commands)
     return parser
 
@@ -111,8 +132,9 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--admin",
         default="",
-        metavar="HOST:PORT",
-        help="address for health checks, `tunnel-relay drain` and `tunnel-relay state`; never make it public",
+        metavar="HOST:PORT|unix:PATH",
+        help="address for health checks, metrics and the commands of the operator; never make it public. Of a Unix "
+        "socket, only the relay's user can make use",
     )
     _add_trace(parser)
 
@@ -166,7 +188,12 @@ def _add_exit(commands: CommandAdder) -> None:
         "after SIGTERM, connections that still move bytes may finish",
         example,
     )
-    parser.add_argument("--relay", metavar="URL", help="URL of the relay; required, except with --show-key")
+    parser.add_argument(
+        "--relay",
+        action=Joined,
+        metavar="URL",
+        help="URL of the relay; required, except with --show-key; repeat it to serve several relays at once",
+    )
     parser.add_argument(
         "--key",
         default="",
@@ -194,34 +221,22 @@ def _add_exit(commands: CommandAdder) -> None:
         "share the connections (default: a name that only this exit has, also when it is started again)",
     )
     parser.add_argument(
-        "--token-file", default="", metavar="FILE", help="file with the token (default: the token in TUNNEL_TOKEN)"
+        "--token-file",
+        default="",
+        action=Joined,
+        metavar="FILE",
+        help=f"file with the token; {TOKEN_FILES_HELP} (default: the token in TUNNEL_TOKEN)",
     )
-    parser.add_argument(
-        "--proxy",
-        default="env",
-        metavar="URL",
-        help="URL of a proxy to the relay, @FILE for a file of mode 0600 that holds the URL (all users of this machine "
-        "can see a password in a command line), or the word none for a direct connection (default: https_proxy, "
-        "http_proxy or all_proxy)",
-    )
-    parser.add_argument(
-        "--insecure-http",
-        action="store_true",
-        help="allow the token and any --header to cross a network without encryption, to an http:// relay or proxy on "
-        "another machine; everybody on the way can read them (default: only if TUNNEL_INSECURE_HTTP is 1)",
-    )
-    add_carrier_rates(parser)
+    add_same_users(parser)
+    add_path_options(parser)
+    add_carrier_limits(parser)
     parser.add_argument(
         "--give-up-after",
         type=_seconds,
         metavar="SECONDS",
         help="end with exit code 6 when the relay has not answered for this number of seconds (default: keep trying)",
     )
-    parser.add_argument("--ca", metavar="FILE", help="PEM file with the authorities to trust instead of the system's")
-    parser.add_argument(
-        "--cert", metavar="FILE", help="PEM file with your certificate and its key, if the relay asks for one"
-    )
-    add_gateway_options(parser)
+    add_metrics_option(parser)
     _add_exit_rules(parser)
     _add_trace(parser)
     add_events_option(parser, "attached, disconnected and reconnected")
@@ -242,7 +257,13 @@ def _add_exit_rules(parser: argparse.ArgumentParser) -> None:
 
 _ROTATE = (
     "give a user another token and print it, once; the previous one stays valid until it is revoked, or until the next "
-    "rotation: a user has at most two tokens"
+    "rotation: a user has at most two tokens. A token that has expired makes room before a valid one"
+)
+
+
+_LIST = (
+    "list users, and for each token its key id (8 hex digits, which are not secret), its creation date, until when it "
+    "is valid, its last use to the minute, its limits and its description"
 )
 
 
@@ -253,23 +274,24 @@ def _add_user(commands: CommandAdder) -> None:
         ("add", "add a user and print the user's token, once"),
         ("rotate", _ROTATE),
         ("revoke", "revoke a user's tokens"),
-        (
-            "list",
-            "list users, and for each token its key id (8 hex digits, which are not secret) and its creation date",
-        ),
+        ("expire", "set until when a user's tokens are valid; what uses one that has expired ends"),
+        ("list", _LIST),
     ):
-        name = "" if action == "list" else " ann"
+        name = {"list": "", "expire": " ann 30d"}.get(action, " ann")
         parser = actions.add(action, what, f"tunnel-relay user {action}{name} -c relay.toml")
         if action != "list":
             parser.add_argument("name", metavar="NAME", help="name of the user")
         if action in ("add", "rotate"):
             _add_token_file(parser)
-        if action == "revoke":
+            _add_terms(parser)
+        if action == "expire":
+            parser.add_argument("when", type=parse_when, metavar="WHEN", help=WHEN_HELP)
+        if action in ("revoke", "expire"):
             parser.add_argument(
                 "--key",
                 default="",
                 metavar="ID",
-                help="revoke only the token with this key id, as `tunnel-relay user list` shows it",
+                help=f"{action} only the token with this key id, as `tunnel-relay user list` shows it",
             )
         parser.add_argument(
             "-c",
@@ -280,6 +302,29 @@ def _add_user(commands: CommandAdder) -> None:
         )
         _add_json(parser)
         parser.set_defaults(run=users.user, action=action)
+
+
+def _add_terms(parser: argparse.ArgumentParser) -> None:
+    """Add the options for what limits a new token."""
+    parser.add_argument(
+        "--expires",
+        type=parse_when,
+        metavar="WHEN",
+        help=f"until when the token is valid: {WHEN_HELP} (default: never; with --single-use, 24h)",
+    )
+    parser.add_argument("--description", default="", metavar="TEXT", help="what the token is for, for `user list`")
+    parser.add_argument(
+        "--single-use",
+        action="store_true",
+        help="let only one endpoint use the token: the first one that attaches with it, until it ends",
+    )
+    parser.add_argument(
+        "--endpoints-max",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="let at most N endpoints be attached with the token at one time (default: as many as the user may have)",
+    )
 
 
 def _add_rule(commands: CommandAdder) -> None:
@@ -312,9 +357,10 @@ def _add_drain(commands: CommandAdder) -> None:
         type=_seconds,
         metavar="S",
         help="cut the connections that are still open after S seconds (default: drain_seconds of the relay's "
-        "configuration, which is 60 unless set)",
+        "configuration, which is 60 unless set). The exit code is 6 if any was cut",
     )
     _add_admin(parser)
+    _add_json(parser)
     parser.set_defaults(run=actions.drain)
 
 
@@ -328,12 +374,127 @@ def _add_state(commands: CommandAdder) -> None:
     parser.set_defaults(run=actions.state)
 
 
+def _add_audit(commands: CommandAdder) -> None:
+    parser = commands.add(
+        "audit",
+        "show who reached what through the relay, or was refused: the events that [audit] has written to files",
+        "tunnel-relay audit --user ann --since 1h --refused",
+    )
+    parser.add_argument("--user", default="", metavar="NAME", help="only events of this user")
+    parser.add_argument(
+        "--since",
+        default="",
+        metavar="TIME",
+        help="only events since then: 90s, 30m, 1h, 2d, or 2026-11-29T16:30 (UTC)",
+    )
+    parser.add_argument("--until", default="", metavar="TIME", help="only events before then, written in the same way")
+    parser.add_argument(
+        "--target",
+        default="",
+        metavar="HOST[:PORT]",
+        help="only events of this target or service, as the user named it",
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--refused", action="store_true", help="only what was refused")
+    which.add_argument(
+        "--event",
+        action="append",
+        default=[],
+        choices=[kind.value for kind in Kind],
+        metavar="KIND",
+        help="only events of this kind, such as connection_ended; repeatable. docs/AUDIT.md lists them",
+    )
+    parser.add_argument(
+        "--totals",
+        action="store_true",
+        help="show sums instead: what each user did, which rules allowed most, and which targets were refused most",
+    )
+    parser.add_argument(
+        "--file", default="", metavar="FILE", help="file of the audit, such as a copy (default: from the configuration)"
+    )
+    _add_config(parser)
+    _add_json(parser)
+    parser.set_defaults(run=audit.read_audit)
+
+
+def _add_ps(commands: CommandAdder) -> None:
+    parser = commands.add(
+        "ps",
+        "list the connections of a running relay: who reaches what, through which exit or service, and how much",
+        "tunnel-relay ps --user ann --sort bytes -c relay.toml",
+    )
+    parser.add_argument(
+        "table",
+        nargs="?",
+        choices=tuple(operating.TABLES),
+        default="connections",
+        help="what to list (default: connections)",
+    )
+    parser.add_argument("--user", default="", metavar="NAME", help="only what this user opened, serves or is")
+    parser.add_argument("--find", default="", metavar="TEXT", help="only rows with this text in a name, in any case")
+    parser.add_argument(
+        "--sort",
+        default="",
+        metavar="KEY",
+        help="sort connections by user, target, state, age, bytes, up, down or waiting; attachments by user, name, "
+        "age, silent, connections or waiting; users by user, attachments, connections, held or bytes; services by "
+        "name, user or pending; denials, the last requests that the rules refused, by user, what or count. "
+        "The largest number comes first (default: the oldest first)",
+    )
+    parser.add_argument("--reverse", action="store_true", help="print the rows in the opposite order")
+    parser.add_argument(
+        "--limit",
+        type=_rows,
+        default=1000,
+        metavar="N",
+        help=f"print at most N rows (default: 1000, at most: {ROWS_MAX})",
+    )
+    _add_admin(parser)
+    _add_json(parser)
+    parser.set_defaults(run=operating.ps)
+
+
+def _add_kick(commands: CommandAdder) -> None:
+    parser = commands.add(
+        "kick",
+        "end a connection, an attachment or all attachments of a user, at once; exit code 6 if there is no such thing",
+        "tunnel-relay kick c17-9f3a -c relay.toml",
+    )
+    parser.add_argument("id", nargs="?", default="", metavar="ID", help="id of the connection, as `ps` shows it")
+    parser.add_argument(
+        "--attachment",
+        default="",
+        metavar="ID",
+        help="end this attachment, as `ps attachments` shows it, and its connections; its endpoint may attach again",
+    )
+    parser.add_argument(
+        "--user",
+        default="",
+        metavar="NAME",
+        help="end all attachments of this user and their connections; the user's endpoints may attach again, until "
+        "`user revoke` keeps them out",
+    )
+    _add_admin(parser)
+    _add_json(parser)
+    parser.set_defaults(run=operating.kick)
+
+
+def _add_install_unit(commands: CommandAdder) -> None:
+    parser = commands.add(
+        "install-unit",
+        "write a systemd unit that keeps a relay or an exit running, with no rights that it does not need",
+        "tunnel-relay install-unit --print serve -c /var/lib/tunnel-relay/relay.toml",
+    )
+    add_unit_options(parser, "tunnel-relay, or tunnel-exit", install_unit.COMMANDS, install_unit.DEFAULT)
+    parser.set_defaults(run=partial(install_unit.install_unit, parse=lambda words: make_parser().parse_args(words)))
+
+
 def _add_admin(parser: argparse.ArgumentParser) -> None:
     """Add the options that name the admin listener, and the file with the secret for it."""
     parser.add_argument(
         "--admin",
         default="",
-        metavar="HOST:PORT",
+        metavar="HOST:PORT|unix:PATH",
         help="admin listener of the relay, on this machine (default: from the configuration)",
     )
     parser.add_argument(
@@ -345,7 +506,21 @@ def _add_admin(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= _COUNT_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_COUNT_MAX}")
+    return int(text)
+
+
 def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of seconds")
+    if not is_seconds(text):
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is not a whole number of seconds of at most {SECONDS_DIGITS_MAX} digits"
+        )
+    return int(text)
+
+
+def _rows(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= ROWS_MAX):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {ROWS_MAX}")
     return int(text)

@@ -9,13 +9,17 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
+from typing import Unpack
 
-from tunnel.command_line import show, show_json, tell
-from tunnel.private_files import create_private
+from tunnel.process.command_line import show, show_json, tell
+from tunnel.system.private_files import create_private
 from tunnel_servlet.access.grants import user_table
-from tunnel_servlet.access.tokens import KEYS_MAX, Key, check_user_name, make_admin_secret, make_token
+from tunnel_servlet.access.instants import show_instant
+from tunnel_servlet.access.tokens import KEYS_MAX, Key, KeyLimits, check_user_name, make_admin_secret, make_token
 from tunnel_servlet.command.files import parse_allow, read_tokens, tokens_path, write_users
+from tunnel_servlet.command.token_terms import expire, is_over, key_to_drop, new_key_limits, terms_text
 from tunnel_servlet.config import ConfigError, parse_config
+from tunnel_servlet.web.tokens.files import TokenUseFiles, use_folder
 
 __all__ = ["init", "similar_name", "user"]
 
@@ -23,11 +27,11 @@ _Users = dict[str, tuple[Key, ...]]
 
 TEMPLATE = """\
 # Configuration of a tunnel relay. Check this file with: tunnel-relay check -c {file}
-# A running relay applies changes of rules, rates, users and tokens within 2 seconds, and changes of other settings at
-# its next start. `names_may_resolve_to` is a part of the rules.
+# A running relay applies changes of rules, rates, users, tokens and certificates within 2 seconds, and changes of other
+# settings at its next start. `names_may_resolve_to` is a part of the rules.
 
 # Addresses to listen on: HOST:PORT. They speak plain HTTP, which suffices behind a TLS proxy. With the table [tls]
-# below they speak TLS, except those with http:// before them.
+# below they speak TLS, except those with http:// before them. "unix:/run/tunnel-relay/relay.sock" is a Unix socket.
 listen = ["127.0.0.1:8080"]
 
 # A prefix for the paths of all URLs, such as "/api".
@@ -36,6 +40,9 @@ base = ""
 # The address that serves /livez, /readyz and /metrics, and that `tunnel-relay drain` and `tunnel-relay state` use. Keep
 # it private.
 admin = "127.0.0.1:9080"
+
+# Whether the metrics name users: at most 100, those with most connections. Everybody who can reach `admin` reads them.
+# metrics_by_user = true
 
 # The exit, which dials targets. "inline": this process dials them, while no exit in a process of its own is attached
 # (`tunnel-relay exit`, for which a user needs exit = true). "none": only such exits do. Streams through them survive a
@@ -53,11 +60,20 @@ tokens = "{tokens}"
 # Addresses at which everybody, without the tunnel, reaches HTTP services by host name (`public_hosts` below).
 # public_http = ["0.0.0.0:80"]
 
+# [audit]                       # who reached what, and who was refused: `tunnel-relay audit` reads it
+# file = "audit.jsonl"
+# required = true               # open no connection while the audit cannot be written
+
+# [proxies]                     # in front of the relay: what they say about the addresses of clients counts
+# trusted = ["10.0.0.5"]        # whose X-Forwarded-For is believed; "unix" stands for Unix sockets
+# proxy_protocol = true         # their connections begin with a PROXY header of version 2
+
 # TLS at the addresses in `listen`. Names of PEM files are relative to the folder of this file.
 # [tls]
 # certificate = "relay.crt"
 # key = "relay.key"
 # client_ca = "clients.crt"      # accept only clients that show a certificate from this authority
+# client_optional = true         # and those that show none
 
 # What one user may do. A user can reach only what is listed here or under [everyone].
 #   connect   targets: "host:port", "10.1.0.0/16:5432", "[fd00::/8]:22". "*:443" is any public host, "host:*" any port.
@@ -72,6 +88,8 @@ tokens = "{tokens}"
 #             `public_hosts`: host names at `public_http`, such as "demo.example". Each of them belongs to one user
 #   rate      "20 MiB/s" or "100 Mbit/s": the most that the user may send, and the most that the user may receive; a
 #             table `rates` limits single rules: rates = {{ "example.com:443" = "5 MiB/s" }}
+#   certificates   names in certificates from `client_ca` that prove to be this user, without a token: "DNS:...",
+#             "URI:...", "email:...", "CN:..." or "SHA256:FINGERPRINT". Each of them belongs to one user
 #   exit      true: the user's endpoints may be exits, which dial targets for all users (`tunnel-relay exit`)
 {table}
 connect = {connect}
@@ -92,6 +110,16 @@ listen = []
 # public_connections_max = 2048          # of people without the tunnel
 # public_connections_per_address_max = 64
 # trace_bytes_max = 1073741824           # of the files that --trace writes: the oldest are removed when there are more
+
+# Users of an identity provider (OpenID Connect), who show its tokens. They may do what is listed for their groups.
+# [sso]
+# issuer = "https://login.example"
+# audience = "tunnel"                    # the relay's client id at the provider
+# user_claim = "sub"
+# groups_claim = "groups"
+#
+# [groups.staff]
+# connect = ["db.internal:5432"]
 """
 
 
@@ -126,12 +154,12 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def user(arguments: argparse.Namespace) -> int:
-    """Run `user add`, `rotate`, `revoke` or `list`."""
+    """Run `user add`, `rotate`, `revoke`, `expire` or `list`."""
     path = tokens_path(arguments.config)
     found = read_tokens(path)
     users: _Users = {name: keys for name, keys in found.users.items() if keys}
     if arguments.action == "list":
-        _list(arguments, users)
+        _list(arguments, users, TokenUseFiles(use_folder(path)))
         return 0
     name = _name(arguments.name)
     admin_secret = found.admin_secret or make_admin_secret(SystemRandom())
@@ -141,6 +169,13 @@ def user(arguments: argparse.Namespace) -> int:
         write_users(path, users or {name: ()}, admin_secret)
         tell(f"revoked; {name} has {len(users.get(name, ()))} token(s) left; a running relay notices within 2 seconds")
         return 0
+    if arguments.action == "expire":
+        _require_keys(users, name, arguments.key, path, arguments.config)
+        users[name] = expire(users[name], arguments.key, arguments.when)
+        write_users(path, users, admin_secret)
+        for key in users[name]:
+            tell(f"the token of {name} with the key id {key.id} is {terms_text(key) or 'valid until it is revoked'}")
+        return 0
     if arguments.action == "add" and name in users:
         raise ConfigError(
             f"{name} exists: run `tunnel-relay user rotate {name} -c {shlex.quote(arguments.config)}` for another token"
@@ -149,34 +184,48 @@ def user(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             _no_user(path, name, users, f"run `tunnel-relay user add {name} -c {shlex.quote(arguments.config)}`")
         )
-    token, key = _new_token()
-    keys = (*users.get(name, ()), key)
-    users[name] = keys[-KEYS_MAX:]
+    token, key = _new_token(**new_key_limits(arguments))
+    keys = users.get(name, ())
+    dropped = key_to_drop(keys) if len(keys) >= KEYS_MAX else None
+    kept = tuple(old for old in keys if old is not dropped)
+    users[name] = (*kept, key)
     with _token_kept(arguments.token_file, token, beside=(Path(arguments.config), path)):
         write_users(path, users, admin_secret)
-    for old in keys[:-KEYS_MAX]:
-        tell(f"the token with the key id {old.id} is not valid any more: a user has at most {KEYS_MAX} tokens")
-    if arguments.action == "rotate":
-        tell(
-            "the previous token is still valid; once the new one is in use, run: "
-            f"tunnel-relay user revoke {name} --key {users[name][0].id} -c {shlex.quote(arguments.config)}"
-        )
+    _tell_replaced(arguments.config, name, dropped, kept)
     _show(arguments, name, token, key)
     return 0
 
 
+def _tell_replaced(config: str, name: str, dropped: Key | None, kept: tuple[Key, ...]) -> None:
+    if dropped is not None and is_over(dropped):
+        tell(f"the token with the key id {dropped.id} is removed: it expired on {show_instant(dropped.expires)}")
+    elif dropped is not None:
+        tell(f"the token with the key id {dropped.id} is not valid any more: a user has at most {KEYS_MAX} tokens")
+    for key in kept:
+        if not is_over(key):
+            tell(
+                "the previous token is still valid; once the new one is in use, run: "
+                f"tunnel-relay user revoke {name} --key {key.id} -c {shlex.quote(config)}"
+            )
+
+
 def _revoke(users: _Users, name: str, key_id: str, path: Path, config: str) -> None:
+    _require_keys(users, name, key_id, path, config)
+    users[name] = rest = tuple(key for key in users[name] if key_id and key.id != key_id)
+    if not rest:
+        del users[name]
+
+
+def _require_keys(users: _Users, name: str, key_id: str, path: Path, config: str) -> None:
+    """Raise ConfigError if there is no such user, or no such token of this user. Without a key id, all are meant."""
     if name not in users:
         raise ConfigError(
             _no_user(path, name, users, f"`tunnel-relay user list -c {shlex.quote(config)}` shows the users")
         )
-    rest = tuple(key for key in users[name] if key_id and key.id != key_id)
-    if key_id and len(rest) == len(users[name]):
-        known = ", ".join(key.id for key in users[name])
-        raise ConfigError(f"{path}: {name} has no token with the key id {key_id}: the key ids of {name} are {known}")
-    users[name] = rest
-    if not rest:
-        del users[name]
+    known = [key.id for key in users[name]]
+    if key_id and key_id not in known:
+        text = f"{path}: {name} has no token with the key id {key_id}: the key ids of {name} are {', '.join(known)}"
+        raise ConfigError(text)
 
 
 def _no_user(path: Path, name: str, users: Iterable[str], advice: str) -> str:
@@ -189,13 +238,31 @@ def similar_name(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}? " if near else ""
 
 
-def _list(arguments: argparse.Namespace, users: _Users) -> None:
-    rows = [(name, key.id, key.created) for name, keys in users.items() for key in keys]
+def _list(arguments: argparse.Namespace, users: _Users, uses: TokenUseFiles) -> None:
+    last = uses.last_uses()
+    found = [(name, key) for name, keys in users.items() for key in keys]
     if arguments.json:
-        show_json([{"user": name, "key": key_id, "created": created} for name, key_id, created in rows])
+        rows = [
+            {
+                "user": name,
+                "key": key.id,
+                "created": key.created,
+                "expires": key.expires,
+                "last_use": last.get(key.id, ""),
+                "single_use": key.single_use,
+                "used": key.single_use and uses.is_used(key.id),
+                "endpoints_max": key.endpoints_max,
+                "description": key.description,
+            }
+            for name, key in found
+        ]
+        show_json(rows)
         return
-    for name, key_id, created in rows:
-        show(f"{name}\t{key_id}\t{created}")
+    for name, key in found:
+        last_use = f"last use {show_instant(last[key.id])}" if key.id in last else ""
+        used = "used" if key.single_use and uses.is_used(key.id) else ""
+        words = ", ".join(filter(None, (terms_text(key), used, last_use)))
+        show("\t".join([name, key.id, key.created, words, key.description]).rstrip("\t"))
 
 
 @contextlib.contextmanager
@@ -231,17 +298,19 @@ def _show(arguments: argparse.Namespace, name: str, token: str, key: Key) -> Non
     """Name the file that holds the token, or print the token alone on standard output, so that it can be piped."""
     file = arguments.token_file
     if file:
-        tell(f"the token of {name} (key id {key.id}) is in {file}, which only you can read; it is stored nowhere else")
+        text = f"the token of {name} (key id {key.id}) is in {file}, which only you can read; it is stored nowhere else"
     else:
-        tell(f"the token of {name} (key id {key.id}); it is stored nowhere and is not shown again:")
+        text = f"the token of {name} (key id {key.id}); it is stored nowhere and is not shown again"
+    terms = terms_text(key)
+    tell(f"{text}{f'; it is {terms}' if terms else ''}{'' if file else ':'}")
     if arguments.json:
         show_json({"user": name, "key": key.id} | ({"token_file": file} if file else {"token": token}))
     elif not file:
         show(token)
 
 
-def _new_token() -> tuple[str, Key]:
-    return make_token(SystemRandom(), datetime.now(UTC).date().isoformat())
+def _new_token(**limits: Unpack[KeyLimits]) -> tuple[str, Key]:
+    return make_token(SystemRandom(), datetime.now(UTC).date().isoformat(), **limits)
 
 
 def _name(name: str) -> str:

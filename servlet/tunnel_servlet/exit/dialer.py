@@ -6,26 +6,31 @@ Unix socket needs a rule with its path. The exit sends ACCEPTED only after the t
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from ipaddress import ip_address
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
 from tunnel import ExitRequest, RejectReason
-from tunnel.datagram_sockets import open_datagrams
-from tunnel.datagrams import UDP_PREFIX
-from tunnel.special_targets import SRV_PREFIX, UNIX_PREFIX, target_text
-from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel.ground.special_targets import SRV_PREFIX, UNIX_PREFIX, target_text
+from tunnel.metrics.metric import Sample
+from tunnel.streams.datagram_sockets import open_datagrams
+from tunnel.streams.datagrams import UDP_PREFIX
+from tunnel.streams.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_servlet.access.addresses import IPAddress, embedded_addresses
-from tunnel_servlet.access.grants import user_table
+from tunnel_servlet.access.grants import is_of_provider, user_table
 from tunnel_servlet.access.rules import Ruleset, read_host
+from tunnel_servlet.exit.dial_counts import DialCounts
 from tunnel_servlet.exit.lookups import Lookups
 from tunnel_servlet.exit.resolver import FindRecords, Resolve, find_records, resolve
 
-__all__ = ["Dialer"]
+__all__ = ["DialWitness", "Dialer"]
 
+_T = TypeVar("_T")
 _log = structlog.get_logger("exit")
 _CHANGED = "the rules of the exit were changed"
 
@@ -55,6 +60,20 @@ class _Refused(Exception):
         self.text = text
 
 
+class DialWitness:
+    """Hears what an exit dials, and what it refuses. This base class hears nothing."""
+
+    def why_closed(self, user: str) -> str:
+        """Return why nothing may be dialled for the user now, or an empty string."""
+        return ""
+
+    def on_dialled(self, request: ExitRequest, address: str, rule: str) -> None:
+        """A target has accepted, at this address. `rule` allows it. The answer to the request has not left yet."""
+
+    def on_refused(self, request: ExitRequest, reason: RejectReason, text: str) -> None:
+        """The request is refused."""
+
+
 class Dialer:
     """An exit handler for `tunnel.attach`. `rules_of(user)` returns the rules of the user whom the relay named in
     CONNECT.
@@ -70,8 +89,10 @@ class Dialer:
         connections_max: int = 4096,
         resolve: Resolve = resolve,
         find_records: FindRecords = find_records,
+        witness: DialWitness | None = None,
     ) -> None:
         self.connections = 0  # being dialled, or open
+        self._counts = DialCounts()
         self._open: dict[TunnelSide, _Dialled] = {}  # by the tunnel's side of each open connection
         self._rules_of = rules_of
         self._dial_seconds = dial_seconds
@@ -80,27 +101,45 @@ class Dialer:
         self._find_records = find_records
         self._of_user: dict[str, int] = {}  # connections of each user
         self._lookups = Lookups()
+        self._witness = witness or DialWitness()
 
     async def __call__(self, request: ExitRequest) -> None:
         """Dial the target and join it to the connection, or refuse the connection with the reason."""
         user = request.user
         held = self._of_user.get(user, 0)
         free = self._connections_max - self.connections
+        if why := self._witness.why_closed(user):
+            self._refuse(request, _Refused(RejectReason.BUSY, why))
+            return
         if free < 1 or held >= max(1, free):
-            request.refuse(RejectReason.BUSY, "the exit has no room for another connection")
+            self._refuse(request, _Refused(RejectReason.BUSY, "the exit has no room for another connection"))
             return
         self.connections += 1
         self._of_user[user] = held + 1
         joined = False
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
         try:
             target, dialled = await self._dial(request)
+            rule = self._rules_of(user).check_target(dialled.host, dialled.port).rule
+            self._witness.on_dialled(request, _address(dialled), rule)
             joined = self._join(request, target, dialled)
+            self._counts.note_dial(None, clock() - began_s)
         except _Refused as refused:
             _log.info("refused", **_who(request), reason=refused.reason.name, text=refused.text)
-            request.refuse(refused.reason, refused.text)
+            self._refuse(request, refused, clock() - began_s)
         finally:
             if not joined:
                 self._ended(user)
+
+    def _refuse(self, request: ExitRequest, refused: _Refused, lasted_s: float | None = None) -> None:
+        self._counts.note_dial(refused.reason, lasted_s)
+        self._witness.on_refused(request, refused.reason, refused.text)
+        request.refuse(refused.reason, refused.text)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of this exit for its metrics."""
+        return self._counts.samples(self.connections)
 
     def abort(self) -> None:
         """End all connections with an error on both sides, because a cut must not look like a clean end of stream."""
@@ -124,16 +163,16 @@ class Dialer:
         """Return why the rules do not allow this connection, or an empty string."""
         host, port, place = dialled.host, dialled.port, dialled.place
         rules = self._rules_of(dialled.user)
-        verdict = rules.check_target(host, port)
-        if verdict.allowed and place is not None:
+        ruling = rules.check_target(host, port)
+        if ruling.allowed and place is not None:
             if host.startswith(UDP_PREFIX):
                 host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
             if host.startswith(SRV_PREFIX):
-                verdict = rules.check_found(place.host, place.address, place.port)
+                ruling = rules.check_found(place.host, place.address, place.port)
             else:
                 name = read_host(host)
-                verdict = rules.check_address(place.address, port, name if isinstance(name, str) else "")
-        return "" if verdict.allowed else verdict.text
+                ruling = rules.check_address(place.address, port, name if isinstance(name, str) else "")
+        return "" if ruling.allowed else ruling.text
 
     def _join(self, request: ExitRequest, target: Side, dialled: _Dialled) -> bool:
         if self._why_denied(dialled):  # the rules have changed since it was dialled
@@ -166,9 +205,9 @@ class Dialer:
         """
         host, port = request.target.host, request.target.port
         rules = self._rules_of(request.user)
-        verdict = rules.check_target(host, port)
-        if not verdict.allowed:
-            raise _Refused(RejectReason.DENIED, _denied(request.user, verdict.text, rules.missing_rule(host, port)))
+        ruling = rules.check_target(host, port)
+        if not ruling.allowed:
+            raise _Refused(RejectReason.DENIED, _denied(request.user, ruling.text, rules.missing_rule(host, port)))
         if host.startswith(UDP_PREFIX):
             host, rules = host.removeprefix(UDP_PREFIX), rules.datagrams
         try:
@@ -191,7 +230,7 @@ class Dialer:
         Raise _Refused if there is none.
         """
         try:
-            found = await self._lookups.run(user, lambda: self._find_records(record))
+            found = await self._look_up(user, lambda: self._find_records(record))
         except OSError as error:
             # The error names the name servers, whose addresses users must not learn.
             _log.warning("no_records", user=user, target=record, text=str(error))
@@ -203,15 +242,15 @@ class Dialer:
         denied: list[str] = []
         for host, port in found:
             try:
-                addresses = await self._lookups.run(user, partial(self._resolve, host, port))
+                addresses = await self._look_up(user, partial(self._resolve, host, port))
             except OSError:
                 continue
             for address in addresses:
-                verdict = rules.check_found(host, address, port)
-                if verdict.allowed:
+                ruling = rules.check_found(host, address, port)
+                if ruling.allowed:
                     allowed.append(_Place(host, port, address))
                 else:
-                    denied.append(_denied(user, verdict.text, rules.missing_rule(host, port)))
+                    denied.append(_denied(user, ruling.text, rules.missing_rule(host, port)))
         if not allowed:
             if not denied:
                 raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"no host in the SRV record of {record} has an address")
@@ -219,6 +258,20 @@ class Dialer:
             text = f"the SRV record of {record} leads to no host and port that the rules allow"
             raise _Refused(RejectReason.DENIED, text)
         return allowed
+
+    async def _look_up(self, user: str, lookup: Callable[[], Coroutine[Any, Any, list[_T]]]) -> list[_T]:
+        """Return what the lookup finds when it is the user's turn, and count it."""
+        clock = asyncio.get_running_loop().time
+        began_s, outcome = clock(), "failed"
+        try:
+            found = await self._lookups.run(user, lookup)
+            outcome = "found" if found else "not_found"
+            return found
+        except socket.gaierror as error:
+            outcome = "not_found" if error.errno == socket.EAI_NONAME else "failed"
+            raise
+        finally:
+            self._counts.note_lookup(outcome, clock() - began_s)
 
     async def _connect_unix(self, request: ExitRequest) -> tuple[Side, _Dialled]:
         """Return a connection to a Unix socket. Raise _Refused if nothing accepts it there."""
@@ -238,17 +291,17 @@ class Dialer:
         if name is None or not isinstance(name, str):
             return [ip_address(host)]  # check_target has allowed it
         try:
-            found = await self._lookups.run(user, lambda: self._resolve(name, port))
+            found = await self._look_up(user, lambda: self._resolve(name, port))
         except OSError:
             found = []
         if not found:
             raise _Refused(RejectReason.NAME_NOT_RESOLVED, f"{name} has no address")
-        verdicts = [(address, rules.check_address(address, port, name)) for address in found]
-        allowed = [address for address, verdict in verdicts if verdict.allowed]
+        rulings = [(address, rules.check_address(address, port, name)) for address in found]
+        allowed = [address for address, ruling in rulings if ruling.allowed]
         if not allowed:
             # The refusal does not contain the address: users must not learn the private addresses of names.
-            address, verdict = verdicts[0]
-            text = _denied(user, verdict.text, rules.missing_address_rule(address, port, name))
+            address, ruling = rulings[0]
+            text = _denied(user, ruling.text, rules.missing_address_rule(address, port, name))
             text += rules.resolving_clause(address, port, name)
             _log.warning("leads_inside", user=user, target=name, text=text)
             text = f"{name} has no address that the rules allow; the log of the exit says which line would allow it"
@@ -258,16 +311,17 @@ class Dialer:
     async def _connect(self, request: ExitRequest, places: list[_Place]) -> tuple[Side, _Dialled]:
         """Return a connection to the first place that accepts.
 
-        Each attempt gets an equal share of the remaining time, so that one dead address cannot use up all of it.
+        Each attempt gets an equal share of the remaining time, so that one dead address cannot use up all of it. The
+        last one gets what the caller leaves.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._dial_seconds
         failure: OSError = OSError("no address")
         for index, place in enumerate(places):
-            address = place.address
+            address, left = place.address, len(places) - index
             literal = str(embedded_addresses(address)[0] if address.version == 6 and address.ipv4_mapped else address)
             try:
-                async with asyncio.timeout((ends - loop.time()) / (len(places) - index)):
+                async with asyncio.timeout((ends - loop.time()) / left if left > 1 else None):
                     side = await self._open_side(request, literal, place.port)
             except OSError as error:  # includes TimeoutError
                 failure = error
@@ -291,8 +345,17 @@ def _denied(user: str, why: str, rule: str) -> str:
     """Return why the exit denies a target. `rule` would allow it; it is empty if no rule can."""
     if not rule:
         return why
-    place = f"under {user_table(user)} in the configuration of the exit, or --allow {rule} in its command"
+    table = "[everyone]" if is_of_provider(user) else user_table(user)
+    place = f"under {table} in the configuration of the exit, or --allow {rule} in its command"
     return f'{why}; this line would allow it: connect = ["{rule}"] {place}'
+
+
+def _address(dialled: _Dialled) -> str:
+    """Return the address to which a connection leads; for a Unix socket, its path."""
+    place = dialled.place
+    if place is None:
+        return dialled.host.removeprefix(UNIX_PREFIX)
+    return f"[{place.address}]:{place.port}" if place.address.version == 6 else f"{place.address}:{place.port}"
 
 
 def _label(request: ExitRequest) -> str:

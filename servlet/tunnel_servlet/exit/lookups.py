@@ -24,6 +24,7 @@ class Lookups:
     def __init__(self) -> None:
         self._slots: dict[str, _Slots] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_over = False
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -37,6 +38,9 @@ class Lookups:
         slots.callers += 1
         try:
             await slots.free.acquire()
+            if self._is_over:
+                slots.free.release()
+                raise asyncio.CancelledError
         except BaseException:
             self._leave(user, slots)
             raise
@@ -55,7 +59,8 @@ class Lookups:
         return await asyncio.shield(task)
 
     def abort(self) -> None:
-        """Stop waiting for all lookups."""
+        """Stop waiting for all lookups, and begin none of those whose turn has not come."""
+        self._is_over = True
         for task in self._tasks:
             task.cancel()
 

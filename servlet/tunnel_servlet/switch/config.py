@@ -4,13 +4,21 @@ from dataclasses import dataclass, fields
 
 from tunnel.wire import PACKET_SIZE_MAX
 
-__all__ = ["FRAME_OVERHEAD_BYTES", "SwitchConfig"]
+__all__ = ["FRAME_OVERHEAD_BYTES", "SETTABLE", "SwitchConfig"]
 
 KIB, MIB = 1 << 10, 1 << 20  # bytes
 SECOND = 1_000_000  # microseconds
 
 PACKETS_MIN, PACKETS_MAX = 256, 2**16 - 1  # bounds of packets_per_body_max, which has 16 bits in ATTACHED
 FRAME_OVERHEAD_BYTES = 256  # memory per stored packet in addition to its bytes, rounded up (CPython 3.11)
+
+SETTABLE = (
+    *("body_bytes_max", "pull_interval_us_min", "pull_interval_us_max"),
+    *("attachments_max", "attachments_per_user_max", "names_per_attachment_max"),
+    *("routes_max", "routes_per_user_max", "routes_per_attachment_max", "route_bytes_max"),
+    *("mailbox_bytes_max", "exit_mailbox_bytes_max", "user_bytes_max", "process_bytes_max"),
+)
+"""The fields of SwitchConfig that an operator may set: they depend on the users and the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,9 @@ class SwitchConfig:
     attachment_timeout_us: int = 300 * SECOND
     """The relay forgets an attachment that has sent no ATTACH or exchange and has had no link for this time (9.6)."""
     links_per_attachment_max: int = 4
+    shared_links_per_attachment_max: int = 8
+    """The same for links that share the load. This is twice what our endpoints open: a dead link of which the relay has
+    not heard, or one that was replaced a moment ago, must not keep another one out."""
     names_per_attachment_max: int = 64
     """Service names for which one endpoint may listen."""
     replaced_max: int = 4096
@@ -120,7 +131,7 @@ class SwitchConfig:
             if field.name not in zero_allowed and getattr(self, field.name) < 1:
                 raise ValueError(f"{field.name} must be at least 1, not {getattr(self, field.name)}")
         if not PACKETS_MIN <= self.packets_per_body_max <= PACKETS_MAX:
-            # An endpoint whose body is refused as too large does not go below 4 KiB, or 170 empty packets (7.11).
+            # An endpoint whose body is refused as too large may not go below 4 KiB, or 170 empty packets (7.11).
             raise ValueError(f"packets_per_body_max must be at least {PACKETS_MIN} and at most {PACKETS_MAX}")
         if self.packet_bytes_max > PACKET_SIZE_MAX:
             raise ValueError(f"packet_bytes_max must be at most {PACKET_SIZE_MAX} (PROTOCOL 1.3)")

@@ -2,11 +2,12 @@
 
 from tunnel.traces.record import TraceEvent, TraceReason, TraceSink, TraceSource
 from tunnel.wire import Frame
-from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.deadlines import Deadlines
-from tunnel_servlet.switch.pacing import Pacing
+from tunnel_servlet.switch.mailboxes.budgets import Budget
+from tunnel_servlet.switch.mailboxes.rate_turns import Pacing
 from tunnel_servlet.switch.stats import Counters, Undelivered
+from tunnel_servlet.switch.witness import Witness
 
 __all__ = ["SwitchContext"]
 
@@ -15,10 +16,17 @@ _AGE_MAX = 40  # 17 years
 
 
 class SwitchContext:
-    """Configuration, counters, timers, rates, the process's memory and the trace."""
+    """Configuration, counters, timers, rates, the process's memory, the trace, and the witness if there is one."""
 
-    def __init__(self, config: SwitchConfig, trace: TraceSink | None, started_us: int | None = None) -> None:
+    def __init__(
+        self,
+        config: SwitchConfig,
+        trace: TraceSink | None,
+        started_us: int | None = None,
+        witness: Witness | None = None,
+    ) -> None:
         self.config = config
+        self.witness = witness
         self._started_us = started_us
         self.counters = Counters()
         self.deadlines = Deadlines()

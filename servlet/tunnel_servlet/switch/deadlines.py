@@ -58,7 +58,7 @@ class Deadlines:
         """
         return self._heap[0][0] if self._heap else None
 
-    def expired(self, now: int) -> Iterator[Deadline]:
+    def pop_expired(self, now: int) -> Iterator[Deadline]:
         """Iterate over the timers due by `now`. A postponed one may come before one that was due earlier.
 
         Each is off when it is yielded; the caller may set it again, to a time after `now`.

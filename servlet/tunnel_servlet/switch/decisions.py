@@ -32,10 +32,11 @@ class HandTo(enum.Enum):
 
 class Hand(msgspec.Struct, frozen=True):
     """The connection is allowed. `name` is the service that accepts it (default: the target's host), or the endpoint
-    name of the exit (default: any exit)."""
+    name of the exit (default: any exit). `rule` is the rule that allows it, as the operator wrote it."""
 
     to: HandTo
     name: str = ""
+    rule: str = ""
 
 
 class Deny(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ class SeparateExits:
     def took_over(self, user: str, name: str) -> None:
         """The first one is attached: it gets the connections that the inline exit got so far."""
 
-    def left(self) -> None:
+    def on_last_left(self) -> None:
         """The last one leaves, or is no longer attached: the inline exit gets the connections from now on."""
 
     def silent(self, user: str, name: str) -> None:

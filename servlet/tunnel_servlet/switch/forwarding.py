@@ -12,9 +12,12 @@ from tunnel.wire import (
     UNANSWERED,
     DropReason,
     Frame,
+    ListenStatus,
     Option,
     Options,
     PacketType,
+    RejectReason,
+    decode_leave,
     decode_listen_state,
     decode_option,
     readdress,
@@ -22,15 +25,16 @@ from tunnel.wire import (
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.switch.model import Leg, RouteState, ServedAttachment
-from tunnel_servlet.switch.openings import Openings
 from tunnel_servlet.switch.own_packets import listen_state_frame, option_frame
-from tunnel_servlet.switch.routes import RouteTable
-from tunnel_servlet.switch.services import Services
-from tunnel_servlet.switch.stats import Undelivered
+from tunnel_servlet.switch.routes.openings import Openings
+from tunnel_servlet.switch.routes.routes import RouteTable
+from tunnel_servlet.switch.routes.services import Services
+from tunnel_servlet.switch.short_way import pass_on
+from tunnel_servlet.switch.stats import Traffic, Undelivered
 
 __all__ = ["Forwarder"]
 
-_DATA, _OPTION = int(PacketType.DATA), int(PacketType.OPTION)
+_DATA, _OPTION, _ABORT = int(PacketType.DATA), int(PacketType.OPTION), int(PacketType.ABORT)
 _UNHANDED = (RouteState.PARKED, RouteState.WAITING)
 
 
@@ -44,33 +48,42 @@ class Forwarder:
         openings: Openings,
         services: Services,
         packet_filter: PacketFilter | None,
+        *,
+        has_short_way: bool = True,
     ) -> None:
         self._context = context
         self._routes = routes
         self._openings = openings
         self._services = services
         self._filter = packet_filter
+        self._has_short_way = has_short_way
         self._handlers: dict[int, Callable[[ServedAttachment, Frame, int], None]] = {
             int(PacketType.CONNECT): openings.connect,
-            int(PacketType.ACCEPTED): openings.accepted,
-            int(PacketType.REJECTED): openings.rejected,
+            int(PacketType.ACCEPTED): openings.handle_accepted,
+            int(PacketType.REJECTED): openings.handle_rejected,
             int(PacketType.LISTEN_STATE): self._listen_state,
+            int(PacketType.LEAVE): self._leave,
             int(PacketType.NOOP): self._ignore,
             int(PacketType.DROPPED): self._invalid,
             int(PacketType.EDGE): self._invalid,
         }
 
-    def receive(self, attachment: ServedAttachment, frames: Sequence[Frame], now: int) -> None:
-        """Handle the packets of one batch, in order."""
+    def receive(
+        self, attachment: ServedAttachment, frames: Sequence[Frame], now: int, carrier: Traffic | None = None
+    ) -> None:
+        """Handle the packets of one batch, in order, and count them for their user and, if it is given, the carrier."""
         counters = self._context.counters
         if self._filter is not None:
             kept = [frame for frame in frames if self._filter(frame)]
             counters.packets_filtered += len(frames) - len(kept)
             frames = kept
-        counters.packets_received += len(frames)
         packet_bytes_max = self._context.config.packet_bytes_max
         legs, handlers = attachment.legs, self._handlers
-        size = 0
+        size = pass_on(attachment, frames, packet_bytes_max) if self._has_short_way and frames else 0
+        if size:
+            counters.packets_streamed += frames[-1].type == _DATA
+            self._count_received(attachment, len(frames), size, carrier)
+            return
         for frame in frames:
             kind = frame.type
             frame_bytes = len(frame.data)
@@ -83,8 +96,19 @@ class Forwarder:
                 self._exception(attachment, leg, frame, now)
                 continue
             self._forward(leg, frame, now)
+        self._count_received(attachment, len(frames), size, carrier)
+        if self._routes.waiting.changed:
+            self._openings.serve_waiting(now)
+
+    def _count_received(self, attachment: ServedAttachment, packets: int, size: int, carrier: Traffic | None) -> None:
+        counters, traffic = self._context.counters, attachment.mailbox.traffic
+        counters.packets_received += packets
         counters.bytes_received += size
-        self._openings.serve_waiting(now)
+        traffic.packets_received += packets
+        traffic.bytes_received += size
+        if carrier is not None:
+            carrier.packets_received += packets
+            carrier.bytes_received += size
 
     def _forward(self, leg: Leg, frame: Frame, now: int) -> None:
         """Put the packet into the queue of the route's other side."""
@@ -98,7 +122,7 @@ class Forwarder:
         if not far.mailbox.put_control(far.queue, frame):
             self._context.trace_dropped(frame, TraceReason.FULL, now)
         if frame.type in FAREWELLS:
-            self._routes.shut(leg, now)
+            self._routes.shut(leg, now, is_abort=frame.type == _ABORT)
 
     # --- exceptions
 
@@ -110,7 +134,8 @@ class Forwarder:
             self._without_route(attachment, frame, now)
         elif leg.route.state is RouteState.WAITING and frame.type in FAREWELLS:
             self._context.counters.packets_ended += 1  # its CONNECT
-            self._routes.release(leg.route, now)  # the initiator has given up
+            self._routes.release(leg.route, now)
+            self._routes.note_refused(leg.route, RejectReason.GONE, "the endpoint that asked for it has given up")
         elif leg.route.state in _UNHANDED or leg is not leg.route.initiator or frame.destination:
             self._drop_misaddressed(leg, frame, now)
         elif frame.size > self._context.config.packet_bytes_max:
@@ -161,7 +186,8 @@ class Forwarder:
         if option.version > attachment.option_version and option.options.pull_interval_ms is not None:
             attachment.set_pull_interval(option.options.pull_interval_ms)
         if option.options.leaving and not attachment.is_leaving:
-            self._openings.leave(attachment, now)
+            self._openings.leave(attachment, now, has_ended=not attachment.is_exit)
+            self._context.deadlines.set(attachment.expiry, now + attachment.left_us)
         attachment.option_version = option.version
         settled = Options(pull_interval_ms=attachment.pull_interval_us // 1000)
         attachment.mailbox.post(("option", 0), option_frame(Option(option.version, settled)))
@@ -178,6 +204,22 @@ class Forwarder:
             self._openings.hand_over(attachment, now)
         if answer is not None:
             attachment.mailbox.post(("listens " + state.name, 0), listen_state_frame(answer))
+            if self._context.witness is not None and state.state == ListenStatus.UP:
+                is_up = answer.state == ListenStatus.UP
+                self._context.witness.on_service(attachment.facts(), state.name, is_up=is_up, text=answer.text)
+
+    def _leave(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
+        """Handle LEAVE: a connection goes on at another relay, says its initiator (6.11). The acceptor knows it."""
+        move = decode_leave(frame.payload)
+        leg = attachment.legs.get(frame.source)
+        if move is None:
+            self._invalid(attachment, frame, now)
+        elif leg is None:
+            self._context.drop(Undelivered.NO_ROUTE, frame, now)
+        elif leg is not leg.route.initiator or leg.far_id not in (0, frame.destination):
+            self._context.drop(Undelivered.MISADDRESSED, frame, now)
+        elif move <= leg.route.move or not self._routes.leave(leg.route, now):
+            self._context.drop(Undelivered.ENDED, frame, now)  # the connection has come back since, or too many left
 
     def _invalid(self, attachment: ServedAttachment, frame: Frame, now: int) -> None:
         """Count a packet that is malformed or that an endpoint must not send."""

@@ -5,6 +5,7 @@ import hashlib
 
 __all__ = [
     "PUBLIC_USER",
+    "is_own_name",
     "is_public_endpoint",
     "owner_in",
     "public_endpoint_id",
@@ -12,6 +13,7 @@ __all__ = [
 ]
 
 PUBLIC_USER = "relay:public"  # strangers come to services as this user; the name of a configured user has no colon
+_OWN = "relay:"
 _PUBLIC_MARKER = b"public\0\0"
 _HASH_BYTES = 8
 
@@ -35,6 +37,12 @@ def strangers_of(owner: str) -> str:
     Strangers may reach what is public, and not what the user may reach.
     """
     return f"{PUBLIC_USER}:{owner}"
+
+
+def is_own_name(user: str) -> bool:
+    """Return whether this is a name of the relay's own endpoints. The name of a configured user has no colon, and that
+    of a user of an identity provider begins in another way."""
+    return user.startswith(_OWN)
 
 
 def owner_in(user: str) -> str:

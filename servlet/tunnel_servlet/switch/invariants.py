@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tunnel.wire import HEADER_SIZE, Frame, PacketType
-from tunnel_servlet.switch.budgets import charge
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
-from tunnel_servlet.switch.mailbox import Mailbox
-from tunnel_servlet.switch.model import Attention, Leg, Listener, Route, RouteState, ServedAttachment
-from tunnel_servlet.switch.queues import RouteQueue
+from tunnel_servlet.switch.mailboxes.budgets import charge
+from tunnel_servlet.switch.mailboxes.mailbox import Mailbox
+from tunnel_servlet.switch.mailboxes.queues import RouteQueue
+from tunnel_servlet.switch.model import Account, Attention, Leg, Listener, Route, RouteState, ServedAttachment
 from tunnel_servlet.switch.registry import Registry
-from tunnel_servlet.switch.routes import RouteTable
+from tunnel_servlet.switch.routes.routes import RouteTable
 
 __all__ = ["InvariantError", "check"]
 
@@ -28,6 +28,8 @@ def check(context: SwitchContext, attention: Attention, registry: Registry, rout
     """Raise InvariantError if an invariant does not hold."""
     for attachment in registry.by_id.values():
         _check_attachment(attachment, context.config)
+    for account in registry.accounts.values():
+        _check_tokens(account, registry)
     _check_budgets(context, registry)
     _check_routes(registry, routes)
     _ensure(not attention.awake, "an attachment with waiting packets was not served")
@@ -49,18 +51,19 @@ def _expand(counts: dict[int, int]) -> list[int]:
 def _check_attachment(attachment: ServedAttachment, config: SwitchConfig) -> None:
     mailbox = attachment.mailbox
     carrier = attachment.streams.carrier
-    _ensure(not (attachment.parked and mailbox.waiting and carrier is None), "a pull is held while something waits")
+    _ensure(not (attachment.held_lanes and mailbox.waiting and carrier is None), "a pull is held while something waits")
     _ensure(carrier is None or carrier.carries, "a stream that is over carries packets")
     open_streams = [lane for lane, _ in attachment.lanes.values() if lane.stream_due_us is not None]
     _ensure(set(open_streams) == set(attachment.streams.lanes), "a stream was lost, or outlived its lane")
     _ensure(not open_streams or attachment.streams.deadline.due_us is not None, "a stream has no timer")
-    _ensure(len(attachment.parked) <= config.lanes_max, "more pulls are held than there are lanes")
-    _ensure(len(attachment.links) <= config.links_per_attachment_max, "too many links")
-    _ensure(not attachment.parked or attachment.hold.due_us is not None, "a held pull has no timer")
+    _ensure(len(attachment.held_lanes) <= config.lanes_max, "more pulls are held than there are lanes")
+    links_max = max(config.links_per_attachment_max, config.shared_links_per_attachment_max)
+    _ensure(len(attachment.links) <= links_max, "too many links")
+    _ensure(not attachment.held_lanes or attachment.hold.due_us is not None, "a held pull has no timer")
     _ensure(attachment.expiry.due_us is not None, "the attachment would never expire")
     outboxes = [outbox for _, outbox in attachment.lanes.values()]
     outstanding = sum(_charge(outbox.taken) for outbox in outboxes)
-    outstanding += sum(_charge(link.unreceipted()) for link in attachment.links.values())
+    outstanding += sum(_charge(link.unreceipted_frames()) for link in attachment.links.values())
     incoming = sum(outbox.incoming_bytes for outbox in outboxes)
     queues = [leg.queue for leg in attachment.legs.values()]
     queues += [route.acceptor.queue for route in attachment.handed.values() if route.state is RouteState.HANDED]
@@ -77,11 +80,19 @@ def _check_attachment(attachment: ServedAttachment, config: SwitchConfig) -> Non
     _ensure(len(mailbox.notices) <= config.notices_max, "too many notices")
 
 
+def _check_tokens(account: Account, registry: Registry) -> None:
+    heard = [one.credential for one in registry.by_id.values() if one.account is account and one.is_heard]
+    counted = Counter(credential.token for credential in heard if credential.endpoints_max)
+    _ensure(account.heard == counted, "the endpoints of a token were miscounted")
+
+
 def _check_mailbox(mailbox: Mailbox, queues: list[RouteQueue], outstanding: int, incoming: int) -> None:
     budget = mailbox.budget
-    held = outstanding + incoming + _charge(mailbox.general.values())
+    parcel = mailbox.parcel
+    _ensure(bool(parcel) == (mailbox.parcel_queue is not None), "a parcel has no queue, or a queue has an empty parcel")
+    held = outstanding + incoming + _charge(mailbox.general.values()) + _charge(parcel)
     for queue in queues:
-        held += _check_queue(queue)
+        held += _check_queue(queue, parcel if queue is mailbox.parcel_queue else [])
         listed = any(queue is found for ring in (mailbox.fresh, mailbox.ring) for found in ring)
         _ensure(
             queue.listed == listed == queue.has_data,
@@ -101,14 +112,15 @@ def _check_mailbox(mailbox: Mailbox, queues: list[RouteQueue], outstanding: int,
     _ensure(budget.beyond == sum(queue.beyond for queue in queues), "the use of the pool does not add up")
 
 
-def _check_queue(queue: RouteQueue) -> int:
-    """Check a queue and return the bytes that it holds, as charged."""
+def _check_queue(queue: RouteQueue, parcel: list[Frame]) -> int:
+    """Check a queue and return the bytes that it holds, as charged, beside its packets in the parcel of the mailbox."""
     frames = queue.frames
     data = {key: len(frame.data) - HEADER_SIZE for key, frame in frames.items() if frame.type == PacketType.DATA}
     control = [frame for frame in frames.values() if frame.type != PacketType.DATA]
     control += queue.control.values()
     _ensure(queue.keys == sorted(frames), "the keys of the stream do not match its packets, or are out of order")
-    _ensure(queue.data_bytes == sum(data.values()), "the waiting payload was miscounted")
+    parcel_bytes = sum(len(frame.data) - HEADER_SIZE for frame in parcel if frame.type == PacketType.DATA)
+    _ensure(queue.data_bytes == sum(data.values()) + parcel_bytes, "the waiting payload was miscounted")
     _ensure(queue.beyond == max(0, queue.data_bytes - queue.reserved_bytes), "the pool was miscounted")
     late_bytes = sum(size for key, size in data.items() if key <= queue.ledger.s)
     _ensure(queue.ledger.late_bytes == late_bytes, "the late payload was miscounted")
@@ -159,7 +171,9 @@ def _check_routes(registry: Registry, routes: RouteTable) -> None:
         )
     for state in (RouteState.PARKED, RouteState.WAITING, RouteState.HANDED, RouteState.BOUND):
         _ensure(routes.counts[state] == sum(route.state is state for route in found), f"miscounted: {state.value}")
-    parked = [route for waiting in routes.parked.values() for route in waiting]
+    numbers = {route.number: route for route in found}
+    _ensure(routes.by_number == numbers, "the operator does not see all routes, or sees others")
+    parked = {route for waiting in routes.parked.values() for route in waiting}
     _ensure(
         all(route.state is RouteState.PARKED for route in parked), "a route that is listed as parked has another state"
     )

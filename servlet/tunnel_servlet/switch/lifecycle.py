@@ -3,17 +3,18 @@
 from functools import partial
 from typing import Protocol
 
-from tunnel.exchange.served import Reply
+from tunnel.exchange.served.served import Reply
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import Attach, Attached, DropReason, Status, StatusCode, attachment_id
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
-from tunnel_servlet.switch.model import ServedAttachment
-from tunnel_servlet.switch.openings import Openings
+from tunnel_servlet.switch.model import ANY_TOKEN, Credential, ServedAttachment
 from tunnel_servlet.switch.registry import Registry
-from tunnel_servlet.switch.routes import RouteTable
-from tunnel_servlet.switch.services import Services
+from tunnel_servlet.switch.routes.openings import Openings
+from tunnel_servlet.switch.routes.routes import RouteTable
+from tunnel_servlet.switch.routes.services import Services
 from tunnel_servlet.switch.streaming import Streaming
+from tunnel_servlet.switch.witness import NOWHERE, EndpointEnd, Origin
 
 __all__ = ["BEYOND_MAX", "UNKNOWN", "Lifecycle", "LifecycleHost"]
 
@@ -63,7 +64,15 @@ class Lifecycle:
         self._host = host
 
     def attach(
-        self, user: str, message: Attach, now: int, *, is_exit: bool, identity: bytes | None = None
+        self,
+        user: str,
+        message: Attach,
+        now: int,
+        *,
+        is_exit: bool,
+        credential: Credential = ANY_TOKEN,
+        identity: bytes | None = None,
+        origin: Origin = NOWHERE,
     ) -> Attached | Status:
         """Handle ATTACH and return the answer. `identity` is given only for an endpoint in this process."""
         lowest, highest = message.versions
@@ -73,34 +82,40 @@ class Lifecycle:
             identity = attachment_id(message.secret)
         attachment = self._registry.by_id.get(identity)
         if attachment is None:
-            return self._admit(identity, user, message, now, is_exit=is_exit)
+            return self._admit(identity, user, message, credential, now, is_exit=is_exit, origin=origin)
         if attachment.account.user != user:
             return UNKNOWN
         if message.generation < attachment.generation:
             return Status(StatusCode.STALE)
-        attachment.heard(now)
+        attachment.on_heard(now)
+        attachment.origin = origin
         if message.generation > attachment.generation:
             self._host.end_links(attachment)
             self._renew(attachment, message, now, fresh=not attachment.is_heard)
         return attachment.attached
 
-    def heard(self, attachment: ServedAttachment, now: int) -> bool:
+    def on_first_heard(self, attachment: ServedAttachment, now: int) -> bool:
         """Handle the attachment's first exchange or link: only now does it take its name from an older attachment.
 
         ATTACH alone does not suffice: a proxy may deliver the ATTACH of a dead endpoint a minute late (6.4). If the
-        user or the relay has too many attachments, and this one replaced none, remove this one and return False.
+        user, the token or the relay has too many attachments, and this one replaced none, remove this one and return
+        False.
         """
         account = attachment.account
-        attachment.is_heard = True
         is_beyond = account.beyond.pop(attachment, True) is None
+        if self._context.witness is not None:
+            self._context.witness.on_attached(attachment.facts())
         if attachment.claim != attachment.name:
             self._take_name(attachment, now)
-        if is_beyond and not self._registry.fits(account):
-            self.remove(attachment, DropReason.NO_ROUTE, now)
+        has_room = account.has_room(attachment.credential)
+        self._registry.count_heard(attachment)
+        if not has_room or (is_beyond and not self._registry.fits(account)):
+            self.remove(attachment, DropReason.NO_ROUTE, now, EndpointEnd.DISPLACED)
             return False
+        self._succeed(attachment, now)
         return True
 
-    def remove(self, attachment: ServedAttachment, reason: DropReason, now: int) -> None:
+    def remove(self, attachment: ServedAttachment, reason: DropReason, now: int, end: EndpointEnd) -> None:
         """Remove the attachment and release its routes. The other sides of bound routes get DROPPED with `reason`."""
         self._context.deadlines.clear(attachment.expiry)
         self._context.deadlines.clear(attachment.hold)
@@ -109,44 +124,67 @@ class Lifecycle:
         attachment.close_lanes()
         self._services.forget(attachment, now)
         self._openings.leave(attachment, now)
-        self._routes.release_all(attachment, reason, now)
+        has_left = end is EndpointEnd.LEFT
+        self._routes.release_all(attachment, reason, now, has_left=has_left)
         self._registry.remove(attachment)
-        why = TraceReason.GONE if reason is DropReason.GONE else TraceReason.USER_TIMEOUT
+        lost = TraceReason.GONE if reason is DropReason.GONE else TraceReason.USER_TIMEOUT
+        why = TraceReason.CLEAN if has_left else lost
         self._context.trace(TraceEvent.DETACHED, now, reason=why, text=attachment.account.user)
+        if self._context.witness is not None and attachment.is_heard:
+            self._context.witness.on_detached(attachment.facts(), end)
 
     # --- inside
 
-    def _admit(self, identity: bytes, user: str, message: Attach, now: int, *, is_exit: bool) -> Attached | Status:
+    def _admit(
+        self,
+        identity: bytes,
+        user: str,
+        message: Attach,
+        credential: Credential,
+        now: int,
+        *,
+        is_exit: bool,
+        origin: Origin,
+    ) -> Attached | Status:
         if self._registry.was_replaced(identity, now):
             # Otherwise the older endpoint would take the name back, and each would end the other's connections forever.
             text = f"a newer endpoint of this user has the name {message.name!r}: start each under a name of its own"
             return Status(StatusCode.DENIED, text=text)
+        if self._openings.is_draining:
+            return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "the relay is shutting down")
         has_room = self._registry.has_room(user)
-        holder = self._registry.named(user, message.name)
+        holder = self._registry.holder_of(user, message.name)
         if holder is None and not has_room:
             return Status(StatusCode.BUSY, _BUSY_RETRY_MS, "the relay has no room for another attachment")
+        if holder is None and not self._registry.has_token_room(user, credential):
+            text = f"{credential.endpoints_max} endpoint(s) are attached with this token, and it is for no more"
+            return Status(StatusCode.BUSY, _BUSY_RETRY_MS, text)
         if holder is not None and not has_room and len(holder.account.beyond) >= BEYOND_MAX:
-            self.remove(next(iter(holder.account.beyond)), DropReason.NO_ROUTE, now)  # its endpoint attaches again
-        attachment = self._registry.add(identity, user, is_exit=is_exit)
+            oldest = next(iter(holder.account.beyond))
+            self.remove(oldest, DropReason.NO_ROUTE, now, EndpointEnd.DISPLACED)  # its endpoint attaches again
+        attachment = self._registry.add(identity, user, credential, is_exit=is_exit)
         if not has_room:
             attachment.account.beyond[attachment] = None
-        attachment.last_seen_us = now
+        attachment.last_seen_us = attachment.attached_us = now
+        attachment.origin = origin
         attachment.expiry = Deadline(partial(self._expire, attachment))
         attachment.hold = Deadline(partial(self._host.end_holds, attachment))
         self._streaming.attach(attachment)
         self._context.deadlines.set(attachment.expiry, now + self._context.config.attachment_timeout_us)
         self._context.counters.attaches_fresh += 1
         self._renew(attachment, message, now, fresh=True)
-        self._openings.attached(attachment, now)
+        self._openings.on_attached(attachment, now)
         return attachment.attached
 
     def _renew(self, attachment: ServedAttachment, message: Attach, now: int, *, fresh: bool) -> None:
         """Start a new generation of the attachment (6.2)."""
         config, user = self._context.config, attachment.account.user
-        holder = self._registry.named(user, message.name)
+        holder = self._registry.holder_of(user, message.name)
         attachment.claim = message.name
         if attachment.is_heard or holder is None or holder is attachment:
             self._take_name(attachment, now)
+            if attachment.is_heard:
+                self._succeed(attachment, now)
         attachment.set_pull_interval(message.pull_interval_ms)
         attached = Attached(
             attachment_id=attachment.identity,
@@ -176,12 +214,19 @@ class Lifecycle:
 
     def _replace(self, user: str, name: str, by: ServedAttachment | None, now: int) -> None:
         """Remove the older attachment of this name, if there is one other than `by` (6.4)."""
-        older = self._registry.named(user, name)
+        older = self._registry.holder_of(user, name)
         if older is None or older is by:
             return
         self._context.counters.attachments_replaced += 1
         self._registry.note_replaced(older.identity, now)
-        self.remove(older, DropReason.GONE, now)
+        self.remove(older, DropReason.GONE, now, EndpointEnd.REPLACED)
+
+    def _succeed(self, attachment: ServedAttachment, now: int) -> None:
+        """Treat the endpoint that had this name until it left as replaced, if it is another one (6.4)."""
+        left = self._registry.take_left(attachment.account.user, attachment.name, now)
+        if left is not None and left not in self._registry.by_id:
+            self._registry.note_replaced(left, now)
+            self._routes.refuse_parked(left, now)
 
     def _expire(self, attachment: ServedAttachment, now: int) -> None:
         """Remove the attachment, if it has been silent for long enough (9.6).
@@ -189,9 +234,19 @@ class Lifecycle:
         Exchanges do not move the timer. Instead, when it fires, it checks the time of the last exchange.
         """
         timeout_us = self._context.config.attachment_timeout_us
+        has_left = attachment.is_leaving and attachment.has_nothing_left()
+        if has_left:
+            timeout_us = min(timeout_us, attachment.left_us)
         due_us = timeout_us + (now if attachment.links else attachment.last_seen_us)
         if due_us > now:
+            if attachment.is_leaving:  # what it still has may end at any time
+                due_us = min(due_us, now + attachment.left_us)
             self._context.deadlines.set(attachment.expiry, due_us)
             return
-        self._context.counters.attachments_expired += 1
-        self.remove(attachment, DropReason.NO_ROUTE, now)
+        if has_left:
+            self._context.counters.attachments_left += 1
+            self.remove(attachment, DropReason.GONE, now, EndpointEnd.LEFT)
+            self._registry.note_left(attachment.account.user, attachment.name, attachment.identity, now)
+        else:
+            self._context.counters.attachments_expired += 1
+            self.remove(attachment, DropReason.NO_ROUTE, now, EndpointEnd.SILENT)

@@ -9,24 +9,40 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
+from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
 import msgspec
 
-from tunnel.exchange.served import Reply, ServedLane, ServedLimits
+from tunnel.exchange.served.served import Reply, ServedLane, ServedLimits
 from tunnel.wire import AbortReason, Attached, Connect, Frame, PublicPlace
-from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.deadlines import Deadline
 from tunnel_servlet.switch.inline_id import strangers_of
-from tunnel_servlet.switch.lane_outbox import LaneOutbox
-from tunnel_servlet.switch.links import ServedLink
-from tunnel_servlet.switch.mailbox import Mailbox
-from tunnel_servlet.switch.open_streams import OpenStreams
-from tunnel_servlet.switch.queues import RouteQueue
+from tunnel_servlet.switch.mailboxes.budgets import Budget
+from tunnel_servlet.switch.mailboxes.lane_outbox import LaneOutbox
+from tunnel_servlet.switch.mailboxes.links import ServedLink
+from tunnel_servlet.switch.mailboxes.mailbox import Mailbox
+from tunnel_servlet.switch.mailboxes.open_streams import OpenStreams
+from tunnel_servlet.switch.mailboxes.queues import RouteQueue
+from tunnel_servlet.switch.stats import Traffic
+from tunnel_servlet.switch.witness import NOWHERE, Acceptor, EndpointFacts, Opening, Origin
 
-__all__ = ["Account", "Attention", "Leg", "Listener", "Route", "RouteState", "ServedAttachment", "Turn", "Withdrawn"]
+__all__ = [
+    "ANY_TOKEN",
+    "Account",
+    "Attention",
+    "Credential",
+    "Leg",
+    "Listener",
+    "Route",
+    "RouteState",
+    "ServedAttachment",
+    "Turn",
+    "Withdrawn",
+    "named_ids",
+]
 
 _FORGOTTEN_AT_ONCE = 2  # with each that is added, at most: so the oldest ones go, and no call takes long
 
@@ -35,28 +51,63 @@ Turn: TypeAlias = tuple[str, str]
 names of the user and the owner, which are then the same."""
 
 
+class Credential(msgspec.Struct):
+    """What an endpoint attaches with: the id of its user's token, and how many endpoints may be attached with it."""
+
+    token: str = ""
+    endpoints_max: int = 0  # 0: as many as the user may have
+
+
+ANY_TOKEN = Credential()
+
+
 class Account:
     """The resources that one user occupies at this relay."""
 
-    __slots__ = ("attachments", "beyond", "budget", "routes", "user")
+    __slots__ = ("_left_us", "attachments", "beyond", "budget", "heard", "routes", "traffic", "user")
 
-    def __init__(self, user: str, budget: Budget) -> None:
+    def __init__(self, user: str, budget: Budget, traffic: Traffic | None = None) -> None:
         self.user = user
         self.budget = budget
         self.attachments = 0
         # Attachments beyond the limit, the oldest first: each is to replace another with its first exchange or link.
         self.beyond: OrderedDict[ServedAttachment, None] = OrderedDict()
+        self.heard: dict[str, int] = {}  # by token with a limit of its own: its attachments that are no late copies
         self.routes = 0  # open routes that the user's attachments initiated
+        self.traffic = traffic or Traffic()
+        self._left_us: deque[int] = deque()  # when routes were left for another relay, the oldest first
+
+    def may_leave(self, now: int, span_us: int, routes_max: int) -> bool:
+        """Note that a route is left for another relay. Return False if as many were left within this time."""
+        left = self._left_us
+        while left and left[0] + span_us <= now:
+            left.popleft()
+        if len(left) >= routes_max:
+            return False
+        left.append(now)
+        return True
+
+    def has_room(self, credential: Credential) -> bool:
+        """Whether another endpoint may attach with this token."""
+        return not credential.endpoints_max or self.heard.get(credential.token, 0) < credential.endpoints_max
 
 
 class RouteState(enum.Enum):
     """The state of a route."""
+
+    __hash__ = object.__hash__  # the members are single objects; the hash of `enum` is a function of Python
 
     PARKED = "parked"  # not handed on yet; a resume stays so while the endpoint that it names is not attached (6.5)
     WAITING = "waiting"  # for a listener with room (2.8)
     HANDED = "handed"  # CONNECT was handed to an acceptor (3.2)
     BOUND = "bound"
     RELEASED = "released"
+
+
+def named_ids(connect: Connect) -> tuple[bytes, ...]:
+    """Return the ids of the acceptor that a resume names: at this relay, and at others (6.11)."""
+    options = connect.options
+    return ((options.endpoint_id,) if options.endpoint_id is not None else ()) + (options.further_ids or ())
 
 
 class Leg:
@@ -76,32 +127,48 @@ class Leg:
 
 
 class Route:
-    """A connection as the relay sees it. While the route is parked or waits, `acceptor` is the initiator's leg."""
+    """A connection as the relay sees it. While the route is parked or waits, `acceptor` is the initiator's leg.
+
+    One thing because all that opens, moves, records or ends a connection needs the same facts about it.
+    """
 
     __slots__ = (
         "acceptor",
+        "bound_us",
         "deadline",
-        "endpoint_id",
+        "endpoint_ids",
         "frame",
         "initiator",
+        "is_aborted",
         "is_lingering",
+        "is_noted",
         "listener",
+        "move",
+        "number",
         "offers_encryption",
+        "opened_us",
+        "origin",
         "owner",
         "resume",
         "route_key",
+        "rule",
         "state",
         "target",
         "user",
         "waits_for",
     )
 
-    def __init__(self, connect: Connect, frame: Frame, user: str, owner: str = "") -> None:
+    def __init__(
+        self, connect: Connect, frame: Frame, user: str, owner: str = "", rule: str = "", origin: Origin = NOWHERE
+    ) -> None:
+        self.number = 0  # under which the operator knows it; no other route of this relay's process has it
+        self.opened_us = 0
         self.route_key = connect.route_key  # drawn by the initiator (3.1)
         self.target = connect.target  # the authorised target
         self.resume = connect.resume
         self.offers_encryption = connect.options.encryption is not None
-        self.endpoint_id = connect.options.endpoint_id or b""  # the acceptor's, if this is a resume
+        self.endpoint_ids = named_ids(connect)  # the acceptor's, if this is a resume
+        self.move = connect.options.move or 0  # of its newest CONNECT (6.11)
         self.frame: Frame | None = frame  # the CONNECT to hand on, with the user added; None once bound
         self.state = RouteState.PARKED
         self.initiator: Leg
@@ -109,6 +176,11 @@ class Route:
         self.deadline: Deadline
         self.listener: Listener | None = None
         self.is_lingering = False
+        self.is_aborted = False  # one side has sent ABORT
+        self.is_noted = False  # the witness knows that it has ended
+        self.bound_us = 0
+        self.rule = rule  # that allows it
+        self.origin = origin  # of its CONNECT
         self.user = user  # of the initiator
         self.owner = owner  # if a stranger opened it: the user of the service, who alone may accept (2.11)
         self.waits_for = ""  # the name of the service, while the route waits
@@ -123,6 +195,19 @@ class Route:
         """The name to which the rules must allow the route: the user, or, if a stranger opened it, the name that stands
         for the strangers of the service's user."""
         return strangers_of(self.owner) if self.owner else self.user
+
+    def opening(self) -> Opening:
+        """Return what a witness may know of the connection that the initiator asks for."""
+        endpoint = self.initiator.attachment.facts(self.origin)
+        return Opening(endpoint, self.initiator.own_id, self.target, self.rule, self.owner, self.resume)
+
+    def accepted_by(self) -> Acceptor | None:
+        """Return what a witness may know of the acceptor; None while there is none."""
+        leg = self.acceptor
+        if leg is self.initiator:
+            return None
+        attachment = leg.attachment
+        return Acceptor(attachment.account.user, attachment.name, attachment.is_exit, leg.own_id)
 
 
 class Listener:
@@ -178,43 +263,98 @@ class ServedAttachment:
     """An attachment at the relay.
 
     `mailbox` holds the packets that wait for it, `legs` its sides of routes, and `handed` the routes that were handed
-    to it and that it has accepted or may still accept.
+    to it and that it has accepted or may still accept. One thing because each part of the switch keeps here what it
+    knows of this endpoint, and all of it ends with the attachment.
     """
 
+    __slots__ = (
+        "_are_doubted",
+        "_config",
+        "_limits",
+        "_unheard_since_us",
+        "accepted",
+        "account",
+        "attached",
+        "attached_us",
+        "awaited",
+        "claim",
+        "credential",
+        "expiry",
+        "handed",
+        "has_encrypted",
+        "held_lanes",
+        "hold",
+        "identity",
+        "is_awake",
+        "is_exit",
+        "is_gone",
+        "is_heard",
+        "is_leaving",
+        "is_silence_known",
+        "lanes",
+        "last_seen_us",
+        "legs",
+        "lingering",
+        "links",
+        "listeners",
+        "mailbox",
+        "name",
+        "number",
+        "option_version",
+        "origin",
+        "pull_interval_us",
+        "routes_opened",
+        "streams",
+        "withdrawn",
+    )
+
     def __init__(
-        self, identity: bytes, account: Account, context: SwitchContext, attention: Attention, *, is_exit: bool
+        self,
+        identity: bytes,
+        account: Account,
+        context: SwitchContext,
+        attention: Attention,
+        credential: Credential,
+        *,
+        is_exit: bool,
     ) -> None:
         config = context.config
+        self.credential = credential  # of its first ATTACH
         self.identity = identity
+        self.number = 0  # under which the operator knows it; no other attachment of this relay's process has it
+        self.attached_us = 0
         self.account = account
         self.name = ""
         self.claim = ""  # the name in its ATTACH; becomes `name` with its first exchange or link at the latest
         self.is_heard = False  # it made an exchange or a link, so its ATTACH was not a late copy from a dead endpoint
         self.is_exit = is_exit
         self.has_encrypted = False  # it has taken up an offer to encrypt (3.13)
-        self.is_leaving = False  # an exit that takes no further connections (6.10)
+        self.is_leaving = False  # it takes no further connections, and is about to end (6.10)
         self._unheard_since_us: int | None = None  # a CONNECT was handed to it then, and nothing has come from it since
         self.is_silence_known = False  # its silence was reported
         self.is_awake = False  # queued in `Attention.awake`
         self.is_gone = False
         self.last_seen_us = 0
+        self.origin = NOWHERE  # of what came from it last
         self.attached: Attached  # the answer to ATTACH, set by `renew`
         self.pull_interval_us = 0
         self.option_version = 0
         size = config.exit_mailbox_bytes_max if is_exit else config.mailbox_bytes_max
         # An exit serves all users, so the packets that wait for it count for no user.
         budget = Budget(size, config.pool_bytes(size), context.budget if is_exit else account.budget)
-        self.mailbox = Mailbox(budget, config, context.counters, context.pacing, lambda: attention.wake(self))
+        self.mailbox = Mailbox(budget, config, context.counters, context.pacing, partial(attention.wake, self))
+        self.mailbox.traffic = account.traffic
         self.legs: dict[int, Leg] = {}  # by `own_id`
         self.handed: dict[bytes, Route] = {}  # by route key
         # Routes that it initiated and that wait for the second SHUTDOWN, the longest waiting first.
         self.lingering: OrderedDict[Route, None] = OrderedDict()
         self.routes_opened = 0
-        self.withdrawn: dict[bytes, Withdrawn] = {}  # by route key: CONNECTs that were handed to it, the oldest first
+        # By route key: CONNECTs that were handed to it, and are meant for it no longer; the oldest first.
+        self.withdrawn: OrderedDict[bytes, Withdrawn] = OrderedDict()
         self.accepted: dict[str, int] = {}  # by user: how many of the routes in `handed` are theirs
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}
-        self.parked: OrderedDict[int, ServedLane] = OrderedDict()  # lanes with a held pull, by its handle, oldest first
+        self.held_lanes: OrderedDict[int, ServedLane] = OrderedDict()  # by the handle of the held pull, oldest first
         self.expiry: Deadline  # set by `lifecycle`
         self.hold: Deadline
         self.awaited: dict[int, int] = {}  # by the initiator's id: how many of its CONNECTs have no answer yet
@@ -229,14 +369,34 @@ class ServedAttachment:
         """The newest generation (6.2)."""
         return self.attached.generation
 
+    def facts(self, origin: Origin | None = None) -> EndpointFacts:
+        """Return what a witness may know of it. `origin` is that of what it asks for; by default, of what came last."""
+        return EndpointFacts(self.account.user, self.name or self.claim, self.is_exit, origin or self.origin)
+
     def set_pull_interval(self, wanted_ms: int) -> None:
         """Set the pull interval to what the endpoint asks for, clamped to the configured bounds (2.7, 7.11)."""
         config = self._config
         self.pull_interval_us = min(max(wanted_ms * 1000, config.pull_interval_us_min), config.pull_interval_us_max)
 
+    @property
+    def left_us(self) -> int:
+        """The silence after which an endpoint that has said that it leaves, and has nothing left, has left (9.6)."""
+        return self._config.silent_us + self.pull_interval_us
+
+    def has_nothing_left(self) -> bool:
+        """Whether no request of the endpoint is open, and it has no connection.
+
+        Only an exit may say that it leaves while it has connections (6.10). Those that it has ended do not count, but
+        those for whose resume it may come back do.
+        """
+        if self.links or self.held_lanes or self.streams.lanes:
+            return False
+        is_resumed = any(route.resume and route.state is RouteState.HANDED for route in self.handed.values())
+        return not self.is_exit or not (is_resumed or any(not leg.has_shut for leg in self.legs.values()))
+
     # --- unanswered CONNECTs
 
-    def heard(self, now: int) -> None:
+    def on_heard(self, now: int) -> None:
         """Note that something has come from the endpoint."""
         self.last_seen_us = now
         self._unheard_since_us = None
@@ -251,7 +411,7 @@ class ServedAttachment:
         """Return the time since a CONNECT was handed to the endpoint; 0 if something has come from it since then."""
         return 0 if self._unheard_since_us is None else now - self._unheard_since_us
 
-    def asked(self, now: int) -> None:
+    def on_asked(self, now: int) -> None:
         """Note that a CONNECT was handed to the attachment, perhaps again."""
         if self._unheard_since_us is None:
             self._unheard_since_us = now
@@ -273,6 +433,8 @@ class ServedAttachment:
             if found.until_us <= now:
                 del self.withdrawn[key]
         self.withdrawn.pop(route_key, None)
+        if len(self.withdrawn) >= self._config.routes_max:  # users who come and leave may make many
+            self.withdrawn.popitem(last=False)
         self.withdrawn[route_key] = Withdrawn(now + self._config.pending_timeout_us, reason, text)
 
     def is_awaited(self, initiator_id: int) -> bool:
@@ -327,17 +489,28 @@ class ServedAttachment:
 
     def hold_ends_us(self) -> int | None:
         """Return the time at which the first held pull must be answered empty, or None if no pull is held."""
-        return min((lane.parked_until_us for lane in self.parked.values()), default=None)
+        return min((lane.parked_until_us for lane in self.held_lanes.values()), default=None)
 
     # --- links
 
     def usable_link(self) -> ServedLink | None:
-        """Of the links with room that are not distrusted, return the one that was opened or preferred last, or None."""
+        """Of the links that are not distrusted, return the one that was opened or preferred last, if it has room. Older
+        ones are spares, or were replaced and will close, so what this one has no room for waits for it.
+
+        Of those that share the load, return the one with the least, but none that was signalled: until the host polls
+        it, it takes no more.
+        """
         limits = self._config.unreceipted_bytes_max, self._config.unreceipted_packets_max
+        best = None
         for link in reversed(self.links.values()):
-            if not link.is_distrusted and link.room(*limits):
-                return link
-        return None
+            if link.is_distrusted:
+                continue
+            has_room = link.room(*limits) > 0
+            if link.line is None:
+                return link if has_room else best
+            if has_room and not link.is_signalled and (best is None or link.load < best.load):
+                best = link
+        return best
 
     def prefer(self, link: ServedLink, now: int) -> None:
         """Prefer the link on which the endpoint sends, and distrust a stalled one.
@@ -348,22 +521,31 @@ class ServedAttachment:
         if next(reversed(links)) != link.link:
             links[link.link] = links.pop(link.link)
             self._are_doubted = True
-        if self._are_doubted:
+        if self._are_doubted or link.line is not None:
             self.distrust_links(now)
 
-    def distrust_links(self, now: int) -> None:
+    def distrust_links(self, now: int, *, pulls: bool = False) -> None:
         """Distrust the newest stalled link, because the endpoint pulls, or sends on another link.
 
+        Unless it pulls, the last of the links that share the load is not looked at: on a slow path each of them may be
+        late, and nothing else would carry.
         Its packets without a receipt go back to the head of the mailbox. Each call does so for one link only, because
         other users wait meanwhile. An older stalled link follows when the endpoint next pulls or sends.
         """
         since_us = now - self._config.link_stalled_us
         self._are_doubted = False
         for link in reversed(self.links.values()):
-            if link.is_stalled(since_us):
-                link.is_distrusted = self._are_doubted = True
-                self.mailbox.put_back(link.take_back())
+            if link.is_stalled(since_us, now) and (pulls or not self._is_last_line(link)):
+                self._are_doubted = True
+                self.mailbox.put_back(link.stall(now))
                 return
+
+    def _is_last_line(self, link: ServedLink) -> bool:
+        """Whether the link shares the load with others, which all stall, or are left."""
+        return link.line is not None and all(
+            one is link or one.is_distrusted or one.is_left or (one.line is not None and one.line.is_stalled)
+            for one in self.links.values()
+        )
 
 
 class Attention:

@@ -3,10 +3,11 @@
 from collections import OrderedDict
 
 from tunnel.wire import is_inline_exit
-from tunnel_servlet.switch.budgets import Budget
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import SeparateExits
-from tunnel_servlet.switch.model import Account, Attention, ServedAttachment
+from tunnel_servlet.switch.inline_id import is_own_name
+from tunnel_servlet.switch.mailboxes.budgets import Budget
+from tunnel_servlet.switch.model import ANY_TOKEN, Account, Attention, Credential, ServedAttachment
 
 __all__ = ["Registry"]
 
@@ -22,8 +23,13 @@ class Registry:
         self.accounts: dict[str, Account] = {}
         self.exits: list[ServedAttachment] = []  # in rotation: the first one gets the next connection
         self.expected = separate_exits or SeparateExits()
+        self._newest = 0
         self._names: dict[tuple[str, str], ServedAttachment] = {}
         self._replaced: OrderedDict[bytes, int] = OrderedDict()  # by id: the time until which it is refused
+        # By user and name: the id of the endpoint that had the name until it left, and until when that is known. The
+        # user with the newest one comes last, and so does each user's newest one.
+        self._left: OrderedDict[str, OrderedDict[str, tuple[bytes, int]]] = OrderedDict()
+        self._left_count = 0
         self._context = context
         self._attention = attention
 
@@ -46,18 +52,34 @@ class Registry:
         used = account.attachments - beyond
         return used <= config.attachments_per_user_max and len(self.by_id) - beyond <= config.attachments_max
 
-    def add(self, identity: bytes, user: str, *, is_exit: bool) -> ServedAttachment:
+    def add(self, identity: bytes, user: str, credential: Credential = ANY_TOKEN, *, is_exit: bool) -> ServedAttachment:
         """Create an attachment, which has no name yet. The caller checks the limits."""
         config = self._context.config
         account = self.accounts.get(user)
         if account is None:
             size = config.user_bytes_max
-            account = Account(user, Budget(size, config.pool_bytes(size), self._context.budget))
+            # Endpoints in the relay's own process belong to no user, and their traffic is a carrier's.
+            traffic = self._context.counters.in_process if is_own_name(user) else None
+            account = Account(user, Budget(size, config.pool_bytes(size), self._context.budget), traffic)
             self.accounts[user] = account
         account.attachments += 1
-        attachment = ServedAttachment(identity, account, self._context, self._attention, is_exit=is_exit)
+        attachment = ServedAttachment(identity, account, self._context, self._attention, credential, is_exit=is_exit)
+        self._newest += 1
+        attachment.number = self._newest
         self.by_id[identity] = attachment
         return attachment
+
+    def count_heard(self, attachment: ServedAttachment) -> None:
+        """Count an attachment from which something has come for the limit of its token, until it is removed."""
+        attachment.is_heard = True
+        credential, heard = attachment.credential, attachment.account.heard
+        if credential.endpoints_max:
+            heard[credential.token] = heard.get(credential.token, 0) + 1
+
+    def has_token_room(self, user: str, credential: Credential) -> bool:
+        """Whether another endpoint of the user may attach with this token."""
+        account = self.accounts.get(user)
+        return account is None or account.has_room(credential)
 
     def serve(self, attachment: ServedAttachment) -> None:
         """Let an exit that has taken its name get connections from now on, unless it leaves. Has no effect on other
@@ -78,7 +100,7 @@ class Registry:
         if attachment in self.exits:
             self.exits.remove(attachment)
             if self.exits and not is_inline_exit(attachment.identity) and not self.has_separate_exits():
-                self.expected.left()
+                self.expected.on_last_left()
 
     def remove(self, attachment: ServedAttachment) -> None:
         """Remove the attachment. The caller must have released its routes."""
@@ -89,6 +111,11 @@ class Registry:
         account = attachment.account
         if self._names.get((account.user, attachment.name)) is attachment:
             del self._names[account.user, attachment.name]
+        credential = attachment.credential
+        if attachment.is_heard and credential.endpoints_max:
+            account.heard[credential.token] -= 1
+            if not account.heard[credential.token]:
+                del account.heard[credential.token]
         account.attachments -= 1
         account.beyond.pop(attachment, None)
         if not account.attachments:
@@ -96,7 +123,7 @@ class Registry:
 
     # --- names
 
-    def named(self, user: str, name: str) -> ServedAttachment | None:
+    def holder_of(self, user: str, name: str) -> ServedAttachment | None:
         """Return the user's attachment with this name, or None if there is none or the name is empty."""
         return self._names.get((user, name)) if name else None
 
@@ -109,7 +136,43 @@ class Registry:
         if name:
             self._names[attachment.account.user, name] = attachment
 
-    # --- replaced attachments
+    # --- attachments that have left or were replaced
+
+    def note_left(self, user: str, name: str, identity: bytes, now: int) -> None:
+        """Remember which endpoint had this name until it left. It was not replaced yet: it may come back (6.4).
+
+        No user can push out what is remembered of others: each has at most as many such names as attachments.
+        """
+        if not name:
+            return
+        config = self._context.config
+        names = self._left.setdefault(user, OrderedDict())
+        self._left_count += name not in names
+        names[name] = identity, now + config.attachment_timeout_us
+        names.move_to_end(name)
+        self._left.move_to_end(user)
+        if len(names) > config.attachments_per_user_max:
+            self._forget_left(user, next(iter(names)))
+        while self._left_count > config.replaced_max:
+            oldest = next(iter(self._left))
+            self._forget_left(oldest, next(iter(self._left[oldest])))
+
+    def take_left(self, user: str, name: str, now: int) -> bytes | None:
+        """Forget and return the id of the endpoint that had this name until it left; None if there is none."""
+        names = self._left.get(user)
+        found = names.get(name) if names is not None else None
+        if found is None:
+            return None
+        self._forget_left(user, name)
+        identity, until_us = found
+        return identity if until_us > now else None
+
+    def _forget_left(self, user: str, name: str) -> None:
+        names = self._left[user]
+        del names[name]
+        self._left_count -= 1
+        if not names:
+            del self._left[user]
 
     def note_replaced(self, identity: bytes, now: int) -> None:
         """Remember that the endpoint of this id was replaced, so that resumes to it are refused at once (6.4)."""

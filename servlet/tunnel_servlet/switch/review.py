@@ -12,16 +12,18 @@ from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import Decision, Deny, Rules
 from tunnel_servlet.switch.lifecycle import Lifecycle
 from tunnel_servlet.switch.model import Route, RouteState, ServedAttachment
-from tunnel_servlet.switch.openings import may_accept
+from tunnel_servlet.switch.operating.rows import shown_target
 from tunnel_servlet.switch.own_packets import listen_state_frame
 from tunnel_servlet.switch.registry import Registry
-from tunnel_servlet.switch.routes import RouteTable
-from tunnel_servlet.switch.services import Services
+from tunnel_servlet.switch.routes.openings import may_accept
+from tunnel_servlet.switch.routes.routes import RouteTable
+from tunnel_servlet.switch.routes.services import Services
+from tunnel_servlet.switch.witness import EndpointEnd
 
 __all__ = ["Ended", "Review"]
 
 _ROUTES_PER_STEP = 16  # a step takes 3 ms at most: a denial with its text takes up to 0.2 ms
-_REVOKED = "the user has no token any more"
+_REVOKED = "the user has no valid token any more"
 _NO_EXIT = "the user may no longer be an exit"
 _NO_ACCEPTOR = "the endpoint that accepted it may no longer do so"
 
@@ -80,11 +82,11 @@ class Review:
 
     def _end_route(self, route: Route, why: str, now: int) -> Ended:
         self._routes.deny(route, why, now)
-        return Ended("connection", route.user, _shown(route.target), why)
+        return Ended("connection", route.user, shown_target(route.target), why)
 
     def _end_attachment(self, attachment: ServedAttachment, why: str, now: int) -> Ended:
         self._context.counters.attachments_denied += 1
-        self._lifecycle.remove(attachment, DropReason.GONE, now)
+        self._lifecycle.remove(attachment, DropReason.GONE, now, EndpointEnd.DENIED)
         return Ended("endpoint", attachment.account.user, attachment.name, why)
 
     def _refuse_names(self, attachment: ServedAttachment, rules: Rules, now: int) -> list[Ended]:
@@ -126,7 +128,3 @@ def _why_not_open(
     acceptor = route.acceptor.attachment
     is_kept = acceptor not in doomed and may_accept(acceptor, decision, route, rules.may_listen)
     return "" if is_kept else _NO_ACCEPTOR
-
-
-def _shown(target: Target) -> str:
-    return f"{target.host}:{target.port}" if target.port else target.host

@@ -4,7 +4,18 @@ import enum
 
 import msgspec
 
-__all__ = ["Counters", "RateWait", "SwitchStats", "Undelivered"]
+from tunnel.wire import RejectReason, StatusCode
+
+__all__ = ["Counters", "RateWait", "SwitchStats", "Traffic", "Undelivered"]
+
+
+class Traffic(msgspec.Struct):
+    """Packets and their bytes since the start, from endpoints and to them; they only rise."""
+
+    packets_received: int = 0
+    bytes_received: int = 0
+    packets_sent: int = 0  # including those sent again
+    bytes_sent: int = 0
 
 
 class Counters(msgspec.Struct):
@@ -13,8 +24,10 @@ class Counters(msgspec.Struct):
     requests: int = 0  # request bodies that reached the switch
     answers: int = 0  # ANSWER and ATTACHED envelopes, of which a streamed answer has several
     refusals: int = 0  # responses with STATUS
+    refusals_by_status: dict[str, int] = {}  # the same by the name of the StatusCode
     bodies_too_full: int = 0  # of the refusals, those of bodies with more packets than packets_per_body_max
     attaches_fresh: int = 0
+    attachments_left: int = 0  # they had said so
     attachments_expired: int = 0
     attachments_replaced: int = 0
     links_opened: int = 0
@@ -25,6 +38,8 @@ class Counters(msgspec.Struct):
     packets_streamed: int = 0  # of those received: DATA, CLOSE, FINISH and OPTION that were queued on bound routes
     packets_sent: int = 0  # including those sent again
     bytes_sent: int = 0
+    by_links: Traffic = msgspec.field(default_factory=Traffic)  # the part of all packets that links carried
+    in_process: Traffic = msgspec.field(default_factory=Traffic)  # the part of endpoints in the relay's own process
     packets_taken_back: int = 0  # sent, not confirmed, and put back at the head of the mailbox
 
     # Packets that were not delivered; each counts once (`Undelivered`).
@@ -42,14 +57,44 @@ class Counters(msgspec.Struct):
 
     connects: int = 0  # including repeats
     connects_refused: int = 0  # refused by the relay
+    connects_refused_by_reason: dict[str, int] = {}  # the same by the name of the RejectReason
     connects_moved: int = 0  # handed to another acceptor, because the first one left or was silent
     routes_bound: int = 0
     routes_resumed: int = 0  # of those bound
     routes_released: int = 0
     routes_denied: int = 0  # of those released, because the rules or the tokens were changed
+    routes_kicked: int = 0  # of those released, because the operator ended them
+    routes_moved: int = 0  # of those released, because their initiators left for another relay
+    routes_closed: int = 0  # of those released, because both sides of a bound one had ended
+    routes_lost: int = 0  # of those released, because an endpoint was no longer attached
     listeners_denied: int = 0
     attachments_denied: int = 0
+    attachments_kicked: int = 0  # the operator ended them
     resumes_parked: int = 0
+
+    def refuse_connect(self, reason: int) -> None:
+        """Count a CONNECT that the relay refuses for this reason; the answer to a question is no refusal."""
+        if reason != RejectReason.ALLOWED:
+            self.connects_refused += 1
+            name = RejectReason(reason).name.lower()
+            self.connects_refused_by_reason[name] = self.connects_refused_by_reason.get(name, 0) + 1
+
+    def refuse_request(self, code: int) -> None:
+        """Count a response with the STATUS of this code."""
+        self.refusals += 1
+        name = StatusCode(code).name.lower()
+        self.refusals_by_status[name] = self.refusals_by_status.get(name, 0) + 1
+
+    def copy(self) -> "Counters":
+        """Return a copy that counts no further."""
+        copy = msgspec.structs.replace
+        return copy(
+            self,
+            refusals_by_status=dict(self.refusals_by_status),
+            connects_refused_by_reason=dict(self.connects_refused_by_reason),
+            by_links=copy(self.by_links),
+            in_process=copy(self.in_process),
+        )
 
 
 class Undelivered(enum.Enum):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from tunnel.exchange.served import Reply, ServedLane
+from tunnel.exchange.served.served import Reply, ServedLane
 from tunnel_servlet.switch.deadlines import Deadline, Deadlines
 from tunnel_servlet.switch.model import Attention, ServedAttachment
 
@@ -24,7 +24,7 @@ class Streaming:
         self._attention = attention
         self._send = send
         self._by_handle: dict[int, tuple[ServedAttachment, ServedLane]] = {}
-        self._ready: dict[int, None] = {}
+        self.ready: dict[int, None] = {}  # handles of the streams that may have something to send
         self._taken_back_us = -1  # when a timer last took packets back
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class Streaming:
         """Forget the streams of an attachment that ends or starts again. Return the handles of those that are open."""
         handles = [handle for handle, (owner, _) in self._by_handle.items() if owner is attachment]
         for handle in handles:
-            self.ended(handle)
+            self.forget(handle)
         attachment.streams.lanes = []
         attachment.streams.refresh()
         self._deadlines.clear(attachment.streams.deadline)
@@ -46,30 +46,30 @@ class Streaming:
 
     # --- one stream
 
-    def opened(self, handle: int, attachment: ServedAttachment, lane: ServedLane, now: int) -> None:
+    def on_opened(self, handle: int, attachment: ServedAttachment, lane: ServedLane, now: int) -> None:
         """Note that the answer to this request is a stream."""
         self._by_handle[handle] = attachment, lane
-        attachment.streams.opened(lane)
+        attachment.streams.on_opened(lane)
         self._arm(attachment, now)
 
-    def ended(self, handle: int) -> None:
+    def forget(self, handle: int) -> None:
         """Forget a stream whose last envelope has left, or which ends without one. Has no effect on other requests."""
         self._by_handle.pop(handle, None)
-        self._ready.pop(handle, None)
+        self.ready.pop(handle, None)
 
-    def gone(self, handle: int) -> ServedAttachment | None:
+    def on_gone(self, handle: int) -> ServedAttachment | None:
         """End a stream whose HTTP connection was lost. Return its attachment, whose packets leave by another way now;
         None if there is no such stream."""
         found = self._by_handle.get(handle)
         if found is None:
             return None
         attachment, lane = found
-        self.ended(handle)
-        lane.gone(handle)
+        self.forget(handle)
+        lane.on_gone(handle)
         attachment.streams.refresh()
         return attachment
 
-    def confirmed(self, attachment: ServedAttachment, lane: ServedLane, serial: int, now: int) -> None:
+    def handle_confirmation(self, attachment: ServedAttachment, lane: ServedLane, serial: int, now: int) -> None:
         """Handle a confirmation that came in a request of any lane. A stream that it proves takes over: older ones end,
         and held pulls are answered, since no packet will leave on them."""
         streams = attachment.streams
@@ -81,7 +81,7 @@ class Streaming:
             return
         for older in [found for found in streams.lanes if found is not carrier and found.carries]:
             self._send(older.finish_stream(now))
-        for held in list(attachment.parked.values()):
+        for held in list(attachment.held_lanes.values()):
             for reply in held.release():
                 self._send(reply)
         streams.refresh()
@@ -93,15 +93,15 @@ class Streaming:
         carrier = attachment.streams.carrier
         if carrier is None or carrier.stream is None:
             return False
-        self._ready[carrier.stream] = None
+        self.ready[carrier.stream] = None
         return True
 
     def poll_ready(self) -> int | None:
         """Return the handle of a stream that may have something to send, or None."""
-        if not self._ready:
+        if not self.ready:
             return None
-        handle = next(iter(self._ready))
-        del self._ready[handle]
+        handle = next(iter(self.ready))
+        del self.ready[handle]
         return handle
 
     def poll(self, handle: int, now: int) -> Reply | None:
@@ -146,7 +146,7 @@ class Streaming:
                 self._taken_back_us = now
             due_us, handle = lane.stream_due_us, lane.stream
             if handle is not None and due_us is not None and due_us <= now:
-                self._ready[handle] = None
+                self.ready[handle] = None
         streams.refresh()
         self._attention.wake(attachment)
         self._arm(attachment, now)

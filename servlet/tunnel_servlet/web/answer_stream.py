@@ -7,10 +7,10 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from tunnel.clock import now_us
+from tunnel.system.clock import now_us
 from tunnel.wire import Status, StatusCode, encode_envelope
 from tunnel_servlet.access.tokens import Identity
-from tunnel_servlet.switch.switch import Response
+from tunnel_servlet.switch.responses import RelayResponse
 from tunnel_servlet.web.host import SwitchHost
 
 __all__ = ["AnswerStream"]
@@ -23,10 +23,10 @@ class AnswerStream:
     envelope here. The rest stays in the mailbox, where it is charged.
     """
 
-    def __init__(self, host: SwitchHost, identity: Identity, first: Response) -> None:
+    def __init__(self, host: SwitchHost, identity: Identity, first: RelayResponse) -> None:
         self.identity = identity
         self._host = host
-        self._number = first.handle
+        self._handle = first.handle
         self._first = first
         self._last: bytes | None = None  # what leaves before the response ends; None: it does not end yet
         self._woken = asyncio.Event()
@@ -65,20 +65,20 @@ class AnswerStream:
                 await request.writer.drain()
             await response.write_eof()
         finally:
-            self._host.stream_gone(self._number)
+            self._host.stream_gone(self._handle)
         return response
 
     async def _next(self) -> bytes | None:
         """Return the next envelope, when there is one and it is the user's turn. Return None at the end."""
         turns, user = self._host.turns, self.identity.user
         while True:
-            await turns.admitted(user)
+            await turns.wait_for_turn(user)
             if self._last is not None:
                 data, self._last = self._last, b""
                 return data or None
             self._woken.clear()
             began = turns.meter.start()
-            found = self._host.switch.poll_stream(self._number, now_us())
+            found = self._host.switch.poll_stream(self._handle, now_us())
             if found is not None:
                 data = b"".join(found.body)
                 self._host.pump()

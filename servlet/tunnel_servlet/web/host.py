@@ -4,36 +4,38 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from random import SystemRandom
-from typing import Protocol, TypeAlias
+from typing import ParamSpec, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
-from tunnel.clock import LoopTimer, now_us
-from tunnel.garbage import CollectorTime
+from tunnel.process.garbage import CollectorTime
+from tunnel.system.clock import LoopTimer, now_us
 from tunnel.traces.record import TraceSink
 from tunnel.turns.meter import ProcessorMeter
 from tunnel.turns.queues import Turns
-from tunnel.wire import Buffer, Status, StatusCode, encode_envelope
+from tunnel.wire import Buffer, Frame, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules, SeparateExits
-from tunnel_servlet.switch.pacing import no_rates
+from tunnel_servlet.switch.mailboxes.rate_turns import no_rates
+from tunnel_servlet.switch.model import ANY_TOKEN, Credential
+from tunnel_servlet.switch.responses import RelayResponse
 from tunnel_servlet.switch.review import Ended
-from tunnel_servlet.switch.switch import Response, Switch
+from tunnel_servlet.switch.switch import Switch
+from tunnel_servlet.switch.witness import NOWHERE, Origin, Witness
 
 __all__ = ["AnswerPath", "Answered", "HostedLink", "HostedStream", "SwitchHost"]
 
 Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
-_Request: TypeAlias = tuple[int, str, Buffer, bool, bytes | None]
-
+_P = ParamSpec("_P")
 _CLOSING = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "the relay is shutting down")))
 
 
 class AnswerPath(Protocol):
     """A connection on which answers leave, one after the other."""
 
-    def answer_begins(self, number: int) -> int:
+    def answer_begins(self, handle: int) -> int:
         """Note that the answer to this request leaves from now on. Return the request whose answer left before."""
 
-    def cut_answer(self, number: int) -> None:
+    def cut_answer(self, handle: int) -> None:
         """End the connection if the answer to this request has not left this process yet."""
 
 
@@ -74,6 +76,7 @@ class SwitchHost:
         is_exempt: Callable[[str], bool] = lambda user: False,
         packet_filter: PacketFilter | None = None,
         trace: TraceSink | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self.switch = Switch(
             config,
@@ -88,15 +91,16 @@ class SwitchHost:
             packet_filter=packet_filter,
             trace=trace,
             started_us=now_us(),
+            witness=witness,
         )
         self.collector = CollectorTime()
         self.turns = Turns(is_exempt, ProcessorMeter(garbage=self.collector))
         self.links: dict[int, HostedLink] = {}
         self.streams: dict[int, HostedStream | None] = {}
-        """The streamed answers, by the numbers of their requests; None: no handler has begun to write the answer."""
+        """The streamed answers, by the handles of their requests; None: no handler has begun to write the answer."""
         self.is_closed = False
         self._waiting: dict[int, Answered] = {}
-        self._posted: deque[_Request] = deque()
+        self._posted: deque[Callable[[], None]] = deque()  # what endpoints of this process have sent
         self._answer_paths: WeakValueDictionary[int, AnswerPath] = WeakValueDictionary()
         self._count = 0
         self._pumping = False
@@ -106,66 +110,84 @@ class SwitchHost:
 
     # --- requests
 
-    async def exchange(self, user: str, body: Buffer, *, is_exit: bool, path: AnswerPath | None = None) -> Response:
+    async def exchange(
+        self,
+        user: str,
+        body: Buffer,
+        *,
+        is_exit: bool,
+        credential: Credential = ANY_TOKEN,
+        path: AnswerPath | None = None,
+        origin: Origin = NOWHERE,
+    ) -> RelayResponse:
         """Pass a request to the switch at once, and return the response, which leaves by `path`. The caller has waited
-        for the user's turn (`turns.admitted`), with the body charged to the user.
+        for the user's turn (`turns.wait_for_turn`), with the body charged to the user.
 
         If the response goes on, the caller must at once pass the object that writes the rest to `stream_begins`, and
         call `stream_gone` in the end. On cancellation the switch forgets the request.
         """
-        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RelayResponse] = asyncio.get_running_loop().create_future()
 
         def answered(status: int, data: bytes) -> None:
             if not answer.done():
-                answer.set_result(Response(number, status, [data], goes_on=number in self.streams))
+                answer.set_result(RelayResponse(handle, status, [data], goes_on=handle in self.streams))
                 if path is not None:
-                    self._answer_paths.pop(path.answer_begins(number), None)
-                    self._answer_paths[number] = path
+                    self._answer_paths.pop(path.answer_begins(handle), None)
+                    self._answer_paths[handle] = path
 
-        number = self._wait(answered)
+        handle = self._wait(answered)
         if self.is_closed:
             answered(503, _CLOSING)
         else:
             began = self.turns.meter.start()
-            self.switch.request(number, user, body, now_us(), is_exit=is_exit)
+            self.switch.request(handle, user, body, now_us(), is_exit=is_exit, credential=credential, origin=origin)
             self.pump()
             self.turns.spent_since(user, began)
         try:
             return await answer
         except asyncio.CancelledError:
-            self.stream_gone(number)
+            self.stream_gone(handle)
             raise
         finally:
-            self.gone(number)
+            self.on_gone(handle)
 
     def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool, identity: bytes | None = None) -> int:
-        """Queue a request from this process and return its number.
+        """Queue a request from this process and return its handle.
 
-        `answered` is called later, never from within this method, and not at all after `gone` with this number.
+        `answered` is called later, never from within this method, and not at all after `gone` with this handle.
         `identity` is the id that an ATTACH gives the endpoint, instead of the one that its secret gives.
         """
-        number = self._wait(answered)
-        self._posted.append((number, user, body, is_exit, identity))
-        self._schedule()
-        return number
+        handle = self._wait(answered)
 
-    def gone(self, number: int) -> None:
+        def request() -> None:
+            if handle in self._waiting:
+                self.switch.request(handle, user, body, now_us(), is_exit=is_exit, identity=identity)
+
+        self._post(request)
+        return handle
+
+    def _post(self, what: Callable[[], None]) -> None:
+        self._posted.append(what)
+        if self._scheduled is None and not self.is_closed:
+            self._scheduled = asyncio.get_running_loop().call_soon(self._run)
+
+    def on_gone(self, handle: int) -> None:
         """Discard the answer to this request. Has no effect if it has been answered."""
-        if self._waiting.pop(number, None) is not None:
-            self.switch.gone(number, now_us())
+        if self._waiting.pop(handle, None) is not None:
+            self.switch.on_gone(handle, now_us())
 
-    def stream_begins(self, number: int, stream: HostedStream) -> None:
+    def stream_begins(self, handle: int, stream: HostedStream) -> None:
         """Register the object that writes the rest of a response that goes on."""
-        if number in self.streams:
-            self.streams[number] = stream
+        if handle in self.streams:
+            self.streams[handle] = stream
         else:
             stream.finish(b"" if not self.is_closed else _CLOSING)
 
-    def stream_gone(self, number: int) -> None:
+    def stream_gone(self, handle: int) -> None:
         """Forget a streamed answer whose response or connection has ended. Has no effect if it is unknown."""
-        if number in self.streams:
-            del self.streams[number]
-            self.switch.gone(number, now_us())
+        if handle in self.streams:
+            del self.streams[handle]
+            self.switch.on_gone(handle, now_us())
             self.pump()
 
     def _wait(self, answered: Answered) -> int:
@@ -179,27 +201,91 @@ class SwitchHost:
             self.pump()
             yield ended
 
+    def drain(self) -> Iterator[None]:
+        """Refuse new connections and attachments from now on. The steps of the iterator tell it to the attachments."""
+        self.switch.drain()
+        return self._tell_draining()
+
+    def _tell_draining(self) -> Iterator[None]:
+        for _ in self.switch.tell_draining(now_us):
+            self.pump()
+            yield
+
+    def let_serve(self) -> None:
+        """Deliver what a change by the operator has made ready."""
+        self.switch.handle_timeout(now_us())
+        self.pump()
+
     # --- links
 
-    def link_opened(self, link: HostedLink, user: str, identity: bytes, epoch: int, generation: int) -> int:
-        """Register a link and return its number, or 0 if the switch refuses it.
+    def link_opened(
+        self,
+        link: HostedLink,
+        user: str,
+        identity: bytes,
+        epoch: int,
+        generation: int,
+        origin: Origin = NOWHERE,
+        *,
+        shares: bool = False,
+    ) -> int:
+        """Register a link and return its number, or 0 if the switch refuses it. `shares`: it shares the load (8.7).
 
         The caller must call `pump` once the link is ready for `fill`.
         """
         self._count += 1
         opened = not self.is_closed and self.switch.link_opened(
-            self._count, user, identity, epoch, generation, now_us()
+            self._count, user, identity, epoch, generation, now_us(), origin, shares=shares
         )
         if not opened:
             return 0
         self.links[self._count] = link
         return self._count
 
-    def link_closed(self, number: int) -> None:
+    def link_closed(self, link: int) -> None:
         """Unregister a link whose connection has ended. Has no effect if the switch has ended the link."""
-        if self.links.pop(number, None) is not None:
-            self.switch.link_closed(number, now_us())
+        if self.links.pop(link, None) is not None:
+            self.switch.link_closed(link, now_us())
             self.pump()
+
+    def join_link(self, link: HostedLink, user: str, identity: bytes, epoch: int, generation: int) -> int:
+        """Register the link of an endpoint in this process, and fill it. Return its number, or 0 if it is refused."""
+        number = self.link_opened(link, user, identity, epoch, generation)
+        self.pump()
+        return number
+
+    def take_packets(self, link: int, limit_bytes: int) -> list[Frame]:
+        """Return the packets of the next batch for an endpoint in this process. They have arrived."""
+        now = now_us()
+        frames = self.switch.poll_link(link, limit_bytes, now)
+        if frames:
+            self.switch.link_receipted(link, 1, now)
+        return frames
+
+    def post_packets(self, link: int, frames: list[Frame], handled: Callable[[], None]) -> None:
+        """Queue a batch of an endpoint in this process. `handled` is called later, never from within this method, when
+        the switch has the batch; not at all if the link ends before."""
+
+        def handle() -> None:
+            if link in self.links:
+                try:
+                    self.switch.link_packets(link, frames, now_us())
+                    handled()
+                except Exception as error:
+                    self._fail_link(link, error)
+
+        self._post(handle)
+
+    def _fail_link(self, link: int, error: Exception) -> None:
+        """End a link whose owner has failed, or whose packets have: nobody knows which of its batches count."""
+        _report("a link failed", error)
+        self._end_link(link, "it failed in the relay")
+        self.switch.link_closed(link, now_us())
+
+    def _end_link(self, link: int, text: str) -> None:
+        owner = self.links.pop(link, None)
+        if owner is not None:
+            _guarded(owner.end, text)
 
     # --- lifetime
 
@@ -213,6 +299,7 @@ class SwitchHost:
         if self.is_closed:
             return
         self.is_closed = True
+        self.switch.note_stopped(now_us())
         self._timer.cancel()
         self.turns.close()
         self.collector.close()
@@ -230,7 +317,7 @@ class SwitchHost:
             link.end("the relay is shutting down")
         self._look_whether_drained()
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Wait until no route is left or the host is closed."""
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
@@ -255,16 +342,18 @@ class SwitchHost:
                 pass
         finally:
             self._pumping = False
-        due_us = self.switch.next_timeout()
-        if due_us is not None:
-            self._timer.due_by(due_us, now_us())
-        self._look_whether_drained()
+        due_us, timer = self.switch.next_timeout(), self._timer
+        if due_us is not None and (timer.due_us is None or due_us < timer.due_us):
+            timer.due_by(due_us, now_us())
+        if self._drained is not None:
+            self._look_whether_drained()
 
     def _deliver(self) -> bool:
-        moved = False
+        """Deliver what the switch has for others. Return whether there was anything."""
         switch = self.switch
-        while (response := switch.poll_response()) is not None:
-            moved = True
+        if not (switch.responses or switch.streams_ready or switch.links_ready or switch.links_ended):
+            return False
+        while switch.responses and (response := switch.poll_response()) is not None:
             # A lane has one answer on its way: the endpoint has asked again, so it does not wait for the previous one.
             previous = self._answer_paths.pop(response.previous, None)
             if previous is not None:
@@ -275,38 +364,48 @@ class SwitchHost:
             if answered is not None:
                 if response.goes_on:
                     self.streams[response.handle] = None
-                answered(response.status, data)
+                _guarded(answered, response.status, data)
             elif response.handle in self.streams:
                 stream = self.streams.pop(response.handle)
                 if stream is not None:
-                    stream.finish(data)
-        while (number := switch.poll_stream_ready()) is not None:
-            stream = self.streams.get(number)
+                    _guarded(stream.finish, data)
+        while switch.streams_ready and (handle := switch.poll_stream_ready()) is not None:
+            stream = self.streams.get(handle)
             if stream is not None:
-                stream.wake()
-        while (number := switch.poll_link_ready()) is not None:
-            moved = True
-            if number in self.links:
-                self.links[number].fill()
-        while (number := switch.poll_link_end()) is not None:
-            moved = True
-            ended = self.links.pop(number, None)
-            if ended is not None:
-                ended.end("the attachment has ended or has attached again")
-        return moved
-
-    def _schedule(self) -> None:
-        if self._scheduled is None and not self.is_closed:
-            self._scheduled = asyncio.get_running_loop().call_soon(self._run)
+                try:
+                    stream.wake()
+                except Exception as error:
+                    _report("a streamed answer failed", error)
+                    if self.streams.pop(handle, None) is not None:
+                        self.switch.on_gone(handle, now_us())
+        while switch.links_ready and (link := switch.poll_link_ready()) is not None:
+            if link in self.links:
+                try:
+                    self.links[link].fill()
+                except Exception as error:
+                    self._fail_link(link, error)
+        while switch.links_ended and (link := switch.poll_link_end()) is not None:
+            self._end_link(link, "the attachment has ended or has attached again")
+        return True
 
     def _run(self) -> None:
         self._scheduled = None
-        while self._posted:
-            number, user, body, is_exit, identity = self._posted.popleft()
-            if number in self._waiting:
-                self.switch.request(number, user, body, now_us(), is_exit=is_exit, identity=identity)
+        for _ in range(len(self._posted)):  # what is posted meanwhile waits for the next turn
+            _guarded(self._posted.popleft())
         self.pump()
 
     def _on_timer(self) -> None:
         self.switch.handle_timeout(now_us())
         self.pump()
+
+
+def _report(message: str, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+
+def _guarded(call: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> None:
+    """Call something outside the switch. If it fails, what waits for others still goes on."""
+    try:
+        call(*args, **kwargs)
+    except Exception as error:
+        _report("the receiver of what the switch has for it failed", error)

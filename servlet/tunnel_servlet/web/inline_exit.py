@@ -1,14 +1,25 @@
 """The inline exit: an exit in the relay's own process."""
 
-from tunnel import Attachment, memory_attach
+from tunnel import Attachment, ExitRequest, memory_attach
 from tunnel.wire import inline_exit_id
 from tunnel_servlet.access.grants import EXIT_USER
-from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.exit.dialer import Dialer, DialWitness
+from tunnel_servlet.web.auditing import RelayAudit
 from tunnel_servlet.web.relay import Relay
 
 __all__ = ["InlineExit"]
 
 _LINGER_S = 2.0  # time for written bytes to reach their endpoint when the relay stops
+
+
+class _Witness(DialWitness):
+    """Tells the relay's audit the addresses that were dialled; the switch tells it all else."""
+
+    def __init__(self, audit: RelayAudit) -> None:
+        self._audit = audit
+
+    def on_dialled(self, request: ExitRequest, address: str, rule: str) -> None:
+        self._audit.note_dialled(request.connection_id, address)
 
 
 class InlineExit:
@@ -20,8 +31,10 @@ class InlineExit:
             relay.rules_of,
             dial_seconds=limits.dial_seconds,
             connections_max=limits.exit_connections_max,
+            witness=_Witness(relay.audit),
         )
         relay.when_changed(self.dialer.recheck)
+        relay.dialer = self.dialer
         self._relay = relay
         self._attachment: Attachment | None = None
 

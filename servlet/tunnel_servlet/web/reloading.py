@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from tunnel.file_watch import FileWatch
+from tunnel.system.file_watch import FileWatch
 from tunnel_servlet.config import ConfigError, RelayConfig
 
 __all__ = ["Reloading", "Reloads"]
@@ -26,8 +26,8 @@ class Reloads(msgspec.Struct):
 class Reloading:
     """Watches the files of a configuration. `load` reads them, or raises ConfigError, and `apply` gets the result.
 
-    `tokens_file` is the one of `files` that holds the tokens, if there is one. If a new configuration names another
-    tokens file, that one is watched instead.
+    `config` is the present configuration. If a new one names other files for tokens or TLS than it, those are watched
+    instead.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Reloading:
         load: Callable[[], RelayConfig] | None,
         apply: Callable[[RelayConfig], None],
         files: list[Path],
-        tokens_file: str = "",
+        config: RelayConfig | None = None,
         state: Reloads | None = None,
     ) -> None:
         self.state = state or Reloads()
@@ -43,7 +43,7 @@ class Reloading:
         self._load = load
         self._apply = apply
         self._files = files
-        self._tokens_file = tokens_file
+        self._named = [] if config is None else config.named_files
 
     def reload(self, *, is_repeat: bool = False) -> bool:
         """Read the files again and apply them. Return False if they cannot be used.
@@ -67,9 +67,9 @@ class Reloading:
             return False
         state.applied += 1
         state.error = ""
-        if self._tokens_file and config.tokens_file != self._tokens_file:
-            old, new = Path(self._tokens_file), Path(config.tokens_file)
-            self._files = [new if path == old else path for path in self._files]
+        if self._named and config.named_files != self._named:
+            kept = [path for path in self._files if str(path) not in self._named]
+            self._named = config.named_files
+            self._files = [*kept, *map(Path, self._named)]
             self.watch.follow(self._files)
-            self._tokens_file = config.tokens_file
         return True

@@ -11,22 +11,27 @@ from typing import Any
 import structlog
 
 from tunnel import TraceWriter, open_trace
-from tunnel.exit_codes import INTERRUPTED, OK
-from tunnel.stillness import STILL_S, until_still
+from tunnel.ground.exit_codes import INTERRUPTED, OK
+from tunnel.metrics.process import LoopLag
+from tunnel.process.service_manager import say_ready, say_stopping, watched
+from tunnel.process.stillness import STILL_S, until_still
 from tunnel.traces.watch import LoopWatch
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, require_users
 from tunnel_servlet.switch.decisions import PacketFilter
 from tunnel_servlet.web.admin import create_admin
 from tunnel_servlet.web.application import RELAY, create_app
-from tunnel_servlet.web.reloading import Reloading
-from tunnel_servlet.web.server import (
+from tunnel_servlet.web.auditing import open_audit
+from tunnel_servlet.web.drain_outcome import DrainWatch
+from tunnel_servlet.web.http.server import (
     RelayRunner,
     admin_connections,
     allow_files,
     client_connections,
     listen,
 )
-from tunnel_servlet.web.tls import contexts, public_contexts
+from tunnel_servlet.web.http.tls import TlsReload, contexts, public_contexts
+from tunnel_servlet.web.metrics import RelayMetrics
+from tunnel_servlet.web.reloading import Reloading
 
 __all__ = ["RunningRelay", "open_traces", "serve"]
 
@@ -60,11 +65,14 @@ class RunningRelay:
         self._writer = open_trace_of(config, "relay")
         self.app = create_app(config, packet_filter, trace=self._writer)
         self.relay = self.app[RELAY]
-        self.reloading = Reloading(load, self._apply, files or [], config.tokens_file, self.relay.reloads)
+        self.reloading = Reloading(load, self._apply, files or [], config, self.relay.reloads)
+        self._tls = TlsReload(config.tls)
         self._loop_watch = None if self._writer is None else LoopWatch(self._writer, config.switch.node)
+        self._lag = LoopLag()
         self.connections = client_connections(config.limits)
         self._runners: list[RelayRunner] = []
         self._drain: asyncio.Task[None] | None = None
+        self._drain_watch = DrainWatch()
 
     async def __aenter__(self) -> "RunningRelay":
         try:
@@ -79,20 +87,28 @@ class RunningRelay:
 
     async def _start(self) -> None:
         config = self.config
+        if config.audit is not None:
+            self.relay.audit.trail = open_audit(config.audit)
         # This comes first, so that a bad certificate is reported before any address is bound.
         planned, public = contexts(config), public_contexts(config)
         turns = self.relay.host.turns
-        runner = await self._runner(RelayRunner(self.app, config.limits, self.connections, turns))
+        runner = await self._runner(
+            RelayRunner(self.app, config.limits, self.connections, turns, proxies=config.proxies)
+        )
         for address, tls in planned:
             self.addresses.append(await listen(runner, address, tls))
         for address, tls in public:
             self.public_addresses.append(await self._listen_public(address, tls))
         if config.admin is not None:
-            admin = RelayRunner(create_admin(self.relay, self.drain), config.limits, admin_connections(), is_admin=True)
+            self._lag.start()
+            metrics = RelayMetrics(self.relay, self.connections, self._lag)
+            app = create_admin(self.relay, self.drain, metrics, self._drain_watch)
+            admin = RelayRunner(app, config.limits, admin_connections(), is_admin=True)
             self.admin = await listen(await self._runner(admin), config.admin, setting="admin")
         self.reloading.watch.start()
         if self._loop_watch is not None:
             self._loop_watch.start()
+        self.relay.audit.note_started(tokens=len(config.tokens), users=len(config.grants.users))
         for address in self.addresses:
             url = f"{'https' if address.tls else 'http'}://{address}{config.base}"
             _log.info("listening", url=url, open=config.is_open, exit=config.exit)
@@ -124,6 +140,7 @@ class RunningRelay:
     async def close(self) -> None:
         """Stop at once: answer the waiting requests and cut all connections."""
         self.reloading.watch.stop()
+        self._lag.close()
         if self._loop_watch is not None:
             self._loop_watch.close()
         if self._drain is not None:
@@ -134,7 +151,13 @@ class RunningRelay:
         self.relay.host.close()
         if self._writer is not None:
             self._writer.close()
+        await self.relay.audit.close()
         self.stopped.set()
+
+    def reload_on_signal(self) -> None:
+        """Handle SIGHUP."""
+        is_done = self.reload()
+        self.relay.audit.note_act("reload", "SIGHUP", "" if is_done else self.relay.reloads.error)
 
     def reload(self) -> bool:
         """Read the files again and apply them. Return False if they cannot be used.
@@ -144,8 +167,15 @@ class RunningRelay:
         return self.reloading.reload()
 
     def _apply(self, config: RelayConfig) -> None:
-        require_users(config)
+        require_users(config, self.relay.tokens, self.relay.admin_secret)
+        renewed = self._tls.new_contexts(config.tls)  # raises ConfigError before anything is applied
         self.relay.reload(config)
+        if renewed is not None:
+            for_clients, for_strangers = renewed
+            for runner in self._runners:
+                runner.use_tls(for_clients)
+            self.relay.public_ports.use_tls(for_strangers)
+            _log.info("certificates", text="connections that come from now on use the changed certificates")
 
     def drain(self, seconds: float | None = None) -> None:
         """Refuse new connections, and stop when the last open one has ended or the time is over.
@@ -159,8 +189,9 @@ class RunningRelay:
 
         Stop at once if the relay is draining already.
         """
+        self.relay.audit.note_act("drain", "SIGTERM")
         if self._drain is not None:
-            self.stopped.set()
+            self._stop_drained()
         text = (
             f"for {{count}} until no byte has moved for {STILL_S:g} s, {{most:g}} s at most; a second SIGTERM cuts them"
         )
@@ -170,8 +201,11 @@ class RunningRelay:
         if self._drain is not None:
             return
         most = self.config.limits.drain_seconds if seconds is None else seconds
-        routes = self._routes()
+        stats = self.relay.host.switch.stats()
+        routes = stats.routes
+        self._drain_watch.begin(stats)
         self.relay.drain()
+        say_stopping(most)
         if routes:
             count = f"{routes} open connection{'s' * (routes > 1)}"
             _log.warning("stopping", text=f"waiting {text.format(count=count, most=most)}")
@@ -184,7 +218,7 @@ class RunningRelay:
         return self.relay.host.switch.stats().counters.packets_streamed
 
     async def _drained(self, seconds: float, *, until_still_: bool) -> None:
-        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.relay.host.drained())]
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.relay.host.wait_until_drained())]
         if until_still_:
             waiting.append(asyncio.ensure_future(until_still(self._routes, self._streamed, STILL_S)))
         try:
@@ -194,13 +228,18 @@ class RunningRelay:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
         routes = self._routes()
-        if not routes:
-            _log.info("drained")
-        elif until_still_ and waiting[1].done() and not waiting[1].cancelled():
+        if routes and until_still_ and waiting[1].done() and not waiting[1].cancelled():
             _log.warning("cut", routes=routes, text=f"these connections have moved no byte for {STILL_S:g} s")
-        else:
+        elif routes:
             _log.warning("drain_timeout", routes=routes)
-        self.stopped.set()
+        self._stop_drained()
+
+    def _stop_drained(self) -> None:
+        """Stop, and say what the drain did."""
+        if not self.stopped.is_set():
+            found = self._drain_watch.end(self.relay.host.switch.stats())
+            _log.info("drained", moved=found.moved, ended=found.ended, cut=found.cut)
+            self.stopped.set()
 
 
 @contextlib.contextmanager
@@ -251,12 +290,14 @@ async def serve(config: RelayConfig, load: Callable[[], RelayConfig] | None, fil
         handlers: dict[signal.Signals, Callable[[], object]] = {
             signal.SIGTERM: running.terminate,
             signal.SIGINT: interrupt,
-            signal.SIGHUP: running.reload,
+            signal.SIGHUP: running.reload_on_signal,
         }
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:
-            await running.stopped.wait()
+            say_ready(f"listening on {', '.join(map(str, running.addresses))}")
+            with watched():
+                await running.stopped.wait()
         finally:
             for number in handlers:
                 loop.remove_signal_handler(number)

@@ -4,13 +4,14 @@ import asyncio
 
 from aiohttp import web
 
-from tunnel.carriers.websocket_transport import CLOSE_S, WebSocketTransport
+from tunnel.carriers.halves.websocket_transport import CLOSE_S, WebSocketTransport
 from tunnel.wire import LINK_HEADER_SIZE
 from tunnel_servlet.access.tokens import Identity
-from tunnel_servlet.web.handler import RelayHandler
+from tunnel_servlet.switch.witness import NOWHERE, Origin
+from tunnel_servlet.web.http.handler import RelayHandler
+from tunnel_servlet.web.http.websocket_guard import FrameGuard
 from tunnel_servlet.web.relay import Relay
 from tunnel_servlet.web.relay_link import RelayLink
-from tunnel_servlet.web.websocket_guard import FrameGuard
 
 __all__ = ["MESSAGE_US", "serve_websocket"]
 
@@ -19,7 +20,9 @@ __all__ = ["MESSAGE_US", "serve_websocket"]
 MESSAGE_US = 30
 
 
-async def serve_websocket(request: web.Request, relay: Relay, identity: Identity) -> web.StreamResponse:
+async def serve_websocket(
+    request: web.Request, relay: Relay, identity: Identity, origin: Origin = NOWHERE
+) -> web.StreamResponse:
     """Answer 101 and serve the link; return when it has ended. Answer 400 if the request asks for no websocket."""
     limits = relay.config.limits
     message_bytes_max = limits.link_batch_bytes_max + LINK_HEADER_SIZE
@@ -29,7 +32,11 @@ async def serve_websocket(request: web.Request, relay: Relay, identity: Identity
         max_msg_size=message_bytes_max + 1,  # aiohttp refuses a message of exactly this size
         timeout=CLOSE_S,
     )
-    if not websocket.can_prepare(request):
+    try:
+        is_websocket = bool(websocket.can_prepare(request))
+    except ValueError:  # aiohttp quotes and decodes fields, which may hold any bytes
+        is_websocket = False
+    if not is_websocket:
         return web.Response(status=400, text="not a valid request for a websocket of version 13")
     counted = request.protocol.counted if isinstance(request.protocol, RelayHandler) else None
     transport: WebSocketTransport | None = None
@@ -47,10 +54,10 @@ async def serve_websocket(request: web.Request, relay: Relay, identity: Identity
 
     guard = FrameGuard(counted, message_bytes_max, limits.body_seconds, fail)
     if isinstance(request.protocol, RelayHandler):
-        request.protocol.watch_frames(guard)
+        request.protocol.pieces.guard = guard
     await websocket.prepare(request)
     transport = WebSocketTransport(websocket, taken)
-    RelayLink(relay, identity, transport, counted).start()
+    RelayLink(relay, identity, transport, counted, origin=origin).start()
     for code, text in failures:
         transport.close_with(code, text, at_once=True)
     try:

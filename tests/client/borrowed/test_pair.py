@@ -1,4 +1,4 @@
-"""Loopback pairs: no other process can become one end, and a *parked* socket, whose pair exists already but which may
+"""Loopback pairs: no other process can become one end, and a *muted* socket, whose pair exists already but which may
 not be used yet, looks like one that is still connecting."""
 
 import select
@@ -10,10 +10,10 @@ from tunnel_client.borrowed.pair import (
     accept_verified,
     connect_near,
     listen_near,
+    muted_pair,
     name_of,
-    parked_pair,
     renew,
-    unpark,
+    unmute,
     widen,
 )
 
@@ -37,14 +37,14 @@ def test_a_parked_socket_is_not_ready_until_it_is_unparked(timeout: float | None
         pytest.skip("this machine has no IPv6")
     with socket.socket(family) as sock:
         sock.settimeout(timeout)
-        near, skip = parked_pair(sock)
+        near, skip = muted_pair(sock)
         with near:
             assert sock.gettimeout() == timeout
             assert select.select([sock], [sock], [], 0.1) == ([], [], [])
             widen(near)
             assert len(near.recv(skip, socket.MSG_WAITALL)) == skip
             assert select.select([], [sock], [], 30.0)[1] == [sock]
-            unpark(sock)
+            unmute(sock)
             sock.send(b"first")
             assert near.recv(100) == b"first"
 
@@ -53,11 +53,11 @@ def test_a_renewed_socket_keeps_its_descriptor_and_can_connect_again() -> None:
     with socket.socket() as sock:
         sock.settimeout(30.0)
         number = sock.fileno()
-        near, _ = parked_pair(sock)
+        near, _ = muted_pair(sock)
         near.close()
         renew(sock)
         assert sock.fileno() == number
-        again, skip = parked_pair(sock)
+        again, skip = muted_pair(sock)
         with again:
             again.recv(skip, socket.MSG_WAITALL)
     renew(sock)  # harmless for a closed socket

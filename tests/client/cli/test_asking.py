@@ -22,7 +22,7 @@ import pytest
 from loadtests.harness.ports import hold_port
 from tests.client.rig import TOKEN, Background, Rig
 from tests.support.proxies import UpstreamProxy
-from tunnel.carriers.patience import Patience
+from tunnel.carriers.http.patience import Patience
 from tunnel.wire import BodyFormat
 from tunnel_client.cli.broker.main import main as broker_main
 from tunnel_client.cli.main import main

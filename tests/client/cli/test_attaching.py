@@ -13,6 +13,7 @@ import pytest
 
 from tests.client.rig import TOKEN, Rig, connect, greet
 from tests.support.proxies import splice
+from tunnel.driver import Driver
 from tunnel_client.cli.attaching import add_wait_option
 from tunnel_client.cli.main import main
 
@@ -83,6 +84,28 @@ def test_with_wait_the_command_tries_until_the_page_is_gone(page: str, wait: lis
     assert line.startswith(f"tunnel: no relay answers yet at {portal.url} (HTTP ")
     assert PAGES[page][2] in line
     assert line.endswith(f"): trying {'for up to 60 s' if wait[1:] else 'until a relay answers'} (Ctrl-C ends)")
+
+
+@pytest.mark.parametrize("command", [["login", "{url}", "--token-file", "{file}"], ["run", "true"]])
+def test_a_command_that_the_relay_refuses_does_not_say_that_it_goes_on(
+    command: list[str], known: Rig, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = Driver.close
+
+    async def close_slowly(driver: Driver) -> None:
+        await asyncio.sleep(0.5)
+        await close(driver)
+
+    file = home / "token"
+    file.touch(0o600)
+    file.write_text(TOKEN[:-1])
+    monkeypatch.setenv("TUNNEL_TOKEN", TOKEN[:-1])
+    monkeypatch.setattr(Driver, "close", close_slowly)
+    monkeypatch.setattr("tunnel_client.cli.commands.run.QUIET_S", 0.0)
+    assert main([word.format(url=known.url, file=file) for word in command]) == 4
+    said = capsys.readouterr().err
+    assert "no such token" in said
+    assert "still trying" not in said
 
 
 @every_page

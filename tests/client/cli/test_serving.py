@@ -20,7 +20,7 @@ from loadtests.harness.processes import Process, python_command, says_event
 from loadtests.harness.relays import RelayProcess
 from tests.client.cli.commands.rig import LOOPBACK, echo, target
 from tests.support.loops import in_loop
-from tunnel.command_line import configure_log
+from tunnel.process.command_line import configure_log
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.main import main
 from tunnel_client.errors import UsageError
@@ -131,6 +131,28 @@ async def test_sigterm_frees_the_port_and_lets_moving_connections_finish(relay: 
         writer.close()
         assert await asyncio.to_thread(forward.wait, 60) == 0
         assert "waiting for 1 open connection until no byte has moved" in str(event(forward, "stopping")["text"])
+
+
+@in_loop
+async def test_a_relay_that_is_away_for_longer_than_the_limit_cuts_nothing_that_finishes() -> None:
+    """The connection still moves bytes: those that its application writes."""
+    async with target(echo) as port:
+        with RelayProcess(inline_exit=True) as relay:
+            async with command(relay, "forward", "--give-up-after", "1", f"0:{LOOPBACK}:{port}") as forward:
+                local = int(json.loads(forward.ready_line)["bind"].rpartition(":")[2])
+                reader, writer = await asyncio.open_connection(LOOPBACK, local)
+                writer.write(b"before")
+                assert await reader.readexactly(6) == b"before"
+                forward.signal(signal.SIGTERM)
+                await logged(forward, "stopping")
+                relay.process.kill()
+                heard = asyncio.ensure_future(reader.read())
+                for _ in range(25):  # 2.5 s: longer than the limit and the interval of the looks
+                    writer.write(b"x")
+                    await asyncio.wait([heard], timeout=0.1)
+                    assert not heard.done()
+                writer.close()
+                heard.cancel()
 
 
 @pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT, None])

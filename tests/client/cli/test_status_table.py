@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tunnel_client.cli.status_table import Rates, render
-from tunnel_client.status import ClientReport, ConnectionReport, EntryReport, RoadLine
+from tunnel_client.status import ClientReport, ConnectionReport, EntryReport, MoveLine, RelayLine, RoadLine
 
 
 def connection(number: int = 1, **changes: Any) -> ConnectionReport:
@@ -113,3 +113,44 @@ def test_roads_are_shown_with_the_reason_why_they_do_not_carry() -> None:
     line = render([client(roads=[*roads, RoadLine("third", "unknown")])], 1090.0).splitlines()[2]
     why = f"HTTP 404\\x1b[2J: {'x' * 86}"
     assert line == f"  roads: link resting (2 tries; {why}), websocket used (1 try), third unknown"
+
+
+def test_several_relays_are_shown_with_what_they_carry() -> None:
+    relays = [
+        RelayLine("https://a", False, False, "poll https://a", "the connection was\nrefused", 2),
+        RelayLine("https://b", True, True, "link https://b", "", 1),
+        RelayLine("https://c", True, False, "link https://c", "", 0),
+        RelayLine("https://d", False, False, "poll https://d", "no such token", 0, True),
+    ]
+    relays[2].services_refused = {"reports": "reports: another user has\x1b it"}
+    lines = render([client(relays=relays, trouble="said below")], 1090.0).splitlines()[2:7]
+    assert lines == [
+        "  relay https://a: NOT ATTACHED, poll, 2 connections; the connection was refused",
+        "  relay https://b: in use, link, 1 connection",
+        "  relay https://c: attached, link, 0 connections",
+        "    does not take reports: another user has\\x1b it",
+        "  relay https://d: REFUSED, poll, 0 connections; no such token",
+    ]
+    assert "said below" not in "".join(lines)
+
+
+def test_a_relay_that_does_not_answer_is_not_in_use() -> None:
+    line = render([client(relays=[RelayLine("https://a", False, True, "poll", "lost", 1)])], 1090.0).splitlines()[2]
+    assert line == "  relay https://a: NOT ATTACHED, poll, 1 connection; lost"
+
+
+def test_the_latest_moves_are_shown_and_where_each_connection_is() -> None:
+    targets = ["db0:1", "db1:1", "db2:1", "db3:1", ""]
+    moves = [MoveLine(1000.0 + n, n, one, "https://a", "https://b\x1b", "why") for n, one in enumerate(targets)]
+    relays = [RelayLine("https://a", False, False, "poll", "", 0), RelayLine("https://b", True, True, "link", "", 1)]
+    one = connection()
+    one.relay = "https://b/prefix"
+    lines = render([client(one, relays=relays, moves=moves, moves_count=9)], 1064.0).splitlines()[4:]
+    assert lines[:4] == [
+        "  moves to another relay: 9",
+        "    60 s ago: connection 4, https://a -> https://b\\x1b; why",
+        "    61 s ago: db3:1, https://a -> https://b\\x1b; why",
+        "    62 s ago: db2:1, https://a -> https://b\\x1b; why",
+    ]
+    assert [line.split()[-1] for line in lines[4:]] == ["RELAY", "b"]
+    assert "RELAY" not in render([client(one)], 1064.0)

@@ -69,15 +69,21 @@ def hop(rig: Rig, script: Script, *, closes: bool = False) -> str:
     return f"http://127.0.0.1:{_listen(rig, serve)}"
 
 
-def connections_at_most(rig: Rig, most: int) -> str:
-    """Start a hop that carries `most` connections at a time and resets any further one; return its URL."""
+def connections_at_most(rig: Rig, most: int, refusal: bytes = b"") -> str:
+    """Start a hop that carries `most` connections at a time and resets any further one, or answers with `refusal`;
+    return its URL."""
     relay = rig.running.addresses[0].port
     live = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal live
         if live >= most:
-            writer.transport.abort()
+            if refusal:
+                await _message(reader)
+                writer.write(refusal)
+                writer.close()
+            else:
+                writer.transport.abort()
             return
         live += 1
         try:

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import ProbeError, Prober, Reply
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.dialing.failures import Failure
+from tunnel.carriers.probes.probe import ProbeError, Prober, Reply
 from tunnel.wire import Attached
 from tunnel_client.doctor.findings import Finding, Report
 from tunnel_client.doctor.trials import Trials
@@ -163,7 +163,7 @@ class FakeProber:
     async def claim_exit(self) -> Reply:
         return self._find("claim_exit") or answered("status", 403)
 
-    async def unfinished(self, seconds: float) -> tuple[bool, Reply]:
+    async def send_unfinished(self, seconds: float) -> tuple[bool, Reply]:
         return True, self._find("unfinished") or answered("status", 415)
 
     async def odd_expectation(self) -> Reply:

@@ -15,13 +15,15 @@ from tests.support.certificates import TLS
 from tunnel_client.cli.main import main
 from tunnel_servlet.config import ListenAddress, RelayConfig, TlsFiles
 
-__all__ = ["Found", "doctor", "hurting", "quick", "tls_relay"]
+__all__ = ["Found", "doctor", "hurry", "hurting", "quick", "tls_relay"]
 
 Found = dict[str, tuple[str, str, dict[str, Any]]]
 
 
-@pytest.fixture(autouse=True)
-def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the doctor have short patience, and make short pauses."""
+    monkeypatch.setattr("tunnel_client.doctor.carrier_steps.REST_S", 0.05)
+    monkeypatch.setattr("tunnel_client.doctor.connection_steps._REST_S", 0.05)
     monkeypatch.setattr("tunnel_client.doctor.path_steps.LOAD_S", 0.1)
     monkeypatch.setattr("tunnel_client.doctor.path_steps.WITHHELD_S", 0.3)
     monkeypatch.setattr("tunnel_client.doctor.connection_steps.HELD_S", 0.2)
@@ -39,6 +41,11 @@ def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "REST_S",
     ):
         monkeypatch.setattr(f"tunnel_client.doctor.trials.{name}", 0.05)
+
+
+@pytest.fixture(autouse=True)
+def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
     monkeypatch.setenv("TUNNEL_TOKEN", TOKEN)
 
 

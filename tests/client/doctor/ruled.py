@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 from tests.client.doctor.limiters import RESET, SILENCE, Judged, Rule, Seen
 from tests.client.doctor.prober import LIMITS, answered, cut, foreign
-from tunnel.carriers.dialing import Dialing
-from tunnel.carriers.probe import ProbeError, Reply
-from tunnel.wire import Attached, BodyFormat
+from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.probes.probe import ProbeError, Reply
+from tunnel.wire import TEXT_FORMATS, Attached, BodyFormat
 
 __all__ = ["OCTETS", "RuledProber"]
 
@@ -19,7 +19,7 @@ _FORMATS = [each.value for each in BodyFormat]
 _TRIP_S = 0.002
 _EMPTY_BYTES = 40
 _SMALL_BYTES = 100
-_NOISE_BITS, _SMALL_BITS, _TEXT_BITS = 7.9, 6.5, 4.2  # small bodies are mostly headers
+_NOISE_BITS, _SMALL_BITS, _BASE64_BITS, _TEXT_BITS = 7.9, 6.5, 6.0, 4.2  # small bodies are mostly headers
 _NOISE_FROM_BYTES = 1000
 
 
@@ -32,7 +32,7 @@ class _Connections:
 
 
 class RuledProber:
-    """Stands for `tunnel.carriers.probe.Prober`. Each connection ends at the age of `life_s`.
+    """Stands for `tunnel.carriers.probes.probe.Prober`. Each connection ends at the age of `life_s`.
 
     `has_link`: links and websockets pass. `refused` counts the requests that a rule refused.
     """
@@ -77,7 +77,7 @@ class RuledProber:
     async def attach_as(self, kind: str) -> Reply:
         reply = await self._send(kind, _SMALL_BYTES, self._pool)
         if reply is None and kind in _FORMATS:
-            self.attached, reply = LIMITS, answered("attached")
+            self.attached, reply, self.format = LIMITS, answered("attached"), BodyFormat(kind)
         return reply or answered("status", 415)
 
     async def exchange(
@@ -90,7 +90,7 @@ class RuledProber:
         is_text: bool = False,
     ) -> Reply:
         began_s = _now()
-        reply = await self._send(OCTETS, max(size, _SMALL_BYTES), own or self._pool, hold_s, is_text=is_text)
+        reply = await self._send(self.format.value, max(size, _SMALL_BYTES), own or self._pool, hold_s, is_text=is_text)
         if reply is None:
             self._serial += 1
             reply = answered(serial=self._serial)
@@ -100,12 +100,12 @@ class RuledProber:
     repeat = exchange
 
     async def ask(self, size: int, *, lane: int = 0) -> Reply:
-        reply = await self._send(OCTETS, size, self._pool, is_text=True)
+        reply = await self._send(self.format.value, size, self._pool, is_text=True)
         self._waiting_bytes += size if reply is None else 0
         return reply or answered()
 
     async def fetch(self, size: int, *, lane: int = 0, is_repeat: bool = False) -> Reply:
-        reply = await self._send(OCTETS, _SMALL_BYTES, self._pool)
+        reply = await self._send(self.format.value, _SMALL_BYTES, self._pool)
         if reply is None:
             self._serial += 1
             reply = answered(serial=self._serial)
@@ -116,7 +116,7 @@ class RuledProber:
     async def claim_exit(self) -> Reply:
         return await self._send(OCTETS, _SMALL_BYTES, self._pool) or answered("status", 403)
 
-    async def unfinished(self, seconds: float) -> tuple[bool, Reply]:
+    async def send_unfinished(self, seconds: float) -> tuple[bool, Reply]:
         return True, await self._send("text/plain", 2048, self._pool, is_text=True) or answered("status", 415)
 
     async def odd_expectation(self) -> Reply:
@@ -156,7 +156,8 @@ class RuledProber:
     async def _send(
         self, kind: str, size: int, used: _Connections, hold_s: float = 0.0, *, is_text: bool = False
     ) -> Reply | None:
-        bits = _TEXT_BITS if is_text else _NOISE_BITS if size >= _NOISE_FROM_BYTES else _SMALL_BITS
+        noise_bits = _BASE64_BITS if self.format in TEXT_FORMATS else _NOISE_BITS
+        bits = _TEXT_BITS if is_text else noise_bits if size >= _NOISE_FROM_BYTES else _SMALL_BITS
         seen = self._seen("POST", kind, size, bits, used)
         opened_s = used.idle.pop() if not seen.opens else seen.at_s
         reply = await self._judge(seen, used.idle, opened_s)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.client.doctor.prober import answered, foreign
-from tunnel.carriers.probe import Reply
+from tunnel.carriers.probes.probe import Reply
 from tunnel_client.doctor.answers import advice_for, described, sender_of, tallied
 
 SQUID = {"server": "squid/5.7", "x_squid_error": "ERR_ACCESS_DENIED 0"}

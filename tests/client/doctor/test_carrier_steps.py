@@ -8,8 +8,8 @@ import pytest
 
 from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.hurried_loop import hurried
-from tunnel.carriers.probe import Reply
-from tunnel.exit_codes import OK, UNREACHABLE
+from tunnel.carriers.probes.probe import Reply
+from tunnel.ground.exit_codes import OK, UNREACHABLE
 from tunnel_client.doctor.carrier_steps import ROUNDS, ROUNDS_GOOD, examine_link, examine_poll
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.path_steps import examine_reliability

@@ -14,7 +14,7 @@ from tests.client.rig import TOKEN, Rig
 from tests.support.certificates import TLS, server_tls
 from tests.support.loops import run
 from tests.support.proxies import UpstreamProxy
-from tunnel.carriers.dialing import Dialing
+from tunnel.carriers.dialing.dialing import Dialing
 from tunnel_client.doctor.certificate_steps import examine_certificate
 from tunnel_client.doctor.findings import Report, Verdict
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.client.doctor.prober import Asked, FakeProber, answered, finding, foreign, trials
 from tests.support.hurried_loop import hurried
-from tunnel.carriers.probe import Reply
+from tunnel.carriers.probes.probe import Reply
 from tunnel_client.doctor.connection_steps import examine_at_once, examine_reuse, examine_timeouts
 from tunnel_client.doctor.findings import Report, Verdict
 

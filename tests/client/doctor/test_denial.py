@@ -7,10 +7,9 @@ import pytest
 from tests.servlet.rig import ANYWHERE, TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tunnel import attach
-from tunnel.exit_codes import DENIED
-from tunnel_client.doctor.denial import rule_check
+from tunnel.ground.exit_codes import DENIED
 from tunnel_client.doctor.findings import Report
-from tunnel_client.doctor.next_step import conclude
+from tunnel_client.doctor.next_step import conclude, rule_check
 from tunnel_client.doctor.target_step import examine_target
 from tunnel_client.places import Address
 from tunnel_client.settings import find_settings

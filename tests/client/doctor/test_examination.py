@@ -16,6 +16,9 @@ from tests.client.rig import TOKEN, Rig, greet
 from tests.support.certificates import TLS
 from tests.support.proxies import UpstreamProxy
 from tunnel_client.cli.main import main
+from tunnel_client.doctor.findings import Report, render_choice
+from tunnel_client.login_file import write_login
+from tunnel_client.stored_login import Login
 
 __all__ = ["doctor", "quick"]
 
@@ -40,7 +43,7 @@ def test_altered_bodies_and_too_small_limits_are_problems(rig: Rig, doctor: Any)
     code, found, _ = doctor(hurting(rig, limit_bytes=1000))
     assert (code, found["body limit"][0], found["link"][0]) == (0, "note", "ok")  # the link carries everything
     code, found, report = doctor(hurting(rig, limit_bytes=1000, no_upgrade=True))
-    assert "not even requests of 4 KiB pass (HTTP 413" in found["body limit"][1]
+    assert "not even requests of 1.5 KiB pass (HTTP 413" in found["body limit"][1]
     assert found["body limit"][0] == "problem"
     assert code == 3
     assert report["summary"].startswith("the tunnel does not work here")
@@ -185,3 +188,75 @@ def test_a_page_without_a_title_is_quoted_and_no_clock_is_judged_without_a_date(
 def test_an_invalid_url_is_a_usage_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--relay", "relay.example"]) == 2
     assert "is not a relay URL" in capsys.readouterr().err
+
+
+def test_each_of_several_relays_is_examined(rig: Rig, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("1", "2"):
+        (home / name).write_text(TOKEN)
+        (home / name).chmod(0o600)
+    nobody = "http://127.0.0.1:1"
+    words = ["doctor", "--watch", "0.3", "--relay", nobody, "--relay", rig.url]
+    words += ["--token-file", str(home / "1"), "--token-file", str(home / "2")]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    refused = f"{nobody} cannot be used: nothing answers at {nobody} (the connection was refused)"
+    assert said.endswith(f"\n\n{refused}\nnew connections would use {rig.url}\n")
+    assert said.index(f"relay {nobody} (from --relay)") < said.index(f"relay {rig.url} (from --relay)")
+    assert f"tunnel login {rig.url} --token-file {home / '2'} --add" in " ".join(said.split())
+    assert main([*words[:5], "--relay", f"{nobody}/x", *words[7:]]) == 3
+    assert capsys.readouterr().out.endswith("none of these relays can be used\n")
+    assert main([*words, "--json"]) == 0
+    found = json.loads(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("[")))
+    assert [(one["exit_code"], one["used"]) for one in found] == [(3, False), (0, True)]
+
+
+def test_two_users_the_secrets_of_the_first_relay_are_proposed_for_no_other(
+    rig: Rig, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("token", TOKEN), ("gate", "X-Gate: hush")):
+        (home / name).write_text(text)
+        (home / name).chmod(0o600)
+    nobody = ["http://127.0.0.1:1", "http://127.0.0.1:1/x"]
+    words = ["doctor", "--watch", "0.3", "--proxy", "none", "--carrier", "poll", "--header", f"@{home / 'gate'}"]
+    for url, name in ((nobody[0], "token"), (rig.url, "token"), (nobody[1], "token")):
+        words += ["--relay", url, "--token-file", str(home / name)]
+    assert main([*words, "--hostname", "gate.example"]) == 0
+    found = [" ".join(text.split()) for text in capsys.readouterr().out.split("next:")[1:]]
+    file, gate = f"--token-file {home / 'token'}", f"--header @{home / 'gate'} --hostname gate.example"
+    for said, told in zip(
+        found,
+        (
+            f"tunnel doctor --relay {nobody[0]} {file} --proxy none {gate} --carrier poll relay ",
+            f"tunnel login {rig.url} {file} --add --proxy none relay ",
+            f"tunnel doctor --relay {nobody[1]} {file} --proxy none --carrier poll http",
+        ),
+        strict=True,
+    ):
+        assert said.startswith(told)
+
+
+@pytest.mark.usefixtures("home")
+def test_the_next_command_names_all_relays_when_several_are_used(
+    rig: Rig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TUNNEL_RELAY", "TUNNEL_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    nobody = "http://127.0.0.1:1"
+    write_login(Login(rig.url, token=TOKEN, proxy="none"), Login(nobody, token=TOKEN, proxy="none"))
+    named = ["--relay", rig.url, "--relay", nobody]
+    port = rig.serve(greet)
+    main(["doctor", "--watch", "0.3", f"127.0.0.1:{port}", *named])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"127.0.0.1:{port} --relay {rig.url} --relay {nobody}" in said.partition("next: tunnel forward")[2]
+    main(["doctor", "--watch", "0.3"])
+    (found, _) = capsys.readouterr().out.split("relay http://127.0.0.1:1 (")
+    assert "next:    tunnel doctor HOST:PORT\n" in found
+
+
+def test_of_relays_that_work_the_first_would_be_used() -> None:
+    reports = [Report("https://a"), Report("https://b"), Report("https://c", exit_code=5, summary="denied\x1b")]
+    assert render_choice(reports).splitlines()[1:] == [
+        "https://c cannot be used: denied\\x1b",
+        "https://b would be used when those before it cannot be",
+        "new connections would use https://a",
+    ]

@@ -2,8 +2,8 @@
 
 import json
 
-from tunnel.exit_codes import INTEGRITY, OK, UNREACHABLE
-from tunnel.printable import counted
+from tunnel.ground.exit_codes import INTEGRITY, OK, UNREACHABLE
+from tunnel.ground.printable import counted
 from tunnel_client.doctor.findings import Finding, Report, Verdict, render_finding, render_summary
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.client.doctor.prober import EPOCH, Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.loops import in_loop, run
-from tunnel.carriers.probe import Reply
-from tunnel.exit_codes import OK, UNREACHABLE
+from tunnel.carriers.probes.probe import Reply
+from tunnel.ground.exit_codes import OK, UNREACHABLE
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.hop_steps import examine_hops, examine_relays, recognise
 

@@ -15,8 +15,8 @@ import pytest
 from tests.client.doctor.limiters import RESET, SILENCE, Chance, Filter, Queue, Quota, Rule, Weighted, Window
 from tests.client.doctor.ruled import OCTETS, RuledProber
 from tests.support.hurried_loop import hurried
-from tunnel.carriers.probe import ProbeError, Reply
-from tunnel.exit_codes import UNREACHABLE
+from tunnel.carriers.probes.probe import ProbeError, Reply
+from tunnel.ground.exit_codes import UNREACHABLE
 from tunnel_client.doctor.examination import examine
 from tunnel_client.doctor.findings import Finding, Report, Verdict
 from tunnel_client.doctor.trials import CONNECTIONS, CONNECTIONS_S, GIVE_UP_S, REQUESTS, REQUESTS_S
@@ -290,11 +290,21 @@ def test_407_from_time_to_time_is_repeated_and_counted_as_what_it_is(examined: A
 
 @pytest.mark.parametrize("status", [403, 413, 415, 400, RESET])
 def test_a_filter_for_noise_is_named(examined: Any, status: int) -> None:
-    seen = examined(Filter(status, bits=7.2))
+    seen = examined(Filter(status, bits=7.2, kinds=(OCTETS,)))
     assert seen.found["filter"].verdict is Verdict.PROBLEM
     assert "bodies that look like noise" in seen.found["filter"].text
     assert seen.bad == set()
     assert seen.report.exit_code == 3
+
+
+@pytest.mark.parametrize("status", [403, 413, 415, 400, RESET])
+def test_a_filter_for_noise_that_lets_text_pass_lets_the_tunnel_pass(examined: Any, status: int) -> None:
+    seen = examined(Filter(status, bits=7.2))
+    assert seen.found["filter"].verdict is Verdict.NOTE
+    assert "64 KiB of noise pass in the form of text (application/json)" in seen.found["filter"].text
+    assert seen.found["answer limit"].verdict is Verdict.OK
+    assert seen.bad == set()
+    assert seen.report.exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -309,16 +319,16 @@ def test_a_filter_for_noise_is_named(examined: Any, status: int) -> None:
 def test_a_filter_for_noise_does_not_matter_where_a_link_is_used_and_works(
     examined: Any, carrier: str, has_link: bool, verdict: Verdict
 ) -> None:
-    seen = examined(Filter(bits=7.2), has_link=has_link, carrier=carrier)
+    seen = examined(Filter(bits=7.2, kinds=(OCTETS,)), has_link=has_link, carrier=carrier)
     assert seen.found["filter"].verdict is verdict
     assert (seen.report.exit_code == 0) == has_link or carrier == "poll"
 
 
 @pytest.mark.parametrize("status", [403, 413, RESET])
 def test_a_floor_below_what_the_tunnel_needs_is_named_with_what_passes(examined: Any, status: int) -> None:
-    seen = examined(Filter(status, size=2048))
+    seen = examined(Filter(status, size=1000))
     assert seen.found["body limit"].verdict is Verdict.PROBLEM
-    assert "more than about 2048 bytes, and the tunnel needs 4 KiB" in seen.found["body limit"].text
+    assert "more than about 768 bytes, and the tunnel needs 1.5 KiB" in seen.found["body limit"].text
     assert "filter" not in seen.found
     assert "rate limit" not in seen.found
 

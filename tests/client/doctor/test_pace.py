@@ -27,7 +27,7 @@ def test_a_slower_budget_knows_what_has_begun() -> None:
     budget = Budget(5, 1.0)
     for now_s in (0.0, 0.1, 0.2):
         budget.take(now_s)
-    slow = budget.slowed(1, 2.0)
+    slow = budget.with_limits(1, 2.0)
     assert slow.take(0.3) == 2.2
     assert slow.take(0.3) == 4.2
 

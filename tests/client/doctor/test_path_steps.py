@@ -6,7 +6,7 @@ import pytest
 
 from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.hurried_loop import hurried
-from tunnel.carriers.probe import Reply
+from tunnel.carriers.probes.probe import Reply
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding, foreign, trials
 from tests.support.loops import run
-from tunnel.carriers.failures import Failure
-from tunnel.carriers.probe import ProbeError, Reply
-from tunnel.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, OK, UNREACHABLE
+from tunnel.carriers.dialing.failures import Failure
+from tunnel.carriers.probes.probe import ProbeError, Reply
+from tunnel.ground.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, OK, UNREACHABLE
 from tunnel.wire import BodyFormat
 from tunnel_client.doctor.findings import Finding, Report, Verdict
 from tunnel_client.doctor.relay_steps import examine_relay
@@ -20,6 +20,7 @@ CUT = cut("the connection was closed")
 PAGE_OF_APACHE = (
     "<html><head><title>403 Forbidden</title></head><address>Apache/2.4.71 (Debian) Server</address></html>"
 )
+EXPIRED = "the token expired on 2027-01-15 08:00 UTC; ask the operator for a new one"
 NO_TOKEN = "no token came: the request has no Authorization header"
 
 
@@ -72,6 +73,14 @@ def test_the_clock_of_what_is_not_the_relay_is_not_taken_for_the_relay_s(skew_s:
     ("status", "why", "wait_ms", "code", "text", "advice"),
     [
         (401, "no such token", 0, NOT_AUTHENTICATED, "a tunnel relay answers, but does not know the token", "check it"),
+        (
+            401,
+            EXPIRED,
+            0,
+            NOT_AUTHENTICATED,
+            "a tunnel relay refuses this user: the token expired on 2027",
+            "ask the op",
+        ),
         (401, NO_TOKEN, 0, NOT_AUTHENTICATED, "a tunnel relay answers, but the token does not reach it", "ask its"),
         (403, "why", 0, DENIED, "a tunnel relay refuses this user: HTTP 403, why", "do as it says, or ask"),
         (400, "why", 0, INTEGRITY, "a relay answers, but requests reach it damaged: HTTP 400, why", "use an https"),

@@ -6,13 +6,14 @@ import pytest
 
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.surroundings import examine_proxy
-from tunnel_client.login_file import Login, write_login
+from tunnel_client.login_file import write_login
 from tunnel_client.settings import RelaySettings
+from tunnel_client.stored_login import Login
 
 
 def found(choice: str | None = "env", proxy: str = "") -> dict[str, str]:
     report = Report("")
-    settings = RelaySettings("https://relay.example", None, choice, None, "auto", 1.0)
+    settings = RelaySettings("https://relay.example", proxy=choice, user_timeout=1.0)
     examine_proxy(report, settings, proxy)
     assert all(finding.verdict in (Verdict.OK, Verdict.NOTE) for finding in report.findings)
     return {finding.step: finding.text for finding in report.findings}

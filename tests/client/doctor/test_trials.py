@@ -9,7 +9,7 @@ from tests.client.doctor.limiters import PASS, RESET, Judged, Rule, Seen, Window
 from tests.client.doctor.prober import LIMITS, Asked, FakeProber, finding, foreign, trials
 from tests.client.doctor.ruled import RuledProber
 from tests.support.hurried_loop import hurried
-from tunnel.carriers.probe import Prober, Reply
+from tunnel.carriers.probes.probe import Prober, Reply
 from tunnel_client.doctor.connection_steps import examine_reuse
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.size_steps import examine_sizes

@@ -13,10 +13,10 @@ from tests.servlet.rig import until
 from tests.support.loops import in_loop, run
 from tests.support.relays import MemoryTestRelay
 from tunnel import Attachment
-from tunnel.command_line import configure_log
 from tunnel.core import ConnectionStats
-from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel.process.command_line import configure_log
 from tunnel.status import AttachmentStats
+from tunnel.streams.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.forward.traffic import Traffic, TrafficReport
 
 
@@ -43,14 +43,14 @@ async def test_totals_include_open_and_ended_connections() -> None:
 
         def ended(side: Side, error: Exception | None) -> None:
             assert isinstance(side, TunnelSide)
-            traffic.ended(side)
+            traffic.on_ended(side)
 
         async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             nears: asyncio.Queue[Side] = asyncio.Queue()
             server = await loop.create_server(lambda: SocketSide(nears.put_nowait), "127.0.0.1", 0)
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             _, far = await client.create_connection(lambda: TunnelSide(ended=ended), "echo")
-            traffic.opened(far)
+            traffic.on_opened(far)
             splice(await nears.get(), far)
             server.close()
             writer.write(b"hello")
@@ -74,10 +74,10 @@ async def test_traffic_is_reported_periodically_and_at_the_end() -> None:
     async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
         traffic = Traffic(attachment)
         with capture_logs() as logs:
-            async with traffic.reported(0):
+            async with traffic.report_every(0):
                 pass
             assert logs == []
-            async with traffic.reported(0.001):
+            async with traffic.report_every(0.001):
                 await until(lambda: logs)
                 told = len(logs)
         assert len(logs) == told + 1
@@ -124,14 +124,14 @@ def connection(factor: int) -> TunnelSide:
 
 def end(traffic: Traffic, side: TunnelSide) -> None:
     cast(FakeStats, side).is_over = True
-    traffic.ended(side)
+    traffic.on_ended(side)
 
 
 def test_totals_add_every_count_and_show_the_longest_times() -> None:
     traffic = attached()
     first, second, third = map(connection, (2, 1, 4))
     for side in (first, second, third):
-        traffic.opened(side)
+        traffic.on_opened(side)
     end(traffic, third)
     traffic.failed = 1
     traffic.read_closed("TimeoutError: no answer: at all")
@@ -165,13 +165,13 @@ def test_totals_add_every_count_and_show_the_longest_times() -> None:
 )
 def test_a_line_for_a_terminal_has_all_totals(traffic: Traffic, start: str) -> None:
     side = connection(3)
-    traffic.opened(side)
+    traffic.on_opened(side)
     traffic.failed = 2
     traffic.read_closed("TimeoutError: x")
     terminal = Terminal()
 
     async def main() -> None:
-        async with traffic.reported(3600):
+        async with traffic.report_every(3600):
             pass
 
     with pytest.MonkeyPatch.context() as patch:
@@ -200,7 +200,7 @@ async def test_a_terminal_gets_a_line() -> None:
         terminal = Terminal()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "stderr", terminal)
-            async with Traffic(attachment).reported(3600):
+            async with Traffic(attachment).report_every(3600):
                 pass
     assert "attached | " in terminal.getvalue()
     assert "connections 0 open, 0 in all, 0 failed | up 0.0 MiB" in terminal.getvalue()
@@ -212,7 +212,7 @@ def test_an_error_in_the_block_is_passed_on(seconds: float) -> None:
     async def test() -> None:
         async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
             with pytest.raises(KeyError):
-                async with Traffic(attachment).reported(seconds):
+                async with Traffic(attachment).report_every(seconds):
                     raise KeyError
 
     test()

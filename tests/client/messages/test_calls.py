@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
-from tests.client.messages.rig import DEADLINE_S, Pair, ends, runtime
+from tests.client.messages.rig import DEADLINE_S, Pair, ends
 from tests.support.loops import in_loop
 from tunnel.messages import (
     CallChannel,
@@ -23,12 +23,12 @@ from tunnel.messages import (
     Request,
     Response,
 )
-from tunnel.messages.frames import FRAME_BYTES_MAX
+from tunnel.messages.calls.frames import FRAME_BYTES_MAX
 from tunnel_client import Runtime, create_connection
 from tunnel_client.messages import BlockingChannel, BlockingTable
 from tunnel_client.sockets.loop_thread import loop_thread
 
-__all__ = ["ends", "runtime"]
+__all__ = ["ends"]
 
 ECHO, FAIL, WAIT = 1, 2, 3
 
@@ -246,7 +246,7 @@ def test_a_table_dials_an_address_once_for_all_threads_and_again_when_the_channe
                 calls = [threads.submit(table.call, address, ECHO, str(n).encode()) for n in range(50)]
                 assert [call.result(DEADLINE_S).body for call in calls] == [str(n).encode() for n in range(50)]
             assert len(peers) == 1
-            first = table.runner.run(table.table.channel(address))
+            first = table.runner.run(table.inner.channel(address))
             peers[0].close()
             table.runner.run(first.wait_closed())
             assert table.call(address, ECHO, b"again").body == b"again"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.client.messages.rig import DEADLINE_S, runtime
+from tests.client.messages.rig import DEADLINE_S, serving, table
 from tests.client.sockets_rig import beside
 from tunnel.messages import (
     Broker,
@@ -23,49 +22,27 @@ from tunnel.messages import (
     RetryLater,
     TopicSpec,
 )
-from tunnel_client import Runtime, create_connection
+from tunnel_client import Runtime
 from tunnel_client.messages import (
     BlockingBrokerProducer,
     BlockingConsumer,
     BlockingGroupConsumer,
     BlockingProducer,
-    BlockingTable,
 )
-
-__all__ = ["runtime"]
 
 QUICK = ListenerConfig(retry_s=0.0, commit_s=0.0)
 
 
-@contextmanager
-def broker(place: Path) -> Iterator[str]:
-    """A broker at the yielded address, in a loop of another thread, with a topic `t` of two partitions."""
-    ready, done = threading.Event(), threading.Event()
-    address: list[str] = []
-
-    async def serve() -> None:
-        full = TopicSpec(storage="memory", policy="newest", messages_max=1)
-        async with Broker(place, topics={"t": TopicSpec(partitions=2), "full": full}) as found:
-            address.append(await found.listen("127.0.0.1", 0))
-            ready.set()
-            await asyncio.to_thread(done.wait, DEADLINE_S)
-
-    with beside(lambda: asyncio.run(serve())):
-        assert ready.wait(DEADLINE_S)
-        try:
-            yield address[0]
-        finally:
-            done.set()
+@asynccontextmanager
+async def listening(place: Path) -> AsyncIterator[str]:
+    """A broker at the yielded address, with a topic `t` of two partitions."""
+    full = TopicSpec(storage="memory", policy="newest", messages_max=1)
+    async with Broker(place, topics={"t": TopicSpec(partitions=2), "full": full}) as found:
+        yield await found.listen("127.0.0.1", 0)
 
 
-@contextmanager
-def table(runtime: Runtime) -> Iterator[BlockingTable]:
-    def connect(address: str) -> socket.socket:
-        host, _, port = address.partition(":")
-        return create_connection((host, int(port)), DEADLINE_S, runtime=runtime)
-
-    with BlockingTable(connect, connect_timeout=DEADLINE_S) as found:
-        yield found
+def broker(place: Path) -> AbstractContextManager[str]:
+    return serving(listening(place))
 
 
 def test_a_handler_runs_in_threads_and_the_position_follows(runtime: Runtime, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.client.messages.rig import DEADLINE_S, Pair, ends, runtime
+from tests.client.messages.rig import DEADLINE_S, Pair, ends
 from tests.client.sockets_rig import beside
 from tunnel.messages import (
     AsyncProducerConfig,
@@ -22,10 +22,10 @@ from tunnel.messages import (
     ProducerData,
     StringEncoder,
 )
-from tunnel.messages.requests import ProduceDecoder
+from tunnel.messages.topics.requests import ProduceDecoder
 from tunnel_client.messages import BlockingProducer, BlockingQueueProducer
 
-__all__ = ["ends", "runtime"]
+__all__ = ["ends"]
 
 Got = list[tuple[str, int, str]]
 

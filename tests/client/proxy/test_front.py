@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tests.support.loops import in_loop
-from tunnel.splice import Side, TunnelSide
+from tunnel.streams.splice import Side, TunnelSide
 from tunnel_client.proxy.front import ProxyFront
 from tunnel_client.proxy.socks import Socks5Request
 
@@ -80,10 +80,10 @@ class Beyond:
     async def associate(self, request: Socks5Request, front: ProxyFront) -> bytes:
         raise AssertionError("no client asks for datagrams here")
 
-    def entered(self, front: ProxyFront) -> bool:
+    def register(self, front: ProxyFront) -> bool:
         return True
 
-    def left(self, front: ProxyFront) -> None:
+    def forget(self, front: ProxyFront) -> None:
         self.gone.append(front)
 
 

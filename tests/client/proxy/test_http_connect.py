@@ -24,7 +24,7 @@ def test_a_connect_names_its_target(target: str, place: tuple[str, int]) -> None
     request = parsed(f"CONNECT {target} HTTP/1.1\nHost: {target}\nProxy-Authorization: Basic eA==")
     assert (request.host, request.port) == place
     assert (request.early, request.body_bytes) == (b"", None)
-    assert request.granted() == b"HTTP/1.1 200 Connection established\r\n\r\n"
+    assert request.success_answer() == b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 def test_a_request_with_an_absolute_url_is_rewritten_for_its_target() -> None:
@@ -36,7 +36,7 @@ def test_a_request_with_an_absolute_url_is_rewritten_for_its_target() -> None:
     assert request.early == (
         b"GET /a?b=c%20d HTTP/1.1\r\nHost: Web.example:8080\r\nX-Kept: a b\r\nCookie: c\r\nConnection: close\r\n\r\n"
     )
-    assert request.granted() == b""
+    assert request.success_answer() == b""
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_head_may_come_in_pieces_and_has_a_largest_size() -> None:
 
 def test_refusals_name_the_reason() -> None:
     request = HttpRequest("a", 1)
-    codes = {reason: int(request.refused(reason, "because")[9:12]) for reason in Why}
+    codes = {reason: int(request.refusal_answer(reason, "because")[9:12]) for reason in Why}
     assert codes == {
         Why.DENIED: 403,
         Why.NOT_RESOLVED: 502,
@@ -119,8 +119,8 @@ def test_refusals_name_the_reason() -> None:
         Why.BUSY: 503,
         Why.LOST: 502,
     }
-    assert request.refused(Why.DENIED, "no rule for ü").endswith("\r\n\r\nno rule for ü\n".encode())
-    assert b"Content-Length: 15\r\n" in request.refused(Why.DENIED, "no rule for ü")
+    assert request.refusal_answer(Why.DENIED, "no rule for ü").endswith("\r\n\r\nno rule for ü\n".encode())
+    assert b"Content-Length: 15\r\n" in request.refusal_answer(Why.DENIED, "no rule for ü")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_refusals_name_the_reason() -> None:
 )
 def test_the_reason_phrase_says_why_because_clients_show_no_body_of_a_refused_connect(text: str, phrase: str) -> None:
     """It is one line of visible ASCII, whatever the relay or the target said."""
-    head, _, body = HttpRequest("a", 1).refused(Why.DENIED, text).partition(b"\r\n\r\n")
+    head, _, body = HttpRequest("a", 1).refusal_answer(Why.DENIED, text).partition(b"\r\n\r\n")
     assert head.split(b"\r\n")[0].decode("ascii") == f"HTTP/1.1 403 Forbidden{': ' + phrase if phrase else ''}"
     assert [line.partition(b":")[0] for line in head.split(b"\r\n")[1:]] == [
         b"Content-Type",

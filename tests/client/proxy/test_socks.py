@@ -82,10 +82,10 @@ def test_malformed_requests_of_version_4_are_refused(data: bytes) -> None:
 
 def test_answers_have_the_bytes_of_their_version() -> None:
     five, four = Socks5Request("a", 1), Socks4Request("a", 1)
-    assert five.granted() == b"\x05\x00\x00\x01" + bytes(6)
-    assert five.associated("127.0.0.1", 258) == b"\x05\x00\x00\x01\x7f\x00\x00\x01\x01\x02"
-    assert four.granted() == b"\x00\x5a" + bytes(6)
-    assert {reason: five.refused(reason, "")[1] for reason in Why} == {
+    assert five.success_answer() == b"\x05\x00\x00\x01" + bytes(6)
+    assert five.association_answer("127.0.0.1", 258) == b"\x05\x00\x00\x01\x7f\x00\x00\x01\x01\x02"
+    assert four.success_answer() == b"\x00\x5a" + bytes(6)
+    assert {reason: five.refusal_answer(reason, "")[1] for reason in Why} == {
         Why.DENIED: 2,
         Why.NOT_RESOLVED: 4,
         Why.REFUSED: 5,
@@ -94,7 +94,7 @@ def test_answers_have_the_bytes_of_their_version() -> None:
         Why.BUSY: 1,
         Why.LOST: 1,
     }
-    assert {four.refused(reason, "")[1] for reason in Why} == {91}
+    assert {four.refusal_answer(reason, "")[1] for reason in Why} == {91}
 
 
 @pytest.mark.parametrize("place", [("127.0.0.1", 1), ("::1", 65535), ("db.internal", 53), ("bücher.example", 80)])

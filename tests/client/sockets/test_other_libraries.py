@@ -10,19 +10,11 @@ import pytest
 import trio
 import uvloop
 
-from tests.client.sockets_rig import DEADLINE_S, relay_thread
+from tests.client.sockets_rig import DEADLINE_S
 from tests.support.loops import run
 from tunnel_client import Runtime, create_connection
 
 DATA = bytes(range(256)) * 4096
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Iterator[Runtime]:
-    with relay_thread() as relay:
-        runtime = Runtime(relay.settings, linger=2.0)
-        yield runtime
-        runtime.close()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.client.sockets_rig import DEADLINE_S, Hello, RelayThread, relay_thread
+from tests.client.sockets_rig import DEADLINE_S, Hello, RelayThread
 from tests.support.certificates import TLS
 from tunnel_client import Runtime, patch
 from tunnel_client.borrowed.hosts import Hosts, Placeholders, is_literal
@@ -28,19 +28,6 @@ from tunnel_client.sockets import runtime as runtimes
 from tunnel_client.sockets.loop_thread import new_loop
 
 INTERNAL = ["*.internal", "127.0.0.9"]
-
-
-@pytest.fixture(scope="module")
-def relay() -> Iterator[RelayThread]:
-    with relay_thread() as relay:
-        yield relay
-
-
-@pytest.fixture(scope="module")
-def runtime(relay: RelayThread) -> Iterator[Runtime]:
-    runtime = Runtime(relay.settings, linger=2.0)
-    yield runtime
-    runtime.close()
 
 
 def serve(address: str, tls: bool) -> Iterator[int]:

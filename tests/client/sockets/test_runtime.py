@@ -6,19 +6,16 @@ import errno
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.client.sockets_rig import DEADLINE_S, RelayThread, relay_thread, run_python
+from tests.client.sockets_rig import DEADLINE_S, RelayThread, run_python
+from tunnel.traces import TraceEvent
+from tunnel.traces.jsonl import read_trace
 from tunnel_client import Runtime, create_connection
 from tunnel_client.sockets.loop_thread import LoopThread, loop_thread
 from tunnel_client.sockets.runtime import connecting
-
-
-@pytest.fixture(scope="module")
-def relay() -> Iterator[RelayThread]:
-    with relay_thread() as relay:
-        yield relay
 
 
 @pytest.fixture
@@ -120,6 +117,50 @@ def test_a_forked_child_can_use_inherited_sockets_and_open_its_own(relay: RelayT
     thread.join(DEADLINE_S)
     assert received == [b"own", b"parent child parent"]
     assert done.stderr == ""
+
+
+FORK_AND_TRACE = """
+import os, sys, socket, tunnel, tunnel_client
+from tunnel_client.sockets.runtime import default_runtime
+trace = tunnel.open_trace(sys.argv[2], name="sockets")
+tunnel_client.configure(trace=trace)
+
+def talk():
+    with tunnel_client.create_connection(("db.internal", int(sys.argv[1])), timeout=60) as sock:
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(1) == b""
+
+talk()
+child = os.fork()
+if child == 0:
+    queued = len(trace._queue)
+    talk()
+    assert len(trace._queue) == queued
+    sys.exit(7)
+status = os.waitpid(child, 0)[1]
+assert os.waitstatus_to_exitcode(status) == 7, status
+default_runtime().close()
+trace.close()
+"""
+
+
+def test_sockets_trace_and_a_forked_child_does_not(relay: RelayThread, listener: socket.socket, tmp_path: Path) -> None:
+    """The thread that writes the records is the parent's: those of a child would only take memory."""
+
+    def serve() -> None:
+        for _ in range(2):
+            with accept(listener) as far:
+                far.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    done = run_python(relay, QUIET + FORK_AND_TRACE, str(listener.getsockname()[1]), str(tmp_path / "traces"))
+    thread.join(DEADLINE_S)
+    assert done.stderr == ""
+    (path,) = (tmp_path / "traces").iterdir()
+    events = [record.event for record in read_trace(path)]
+    assert events.count(TraceEvent.ATTACHED) == 1
+    assert events.count(TraceEvent.CONNECTION_CLOSED) == 1
 
 
 FORK_AND_RESET = """

@@ -23,19 +23,6 @@ from tunnel_client.sockets.runtime import connecting
 from tunnel_client.sockets.tunnel_socket import read_address
 
 
-@pytest.fixture(scope="module")
-def relay() -> Iterator[RelayThread]:
-    with relay_thread() as relay:
-        yield relay
-
-
-@pytest.fixture(scope="module")
-def runtime(relay: RelayThread) -> Iterator[Runtime]:
-    runtime = Runtime(relay.settings, linger=2.0)
-    yield runtime
-    runtime.close()
-
-
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -195,7 +182,7 @@ def test_a_wrong_token_is_a_permission_error_with_advice(relay: RelayThread) -> 
 
 
 def test_a_relay_that_cannot_be_reached_is_a_timeout_error(closed_port: int) -> None:
-    runtime = Runtime(RelaySettings(f"http://127.0.0.1:{closed_port}", None, None, None, "auto", 300.0))
+    runtime = Runtime(RelaySettings(f"http://127.0.0.1:{closed_port}", proxy=None))
     error = failure(runtime, ("db.internal", 80), timeout=0.3)
     runtime.close()
     assert isinstance(error, TimeoutError)
@@ -336,8 +323,12 @@ def test_configure_combines_its_arguments_and_the_environment(
     settings = tunnel_client.configure(token=relay.token, proxy=None, user_timeout=60.0, links=2, pull_interval=0.05)
     known = known_peers_path()
     expected = RelaySettings(
-        *(relay.url, relay.token, None, None, "poll", 60.0),
-        source="TUNNEL_RELAY",
+        relay.url,
+        "TUNNEL_RELAY",
+        token=relay.token,
+        proxy=None,
+        carrier="poll",
+        user_timeout=60.0,
         known_peers=known,
         links=2,
         pull_interval=0.05,

@@ -1,10 +1,14 @@
 """A connection as the application uses it: commands and their errors, timers, the user timeout, the route."""
 
+import re
+from collections.abc import Callable
+
 import pytest
 
-from tests.core.solo import NO_ROUTE, PEER, SERVICE, TARGET, Solo
+from tests.core.solo import NO_ROUTE, PEER, TARGET, Solo
 from tunnel.core import (
     Closed,
+    Connection,
     EndpointConfig,
     Flushed,
     LocalProtocolError,
@@ -14,7 +18,6 @@ from tunnel.core import (
     PeerClosedError,
     PeerFinished,
     Readable,
-    Refused,
     State,
     Writable,
 )
@@ -33,8 +36,7 @@ from tunnel.wire import (
     encode_rejected,
 )
 
-DATA, CLOSE, FINISH, ACK = PacketType.DATA, PacketType.CLOSE, PacketType.FINISH, PacketType.ACK
-OPTION, CONNECT, ABORT, SHUTDOWN = PacketType.OPTION, PacketType.CONNECT, PacketType.ABORT, PacketType.SHUTDOWN
+CONNECT, FINISH, ABORT = PacketType.CONNECT, PacketType.FINISH, PacketType.ABORT
 # commands
 
 
@@ -84,37 +86,15 @@ def test_reading_gives_the_stream_and_its_end_once() -> None:  # 5.5
     assert connection.write(b"still open", solo.now) == 10
 
 
-def test_a_repeated_answer_is_acknowledged() -> None:  # 1.7
-    solo = Solo().opened()
-    solo.answer()
-    assert solo.types() == [ACK]
-    assert solo.connection.stats.packets_duplicate == 1
-
-
 # the route
-
-
-def test_connect_is_repeated_when_the_relay_restarts_before_the_answer() -> None:
-    solo = Solo().connect()
-    solo.connection.write(b"abc", solo.now)
-    solo.out()
-    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
-    assert solo.types() == [CONNECT, DATA]
 
 
 def test_a_request_keeps_waiting_for_the_application_when_the_relay_restarts() -> None:
     solo = Solo()
     solo.request()
-    solo.endpoint.attached(True, 1 << 20, 1 << 20, solo.now)
+    solo.endpoint.on_attached(True, 1 << 20, 1 << 20, solo.now)
     assert solo.connection.handshake.suspended_since_us == NEVER_US
     assert solo.out() == []
-
-
-def test_a_late_rejection_of_an_open_connection_is_ignored() -> None:
-    solo = Solo().opened()
-    answer = encode_rejected(Rejected(solo.route_key, RejectReason.GONE))
-    solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, answer))
-    assert solo.in_state(State.OPEN)
 
 
 # statistics
@@ -146,74 +126,7 @@ def test_a_snapshot_has_the_round_trip_to_the_peer_with_the_way_to_the_relay() -
     assert (stats.srtt_us, stats.round_trip_us) == (40, 7040)
 
 
-# the peer's CLOSE
-
-
-# time
-
-
-def test_a_resume_sends_unacknowledged_data_again() -> None:  # 4.10, 6.6
-    solo = Solo().opened()
-    solo.connection.write(b"abc", solo.now)
-    solo.out()
-    solo.relay(PacketType.DROPPED, NO_ROUTE)
-    solo.answer(resumed=True)
-    assert solo.types() == [ACK, DATA]
-    assert solo.connection.stats.resent_by_cause == {"route_resumed": 1}
-
-
-def test_the_smaller_of_both_user_timeouts_applies() -> None:  # 4.15
-    solo = Solo().connect()
-    solo.answer(Options(user_timeout_ms=10_000))
-    solo.connection.write(b"x", solo.now)
-    solo.wait(10 * SECOND_US)
-    assert [event for event in solo.events() if isinstance(event, Lost)]
-
-
 # other effects of packets
-
-
-def test_a_full_send_buffer_reports_when_it_has_room_again() -> None:
-    solo = Solo(EndpointConfig(send_buffer_bytes_max=10)).opened()
-    assert solo.connection.write(bytes(20), solo.now) == 10
-    solo.out()
-    assert solo.connection.write(b"x", solo.now) == 0
-    assert solo.connection.unacknowledged_bytes == 10
-    solo.ack(window=5)
-    assert solo.events() == [Writable(solo.connection.id), Flushed(solo.connection.id)]
-
-
-@pytest.mark.parametrize("reason", [RejectReason.GONE, RejectReason.BUSY])
-def test_a_resume_refused_as_gone_ends_the_connection_and_as_busy_does_not(reason: RejectReason) -> None:  # 6.8
-    solo = Solo().opened()
-    solo.relay(PacketType.DROPPED, NO_ROUTE)
-    answer = encode_rejected(Rejected(solo.route_key, reason, ""))
-    solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, answer))
-    assert solo.connection.state is (State.CLOSED if reason == RejectReason.GONE else State.OPEN)
-
-
-def test_an_answer_from_a_second_acceptor_ends_the_connection() -> None:
-    solo = Solo().opened()
-    payload = encode_accepted(Accepted(solo.route_key, False, 1, Options()))
-    solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 5, payload))
-    assert [(packet.type, packet.destination) for packet in solo.out()] == [(PacketType.ABORT, PEER + 1)]
-    assert solo.event(Lost).reason is LostReason.GONE
-    solo.connection.fail(LostReason.GONE, None, solo.now)
-    assert solo.events() == []
-
-
-def test_a_malformed_ack_is_discarded_and_a_repeated_connect_is_answered() -> None:
-    solo = Solo().served()
-    solo.ack(-1)
-    assert solo.connection.stats.packets_discarded == 1
-    solo.request(SERVICE)
-    assert solo.types() == [PacketType.ACCEPTED]
-    fresh = Solo()
-    fresh.request()
-    fresh.endpoint.accept(fresh.connection.id, fresh.now)
-    fresh.out()
-    fresh.request()
-    assert fresh.types() == [PacketType.ACCEPTED]
 
 
 def test_received_data_can_be_read_after_the_peer_has_forgotten_us() -> None:  # 5.8
@@ -227,8 +140,151 @@ def test_received_data_can_be_read_after_the_peer_has_forgotten_us() -> None:  #
     assert kinds == [Readable, PeerClosed, PeerFinished, Closed]
 
 
-def test_a_refused_connect_is_reported_with_its_reason() -> None:
-    solo = Solo().connect()
-    answer = encode_rejected(Rejected(solo.route_key, RejectReason.BUSY, "text"))
+@pytest.mark.parametrize("reason", RejectReason)
+def test_the_reason_of_a_refused_resume_decides_whether_it_is_repeated(reason: RejectReason) -> None:  # 6.8
+    solo = Solo().opened()
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    answer = encode_rejected(Rejected(solo.route_key, reason, "text"))
     solo.receive(Packet(PacketType.REJECTED, solo.connection.id, 0, 0, answer))
-    assert solo.event(Refused) == Refused(solo.connection.id, RejectReason.BUSY, "text")
+    if reason in (RejectReason.GONE, RejectReason.DENIED, RejectReason.FINISHED):
+        assert solo.event(Lost) == Lost(solo.connection.id, LostReason.GONE, "text")
+    else:
+        assert solo.events() == []
+        solo.wait(SECOND_US)
+        assert CONNECT in solo.types()
+
+
+# the end of an open connection
+
+
+def test_losing_the_route_again_keeps_the_time_of_the_first_loss() -> None:
+    solo = Solo().opened()
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    solo.wait(5 * SECOND_US)
+    solo.relay(PacketType.DROPPED, NO_ROUTE)
+    assert solo.connection.handshake.suspended_since_us == solo.now - 5 * SECOND_US
+
+
+def test_writable_waits_until_enough_room_is_free() -> None:
+    solo = Solo(EndpointConfig(send_buffer_bytes_max=4096)).opened()
+    connection = solo.connection
+    connection.write(bytes(5000), solo.now)
+    packets = solo.out(size=8192)
+    assert [packet.size for packet in packets] == [1048] * 4
+    solo.ack(3, window=4096)
+    assert solo.events() == [Writable(connection.id)]
+    connection.write(bytes(2000), solo.now)
+    solo.out(size=8192 - 1024)
+    solo.ack(3, window=4096)
+    assert Writable(connection.id) in solo.events()
+
+
+def test_two_users_the_send_buffer_grows_for_a_claimed_window_only_as_far_as_the_budget_grants() -> None:
+    solo = Solo(EndpointConfig(send_buffer_bytes_max=1000, budget_bytes=300_000)).opened()
+    window, budget = solo.connection.sender.window, solo.endpoint.budget
+    before = budget.granted_bytes
+    solo.ack(window=2**31)
+    assert (window.buffer_bytes_max, budget.granted_bytes) == (1000, before)  # nothing is written yet
+    assert solo.connection.write(bytes(2000), solo.now) == 1000
+    solo.ack(window=2**31)
+    assert window.buffer_bytes_max == 1000 + 300_000 - before
+    assert budget.granted_bytes == 300_000
+    assert solo.connection.write(bytes(30_000), solo.now) == 30_000
+    solo.ack(window=0)
+    assert budget.granted_bytes == 300_000  # what is buffered stays charged
+    solo.connection.abort(solo.now)
+    assert budget.granted_bytes == 0
+
+
+def test_the_send_buffer_follows_the_peers_window_but_not_beyond_our_own_limit() -> None:
+    solo = Solo(EndpointConfig(send_buffer_bytes_max=1000)).opened()
+    window = solo.connection.sender.window
+    solo.ack(window=5000)
+    assert window.buffer_bytes_max == 1000
+    solo.connection.write(bytes(2000), solo.now)
+    solo.ack(window=5000)
+    assert window.buffer_bytes_max == 5000
+    assert solo.connection.write(bytes(9000), solo.now) == 4000
+    solo.ack(window=2**31)
+    assert window.buffer_bytes_max == 16 * 2**20
+    packets = solo.out(size=1 << 20)
+    solo.ack(len(packets) - 1, window=10)
+    assert window.buffer_bytes_max == 1000
+
+
+def test_write_returns_how_much_it_took_and_writable_comes_when_a_quarter_is_free() -> None:
+    solo = Solo(EndpointConfig(send_buffer_bytes_max=4000)).opened()
+    connection = solo.connection
+    assert connection.write(bytes(3000), solo.now) == 3000
+    assert connection.write(bytes(3000), solo.now) == 1000
+    assert connection.write(b"x", solo.now) == 0
+    assert connection.write(b"", solo.now) == 0  # writes nothing; Writable is still to come
+    solo.out(size=8 * 999)
+    connection.sender.window.acknowledge(connection.sender.window.oldest, [])
+    solo.ack(window=0)
+    assert solo.events() == [Writable(connection.id), Flushed(connection.id)]
+    assert connection.unacknowledged_bytes == 0
+    connection.write(b"x", solo.now)
+    solo.out()
+    solo.ack()
+    assert solo.events() == [Flushed(connection.id)]
+
+
+@pytest.mark.parametrize(
+    ("reach", "command", "text"),
+    [
+        (State.REQUESTED, lambda c: c.write(b"x", 0), "write() after finish() or close(), or before accept()"),
+        (State.REQUESTED, lambda c: c.finish(0), "finish() before accept(): accept or refuse the connection first"),
+        (State.REQUESTED, lambda c: c.close(0), "close() before accept(): refuse it instead"),
+        (
+            State.OPEN,
+            lambda c: c.accept(0),
+            "accept() of a connection that the peer did not request, or that was answered",
+        ),
+        (
+            State.OPEN,
+            lambda c: c.refuse(RejectReason.BUSY, "", 0),
+            "refuse() of a connection that the peer did not request, or that was answered",
+        ),
+    ],
+)
+def test_misuse_raises_and_names_the_mistake(reach: State, command: Callable[[Connection], object], text: str) -> None:
+    solo = Solo()
+    if reach is State.REQUESTED:
+        solo.request(TARGET)
+    else:
+        solo.opened()
+    with pytest.raises(LocalProtocolError, match=f"^{re.escape(text)}$"):
+        command(solo.connection)
+
+
+def test_writing_to_a_closed_connection_raises() -> None:
+    solo = Solo().opened()
+    solo.connection.abort(solo.now)
+    with pytest.raises(PeerClosedError, match=r"^the connection is closed: the peer will not read further data$"):
+        solo.connection.write(b"x", solo.now)
+
+
+def test_a_used_up_peer_window_is_zero_in_the_statistics() -> None:
+    solo = Solo().connect()
+    solo.answer(window=100)
+    solo.connection.write(bytes(200), solo.now)
+    solo.out()
+    assert solo.connection.snapshot().window_bytes == 0
+
+
+def test_an_abort_without_a_text_reports_an_empty_one() -> None:  # 5.8
+    solo = Solo().opened()
+    solo.connection.abort(solo.now)
+    assert solo.event(Lost) == Lost(solo.connection.id, LostReason.ABORTED, "")
+
+
+def test_the_answer_of_a_second_acceptor_is_named_as_the_cause_of_the_end() -> None:  # 6.8
+    solo = Solo().opened()
+    payload = encode_accepted(Accepted(solo.route_key, False, 1000, Options()))
+    solo.receive(Packet(PacketType.ACCEPTED, solo.connection.id, PEER + 1, 7, payload))
+    assert solo.event(Lost) == Lost(
+        solo.connection.id, LostReason.GONE, "another endpoint answered in place of the peer"
+    )
+    solo.connection.fail(LostReason.GONE, None, solo.now)
+    assert solo.events() == []

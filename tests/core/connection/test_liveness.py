@@ -1,5 +1,7 @@
 """Clauses 4.15 and 4.16: keepalive and user timeout."""
 
+import pytest
+
 from tunnel.core.connection.liveness import PONGS_MAX, Liveness
 from tunnel.core.constants import NEVER_US, SECOND_US
 from tunnel.core.timers import Timer, TimerTable
@@ -12,36 +14,11 @@ def make(keepalive_us: int = 60 * SECOND_US, user_timeout_us: int = 300 * SECOND
     return Liveness(timers, keepalive_us, user_timeout_us, 0), timers
 
 
-def test_a_ping_leaves_after_a_minute_of_silence() -> None:
-    liveness, timers = make()
-    liveness.begin(0)
-    assert timers.get(Timer.KEEPALIVE) == 60 * SECOND_US
-    liveness.heard(20 * SECOND_US)
-    liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
-    assert not liveness.packet_due
-    assert timers.get(Timer.KEEPALIVE) == 80 * SECOND_US
-    liveness.handle_keepalive(RTO_US, 80 * SECOND_US)
-    assert liveness.packet_due
-    assert liveness.pinging_since_us == 80 * SECOND_US
-
-
-def test_pings_are_repeated_after_rto_which_doubles() -> None:
-    liveness, timers = make()
-    liveness.begin(0)
-    now, gaps = 60 * SECOND_US, []
-    for _ in range(9):
-        liveness.handle_keepalive(RTO_US, now)
-        gaps.append((timers.get(Timer.KEEPALIVE) - now) // SECOND_US)
-        now = timers.get(Timer.KEEPALIVE)
-    assert gaps == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert liveness.pinging_since_us == 60 * SECOND_US
-
-
 def test_anything_heard_answers_the_ping() -> None:
     liveness, timers = make()
     liveness.begin(0)
     liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
-    liveness.heard(61 * SECOND_US)
+    liveness.on_heard(61 * SECOND_US)
     assert not liveness.packet_due
     assert liveness.pinging_since_us == NEVER_US
     liveness.handle_keepalive(RTO_US, 61 * SECOND_US)
@@ -51,23 +28,39 @@ def test_anything_heard_answers_the_ping() -> None:
     assert timers.get(Timer.KEEPALIVE) == 122 * SECOND_US
 
 
-def test_keepalive_can_be_turned_off() -> None:
-    liveness, timers = make(keepalive_us=0)
+@pytest.mark.parametrize(
+    ("keepalive_us", "is_over", "later_us"),
+    [(0, False, NEVER_US), (60 * SECOND_US, False, 67 * SECOND_US), (60 * SECOND_US, True, NEVER_US)],
+    ids=["no keepalive", "keepalive", "over"],
+)
+def test_a_ping_that_was_asked_for_is_repeated_until_the_peer_is_heard(
+    keepalive_us: int, is_over: bool, later_us: int
+) -> None:
+    liveness, timers = make(keepalive_us=keepalive_us)
     liveness.begin(0)
-    assert timers.get(Timer.KEEPALIVE) == NEVER_US
+    liveness.ask(RTO_US, 5 * SECOND_US)
+    assert liveness.take() == ([], True)
+    liveness.handle_keepalive(RTO_US, 6 * SECOND_US, is_over=is_over)
+    assert liveness.take() == ([], True)
+    assert timers.get(Timer.KEEPALIVE) == 8 * SECOND_US
+    liveness.on_heard(7 * SECOND_US)
+    timers.clear(Timer.KEEPALIVE)  # it fires
+    liveness.handle_keepalive(RTO_US, 8 * SECOND_US, is_over=is_over)
+    assert liveness.take() == ([], False)
+    assert timers.get(Timer.KEEPALIVE) == later_us
 
 
 def test_the_user_timeout_counts_from_the_oldest_wait() -> None:
     liveness, timers = make()
     assert timers.get(Timer.USER_TIMEOUT) == 300 * SECOND_US
-    assert not liveness.expired(10 * SECOND_US, 300 * SECOND_US)
+    assert not liveness.handle_user_timeout(10 * SECOND_US, 300 * SECOND_US)
     assert timers.get(Timer.USER_TIMEOUT) == 310 * SECOND_US
-    assert liveness.expired(10 * SECOND_US, 310 * SECOND_US)
+    assert liveness.handle_user_timeout(10 * SECOND_US, 310 * SECOND_US)
 
 
 def test_with_nothing_unanswered_the_next_check_is_a_whole_user_timeout_later() -> None:
     liveness, timers = make()
-    assert not liveness.expired(NEVER_US, 300 * SECOND_US)
+    assert not liveness.handle_user_timeout(NEVER_US, 300 * SECOND_US)
     assert timers.get(Timer.USER_TIMEOUT) == 600 * SECOND_US
 
 
@@ -75,10 +68,10 @@ def test_a_shorter_timeout_of_the_peer_applies_to_waits_under_way() -> None:
     liveness, timers = make()
     liveness.limit(10 * SECOND_US)
     assert timers.get(Timer.USER_TIMEOUT) == 10 * SECOND_US
-    assert liveness.expired(0, 10 * SECOND_US)
+    assert liveness.handle_user_timeout(0, 10 * SECOND_US)
     liveness.limit(20 * SECOND_US)
     assert liveness.user_timeout_us == 20 * SECOND_US
-    assert not liveness.expired(0, 10 * SECOND_US)
+    assert not liveness.handle_user_timeout(0, 10 * SECOND_US)
 
 
 def test_a_timeout_shorter_by_a_microsecond_is_adopted() -> None:
@@ -92,7 +85,7 @@ def test_hearing_the_peer_cancels_our_ping_but_not_the_pongs_that_wait() -> None
     liveness.begin(0)
     liveness.handle_keepalive(RTO_US, 60 * SECOND_US)
     liveness.queue_pong(b"one")
-    liveness.heard(61 * SECOND_US)
+    liveness.on_heard(61 * SECOND_US)
     assert liveness.packet_due
     assert liveness.take() == ([b"one"], False)
     assert not liveness.packet_due

@@ -2,73 +2,28 @@
 
 import pytest
 
-from tests.core.sender_bench import BIG, FIRST, MS, RTT_US, Bench
+from tests.core.sender_bench import BIG, FIRST, MS, Bench
 from tunnel.core.constants import NEVER_US, SECOND_US
-from tunnel.core.send.window import NO_EDGE
-from tunnel.core.timers import Timer
-from tunnel.wire import PacketType, wrap
+from tunnel.core.ports import CarrierView
+from tunnel.core.send.sender import Sender
+from tunnel.core.send.window import NO_EDGE, SendWindow
+from tunnel.core.stats import ConnectionStats
+from tunnel.core.timers import Timer, TimerTable
+from tunnel.wire import wrap
 
 # RTO and tail probe
-
-
-def test_progress_allows_another_tail_probe() -> None:
-    bench = Bench().measured()
-    bench.send(1, 1)
-    bench.fire()
-    bench.receipt(bench.carry())
-    bench.ack(1)
-    assert bench.timers.get(Timer.TAIL_PROBE) != NEVER_US
-
-
-def test_no_tail_probe_without_a_sample_or_when_rto_is_sooner() -> None:  # 4.7
-    bench = Bench()
-    bench.send(1)
-    assert bench.timers.get(Timer.TAIL_PROBE) == NEVER_US
-    slow = Bench()
-    slow.send(1)
-    slow.now += SECOND_US
-    slow.ack(0)
-    slow.send(1, 1)
-    assert slow.timers.get(Timer.TAIL_PROBE) != NEVER_US
-    slow.sender.rtt.variance_us = 0
-    slow.sender.arm(slow.now)
-    assert slow.timers.get(Timer.TAIL_PROBE) == NEVER_US
-
-
-def test_a_later_receipt_postpones_the_tail_probe() -> None:
-    bench = Bench().measured()
-    bench.send(1)
-    bench.now += 100 * MS
-    bench.send(1)
-    assert bench.timers.get(Timer.TAIL_PROBE) == bench.now + 125 * MS  # the second receipt has not moved it
-    assert bench.fire() == 125 * MS
-    assert bench.sender.take(BIG, bench.now) is None  # the timer only moved
-    assert bench.fire() == 100 * MS
-    assert bench.carry().cause == "pto_probe"
 
 
 def test_a_tail_probe_that_finds_no_tail_does_nothing() -> None:
     bench = Bench().measured()
     (segment,) = bench.send(1)
-    bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), 5, bench.now)
+    bench.sender.on_dropped(wrap(segment.sequence), wrap(segment.sequence), 5, bench.now)
     bench.timers.set(Timer.TAIL_PROBE, bench.now)
     bench.sender.handle_timers(bench.now)
     assert not bench.sender._tail_probed
 
 
 # loss by time
-
-
-@pytest.mark.parametrize(("lanes", "window_us"), [(1, 25 * MS), (4, 100 * MS)])
-def test_an_overtaken_packet_is_resent_after_rtt_and_the_reordering_window(lanes: int, window_us: int) -> None:  # 4.8
-    bench = Bench(lanes=lanes).measured()
-    first, second = bench.send(1, 1)
-    bench.now += RTT_US
-    assert bench.ack(0, (2, 2), echo=2) == [second]
-    assert bench.timers.get(Timer.REORDER) == bench.now + window_us
-    assert bench.fire() == window_us
-    assert bench.carry() is first
-    assert first.cause == "retransmit_reordered"
 
 
 def test_without_a_sample_nothing_is_lost_by_time() -> None:
@@ -87,7 +42,7 @@ def test_without_a_sample_nothing_is_lost_by_time() -> None:
 def test_with_no_room_at_the_relay_the_sender_waits_but_not_forever(ends: str) -> None:  # 4.10
     bench = Bench()
     first, second = bench.send(1, 1)
-    bench.sender.dropped(wrap(FIRST + 1), wrap(FIRST + 1), 0, bench.now)
+    bench.sender.on_dropped(wrap(FIRST + 1), wrap(FIRST + 1), 0, bench.now)
     assert not bench.sender.sendable()
     assert bench.sender.take(BIG, bench.now) is None
     bench.receipt(first)
@@ -109,40 +64,105 @@ def test_a_packet_dropped_for_lack_of_room_does_not_stop_a_sender_with_nothing_i
     bench = Bench()
     (segment,) = bench.send(1)
     bench.ack(0)
-    bench.sender.dropped(wrap(segment.sequence), wrap(segment.sequence), 0, bench.now)
+    bench.sender.on_dropped(wrap(segment.sequence), wrap(segment.sequence), 0, bench.now)
     assert bench.timers.next() == NEVER_US
     bench.sender.write(b"x", bench.now)
     assert bench.sender.sendable()
 
 
-# the window probe
-
-
-def test_a_repeated_handshake_resends_the_first_packet_until_acknowledged() -> None:  # 3.3
+def test_rto_is_ignored_while_its_packet_is_being_carried_again() -> None:
     bench = Bench()
-    assert not bench.sender.repeat_first()
-    bench.sender.insert(PacketType.ACCEPTED, b"", bench.now)
-    assert bench.sender.repeat_first()
-    first = bench.carry()
-    assert bench.sender.repeat_first()
-    assert bench.carry() is first
-    assert (first.attempt, first.cause) == (1, "handshake_timeout")
-    bench.send(1)
-    bench.ack(0, attempt=1)
-    assert not bench.sender.repeat_first()
+    (segment,) = bench.send(1)
+    bench.sender.on_dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)
+    bench.sender.on_dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)
+    bench.sender.arm(bench.now)
+    assert bench.timers.get(Timer.RETRANSMIT) == bench.now + SECOND_US
+    bench.fire()
+    assert bench.carry() is segment
+    bench.timers.set(Timer.RETRANSMIT, bench.now)
+    bench.sender.handle_timers(bench.now)
+    assert bench.sender.rtt.backoff == 0
 
 
-def test_ends_and_options_start_the_wait_too() -> None:  # 4.15
+def test_a_new_sender_waits_for_its_route() -> None:
+    timers = TimerTable()
+    sender = Sender(SendWindow(FIRST, BIG, BIG), timers, ConnectionStats(), CarrierView())
+    sender.write(b"x", SECOND_US)
+    assert not sender.sendable()
+    assert sender.take(BIG, SECOND_US) is None
+    assert not sender.probe_due
+    assert timers.next() == NEVER_US
+
+
+def test_a_stopped_sender_sends_nothing_again_and_keeps_nothing() -> None:  # 5.3
     bench = Bench()
-    bench.now += 700 * SECOND_US
-    bench.sender.insert(PacketType.OPTION, b"", bench.now)
-    assert bench.sender.waiting_since_us == bench.now
+    first, second = bench.send(1, 1, receipted=False)
+    bench.sender.stop()
+    bench.sender.given_up(first, 0)
+    bench.receipt(second)
+    assert not bench.sender.sendable()
+    assert len(bench.sender._loss) == 0
+
+
+def test_every_transmission_is_counted() -> None:
+    bench = Bench()
+    segments = bench.send(10, 20)
+    for segment in segments:
+        bench.sender._lose(segment, "cause")
+    bench.receipt(bench.carry(), bench.carry())
+    stats = bench.stats
+    assert (stats.packets_sent, stats.packets_resent, stats.resent_by_cause) == (4, 2, {"cause": 2})
+    assert (stats.bytes_carried, stats.bytes_receipted) == (60, 60)
+
+
+@pytest.mark.parametrize(("attempt", "proves"), [(0, False), (1, True)])
+def test_only_an_echo_of_the_latest_attempt_proves_others_overtaken(attempt: int, proves: bool) -> None:  # 4.8
+    bench = Bench().measured()
+    start = bench.number
+    bench.send(1, 1, 1)
+    bench.sender.on_dropped(FIRST + start + 2 - 2**32, FIRST + start + 2 - 2**32, 1, bench.now)
+    bench.now += MS
     bench.receipt(bench.carry())
-    bench.ack(0)
-    bench.now += 700 * SECOND_US
-    bench.sender.end(PacketType.FINISH, bench.now)
-    assert bench.sender.waiting_since_us == bench.now
-    assert bench.carry().type == PacketType.FINISH
+    bench.now += MS
+    bench.ack(start - 1, (start + 2, start + 2), echo=start + 2, attempt=attempt)
+    assert (bench.timers.get(Timer.REORDER) != NEVER_US) is proves
+
+
+def test_a_flush_ends_with_the_sender() -> None:
+    bench = Bench()
+    bench.sender.write(bytes(30), bench.now)
+    bench.sender.flush(30)
+    bench.sender.stop()
+    assert bench.sender.flush_offset == NEVER_US
+    bench.sender.resume(NO_EDGE, bench.now)
+    bench.sender.write(bytes(30), bench.now)
+    assert bench.sender.take(30, bench.now) is not None
+    assert not bench.sender.probe_due
+
+
+def test_an_impossible_echo_gives_no_sample() -> None:
+    bench = Bench()
+    bench.send(1, 1)
+    bench.now += 5
+    bench.ack(0, attempt=3)
+    assert bench.sender.rtt.srtt_us == 0
+    bench.ack(1, echo=500)
+    assert bench.sender.rtt.srtt_us == 0
+
+
+def probed_twice(bench: Bench) -> None:
+    """Write into a closed window and let two probes leave."""
+    bench.sender.write(bytes(10), bench.now)
+    assert [bench.fire() // SECOND_US, bench.fire() // SECOND_US] == [1, 2]
+
+
+def test_window_probes_restart_their_backoff_when_the_route_is_resumed() -> None:  # 4.6, 4.12
+    bench = Bench(peer_edge=0)
+    probed_twice(bench)
+    bench.sender.suspend()
+    assert bench.timers.next() == NEVER_US
+    bench.sender.resume(NO_EDGE, bench.now)
+    assert bench.timers.get(Timer.WINDOW_PROBE) == bench.now + SECOND_US
 
 
 def test_an_echo_for_a_packet_already_acknowledged_proves_nothing() -> None:
@@ -153,17 +173,3 @@ def test_an_echo_for_a_packet_already_acknowledged_proves_nothing() -> None:
     bench.ack(0, (2, 2), echo=2, attempt=1)
     bench.ack(0, (2, 2), echo=2, attempt=0)
     assert bench.stats.packets_spurious == 0
-
-
-def test_rto_is_ignored_while_its_packet_is_being_carried_again() -> None:
-    bench = Bench()
-    (segment,) = bench.send(1)
-    bench.sender.dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)
-    bench.sender.dropped(wrap(FIRST), wrap(FIRST), 0, bench.now)
-    bench.sender.arm(bench.now)
-    assert bench.timers.get(Timer.RETRANSMIT) == bench.now + SECOND_US
-    bench.fire()
-    assert bench.carry() is segment
-    bench.timers.set(Timer.RETRANSMIT, bench.now)
-    bench.sender.handle_timers(bench.now)
-    assert bench.sender.rtt.backoff == 0

@@ -1,19 +1,20 @@
-"""Forward proxies besides Squid: tinyproxy, Privoxy, mitmproxy."""
+"""Forward proxies besides Squid: tinyproxy, Privoxy, ffproxy, e2guardian, mitmproxy."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests.field.hops.hop import Ground, Hop, fill, run_program, write_config
 
-__all__ = ["mitmproxy", "privoxy", "tinyproxy"]
+__all__ = ["e2guardian", "ffproxy", "mitmproxy", "privoxy", "tinyproxy"]
 
 
 def _configured(program: str, make_command: Callable[[Path, Ground, int], list[str]]) -> Hop:
     def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
         directory = ground.directory / program
         directory.mkdir(exist_ok=True)
-        directory.chmod(0o777)
+        directory.chmod(0o1777)  # programs that give up root write there; nobody may replace files of others
         return run_program(stack, lambda port: make_command(directory, ground, port)).port
 
     return Hop(program, start, is_proxy=True)
@@ -35,6 +36,29 @@ def tinyproxy() -> Hop:
 def privoxy() -> Hop:
     """Privoxy with the actions and filters of Debian's package."""
     return _configured("privoxy", _from_file("privoxy", "--no-daemon", template="privoxy.conf"))
+
+
+def ffproxy() -> Hop:
+    """ffproxy with the filters of Debian's package, which lets no client in until an administrator names some."""
+
+    def command(directory: Path, ground: Ground, port: int) -> list[str]:
+        shutil.copytree("/etc/ffproxy", directory / "etc", dirs_exist_ok=True)
+        (directory / "etc" / "db" / "access.ip").write_text("127.0.0.1\n")
+        file = write_config(directory / "ffproxy.conf", fill("ffproxy.conf", port=port, directory=directory))
+        return ["ffproxy", "-F", str(file)]
+
+    return _configured("ffproxy", command)
+
+
+def e2guardian() -> Hop:
+    """e2guardian with the lists and phrases of Debian's package; the rules of its group lie beside its settings."""
+
+    def command(directory: Path, ground: Ground, port: int) -> list[str]:
+        write_config(directory / "e2guardianf1.conf", fill("e2guardianf1.conf"))
+        file = write_config(directory / "e2guardian.conf", fill("e2guardian.conf", port=port, directory=directory))
+        return ["e2guardian", "-N", "-c", str(file)]
+
+    return _configured("e2guardian", command)
 
 
 def mitmproxy() -> Hop:

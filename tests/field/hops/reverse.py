@@ -1,5 +1,5 @@
 """Reverse proxies that need nothing but their configuration: Varnish, lighttpd, Caddy, Envoy, h2o, nghttpx,
-Traffic Server; and the scripted proxy."""
+Traffic Server, a program of Node; and the scripted proxy."""
 
 import os
 import sys
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.field.hops.hop import Ground, Hop, fill, run_program, write_config
+from tests.field.hops.hop import CONFIG, Ground, Hop, fill, run_program, write_config
 
-__all__ = ["caddy", "envoy", "h2o", "lighttpd", "nghttpx", "scripted", "trafficserver", "varnish"]
+__all__ = ["caddy", "envoy", "h2o", "lighttpd", "nghttpx", "node", "scripted", "trafficserver", "varnish"]
 
 _TRAFFIC_SERVER = (
     "trafficserver-records.config",
@@ -93,6 +93,15 @@ def trafficserver() -> Hop:
         return ["traffic_server", f"--run-root={file.parent}"]
 
     return _configured("traffic_server", command, *_TRAFFIC_SERVER, prefix="trafficserver-")
+
+
+def node(script: str) -> Hop:
+    """This script of Node, called with its port and that of its upstream."""
+
+    def start(stack: ExitStack, ground: Ground, upstream: int) -> int:
+        return run_program(stack, lambda port: ["node", str(CONFIG / script), str(port), str(upstream)]).port
+
+    return Hop("node", start)
 
 
 def scripted(name: str) -> Hop:

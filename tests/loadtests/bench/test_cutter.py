@@ -34,27 +34,3 @@ async def test_a_connection_of_that_age_is_reset_on_both_sides() -> None:
         for reader in (near, far):
             with pytest.raises(ConnectionResetError):
                 await reader.read()
-
-
-@in_loop_within(HANGING_S)
-async def test_a_younger_connection_ends_when_both_sides_have_ended_it() -> None:
-    async with through_the_cutter(600) as ((near, near_writer), (far, far_writer)):
-        near_writer.write(bytes(3_000_000))
-        near_writer.write_eof()
-        assert len(await far.read()) == 3_000_000
-        far_writer.write(bytes(3_000_000))
-        far_writer.write_eof()
-        assert len(await near.read()) == 3_000_000
-
-
-@in_loop_within(HANGING_S)
-async def test_without_an_upstream_the_client_is_reset() -> None:
-    gone = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = gone.sockets[0].getsockname()[1]
-    gone.close()
-    await gone.wait_closed()
-    cutter = await serve(port, 600)
-    async with cutter:
-        reader, writer = await asyncio.open_connection("127.0.0.1", cutter.sockets[0].getsockname()[1])
-        with closing(writer), pytest.raises(ConnectionResetError):
-            await reader.read()

@@ -11,15 +11,18 @@ from contextlib import ExitStack
 import pytest
 
 from loadtests.bench import programs
-from loadtests.bench.peers import journey as journeys
+from loadtests.bench.peers import journey
+from loadtests.bench.peers import weather as weathers
 from loadtests.bench.peers.__main__ import main, survive
 from loadtests.bench.peers.contenders import CONTENDERS, LOOPBACK, Contender, Front, Started
+from loadtests.bench.peers.costs import cost
 from loadtests.bench.peers.journey import End, Journey, Outcome
 from loadtests.bench.peers.weather import WEATHERS
-from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command
 
 MIB = 1024 * 1024
+SIZE = "24MiB"  # takes 3 s at the pace of a journey
+CUT_AGE_S = 1.0  # less than that; and a slow machine connects, and moves some bytes, in this time
 BY_NAME = {weather.name: weather for weather in WEATHERS}
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
 
@@ -43,15 +46,35 @@ BARE = Contender("bare", "a forwarder", forwarder)
         ("kill -9", {End.FAILED, End.ENDED}),
     ],
 )
-def test_a_plain_forwarder_survives_only_good_weather(weather: str, ends: set[End]) -> None:
-    outcome = survive(BARE, BY_NAME[weather], 12 * MIB)
+def test_a_plain_forwarder_survives_only_good_weather(
+    weather: str, ends: set[End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weathers, "CUT_AGE_S", CUT_AGE_S)
+    outcome = survive(BARE, BY_NAME[weather], 24 * MIB)
     assert outcome.end in ends
     assert (outcome.share == 1) == (outcome.end is End.WHOLE)
-    assert outcome.share > 0.1
+    assert outcome.share > 0
 
 
-def test_the_tunnel_survives_cuts_and_a_killed_server(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--only", "tunnel-poll", "--weather", "cuts,kill -9", "--size", "12MiB", "--runs", "0", "--json"]
+@pytest.mark.timeout(900)
+def test_the_tunnel_survives_cuts_and_a_killed_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weathers, "CUT_AGE_S", CUT_AGE_S)
+    monkeypatch.setattr(journey, "STAND_S", 120.0)  # a slow machine starts a relay in more than 10 s
+    arguments = [
+        "--only",
+        "tunnel-poll",
+        "--weather",
+        "cuts,kill -9",
+        "--size",
+        SIZE,
+        "--runs",
+        "0",
+        "--connections",
+        "0",
+        "--json",
+    ]
     assert main(arguments) == 0
     found = json.loads(capsys.readouterr().out)
     ends = {kind: outcome["end"] for kind, outcome in found["survived"]["tunnel-poll"].items()}
@@ -82,12 +105,6 @@ def travel(handler: Handler, size_bytes: int = MIB) -> Outcome:
     return asyncio.run(run())
 
 
-def test_waiting_for_a_stalled_journey_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journeys, "STAND_S", 0.2)
-    outcome = travel(lambda reader, writer: None)
-    assert (outcome.end, outcome.share) == (End.STOOD, 0)
-
-
 def test_an_early_end_of_stream_is_distinguished_from_an_error() -> None:
     def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write_eof()
@@ -100,11 +117,6 @@ def test_an_early_end_of_stream_is_distinguished_from_an_error() -> None:
     assert travel(reset).end is End.FAILED
 
 
-def test_a_journey_to_a_closed_port_has_failed() -> None:
-    with hold_port() as port:
-        assert asyncio.run(Journey(1).travel(port)).end is End.FAILED
-
-
 def test_altered_bytes_are_detected() -> None:
     async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(MIB)
@@ -113,14 +125,14 @@ def test_altered_bytes_are_detected() -> None:
     assert travel(lie).end is End.WRONG
 
 
-def test_an_outcome_is_shown_in_words() -> None:
-    assert str(Outcome(End.WHOLE, 1.0, 4.04)) == "whole, 4.0 s"
-    assert str(Outcome(End.ENDED, 0.121, 1.0)) == "ends early at 12%"
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
-    [(["--only", "nobody"], "unknown: nobody"), (["--weather", "snow"], "unknown: snow"), (["--size", "x"], "x")],
+    [
+        (["--only", "nobody"], "unknown: nobody"),
+        (["--weather", "snow"], "unknown: snow"),
+        (["--size", "x"], "x"),
+        (["--svg", "x.svg", "--connections", "0"], "--connections 0"),
+    ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -136,7 +148,7 @@ def test_a_missing_program_is_an_error(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(programs, "which", lambda name: None)
-    assert main(["--only", name, "--weather", "direct", "--size", "1KiB", "--runs", "0"]) == 2
+    assert main(["--only", name, "--weather", "direct", "--size", "1KiB", "--runs", "0", "--connections", "0"]) == 2
     assert "is not installed: " in capsys.readouterr().err
 
 
@@ -147,22 +159,7 @@ def test_a_program_that_ends_at_once_is_an_error() -> None:
             programs.wait_listening(process, 1)
 
 
-def test_the_table_explains_the_weather_and_the_contenders(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "--only",
-        "tunnel-poll",
-        "--weather",
-        "direct",
-        "--size",
-        "64KiB",
-        "--fast-size",
-        "64KiB",
-        "--runs",
-        "1",
-    ]
-    assert main([*arguments, "--echoes", "5"]) == 0
-    out = capsys.readouterr().out
-    assert "direct    nothing in between" in out
-    assert "tunnel-poll  whole, " in out
-    assert "tunnel forward =poll= relay =link= exit" in out
-    assert "bare-2" in out
+def test_the_processor_time_of_all_processes_is_counted() -> None:
+    found = cost(BARE, 64 * MIB, 500, 50)
+    assert all(value is not None and value > 0 for value in (found.up_s_per_gib, found.down_s_per_gib, found.echo_us))
+    assert found.connection_us is not None

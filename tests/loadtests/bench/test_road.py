@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.bench import programs, road_paths
-from loadtests.bench.road import Row, main, render
-from loadtests.bench.road_paths import ROADS
+from loadtests.bench.road import main
 from loadtests.harness import processes
 from loadtests.harness.compiled import NotCompiledError
 
@@ -22,19 +21,6 @@ def test_a_small_run_measures_each_path_and_compares_it_with_the_bare_one(capsys
     assert link["echo_p50_us"] <= link["echo_p99_us"]
     assert link["up_of_bare"] == pytest.approx(link["up_mb_s"] / bare["up_mb_s"])
     assert bare["echo_of_bare"] == 1
-
-
-def test_the_table_compares_every_path_and_names_its_topology() -> None:
-    rows = [
-        Row("bare-1", "a - b", "bare-1", 1, 1000, 2000, 50, 90),
-        Row("x", "a = b", "bare-1", 1, 500, 500, 100, 200, 0.5, 0.25, 2, "y", 0.75, 1.5, 0.6),
-    ]
-    text = render(rows, ["machine"])
-    assert text.startswith("machine\n")
-    assert (
-        "500      50%        500      25%          100     2.0x      200  a = b (of y: 75% up, 150% down, echo 0.60x)"
-        in text
-    )
 
 
 @pytest.mark.parametrize(
@@ -63,11 +49,6 @@ def test_a_missing_compiled_build_is_an_error(
     monkeypatch.setattr(processes, "compiled_environment", nothing)
     assert main(["--only", "link-compiled", "--size", "1KiB", "--runs", "1"]) == 2
     assert "make compiled" in capsys.readouterr().err
-
-
-def test_paths_are_compared_only_with_paths_that_are_measured() -> None:
-    names = {road.name for road in ROADS}
-    assert {road.bare for road in ROADS} | {road.beside for road in ROADS if road.beside} <= names
 
 
 def test_a_slow_path_keeps_its_delay_and_its_rate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from loadtests.broker.__main__ import main
 from loadtests.broker.run import GROUPS, PARTITIONS, Outcome, check
 from loadtests.broker.sides import NUMBER_BYTES, make_payload
-from tunnel.exit_codes import INTEGRITY, LOST
 
 
 def test_groups_get_every_message_once_though_every_process_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,13 +46,3 @@ def test_a_run_without_messages_or_kills_proves_nothing() -> None:
     assert not replace(good, kills={"relay": 0}).is_good
     assert not replace(good, messages=0, received=0).is_good
     assert not replace(good, received=23).is_good  # a group's file was not read
-
-
-def test_the_exit_code_distinguishes_an_unfinished_run_from_wrong_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for outcome, code in (
-        (Outcome(1), LOST),
-        (Outcome(1, lost=1, finished=True), INTEGRITY),
-        (Outcome(1, lost_acknowledged=1, finished=True), INTEGRITY),
-    ):
-        monkeypatch.setattr("loadtests.broker.__main__.run", lambda *a, outcome=outcome, **k: outcome)
-        assert main(["--json"]) == code

@@ -13,7 +13,7 @@ from rich.console import Console
 from loadtests.demo import __main__ as command
 from loadtests.demo import play as playing
 from loadtests.demo.play import Play
-from loadtests.demo.report import Kill, Way, pretty_bytes
+from loadtests.demo.report import Kill, Way
 from loadtests.demo.show import LiveShow, PlainShow
 from loadtests.harness.processes import NotReadyError
 from tests.loadtests.demo.rig import GOOD, MIB
@@ -72,10 +72,6 @@ def test_wrong_bytes_and_runs_that_prove_nothing_get_the_verdict_failed(changes:
     assert message in report.verdict
     assert report.verdict.startswith("FAILED: ")
     assert report.rows()
-
-
-def test_sizes_below_10_mib_are_shown_in_kib() -> None:
-    assert [pretty_bytes(size) for size in (0, 4096, 10 * MIB, 128 * MIB)] == ["0 KiB", "4 KiB", "10 MiB", "128 MiB"]
 
 
 @in_loop

@@ -1,7 +1,6 @@
 """The recording of the demo: its pictures, their times, and the one that the README shows."""
 
 import asyncio
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,9 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from rich.console import Console
-from rich.layout import Layout
 
 from loadtests.demo.play import Play
-from loadtests.demo.recording import COLUMNS, ROWS, RecordingShow, film
+from loadtests.demo.recording import COLUMNS, ROWS, RecordingShow
 from loadtests.harness.tree import ROOT
 from tests.loadtests.demo.rig import GOOD
 from tests.support.loops import in_loop
@@ -90,18 +87,6 @@ async def test_a_picture_is_taken_from_time_to_time_once_the_processes_run(
     found = pictures((tmp_path / "demo.svg").read_text())
     assert 2 <= len(found) <= 4
     assert "6%" in found[0]
-
-
-def test_each_picture_is_shown_for_its_time_and_the_last_one_longer() -> None:
-    console = Console(record=True, file=io.StringIO(), width=COLUMNS)
-    for text in ("first", "second", "third"):
-        console.print(Layout(text), height=ROWS)
-    text = film(console, [10.0, 12.0, 14.0])
-    assert pictures(text) == ["first", "second", "third"]
-    shown = re.findall(r"([\d.]+)% { transform: translateY\((-?[\d.]+)px\) }", text)
-    assert shown == [("0.00", "0.0"), ("16.67", f"-{ROWS * LINE:.1f}"), ("33.33", f"-{2 * ROWS * LINE:.1f}")]
-    assert "animation: play 12.0s step-end infinite" in text
-    assert f".film {{ transform: translateY(-{2 * ROWS * LINE:.1f}px)" in text  # where animations are off
 
 
 @in_loop

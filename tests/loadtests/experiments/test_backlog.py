@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from loadtests.experiments.backlog.run import Figures, Measures, Readers, _fill,
 from loadtests.experiments.backlog.sides import consumer, producer, reader
 from tests.messages.streams import served
 from tests.support.loops import in_loop
-from tunnel.messages import BrokerConfig, Log, LogBroker, LogConfig
+from tunnel.messages import BrokerSettings, LogConfig, StoredPartition
 
 
 def test_a_backlog_is_filled_read_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,12 +61,18 @@ def test_the_numbers_of_readers_are_checked(capsys: pytest.CaptureFixture[str]) 
 
 @in_loop
 async def test_producer_consumer_and_reader_work_on_a_broker(tmp_path: Path) -> None:
-    with Log.open(tmp_path / "master", LogConfig(flush_messages=100, flush_s=0.001)) as log:
+    settings = BrokerSettings(log=LogConfig(flush_messages=100, flush_s=0.001), behind_bytes=1_000_000)
+    async with StoredPartition(tmp_path / "master", settings) as partition:
+        log = partition.log
         log.append([bytes(1024)] * 11_000)
         log.flush()
-        handlers = LogBroker(log).handlers
-        async with served(handlers) as master, served(LogBroker(log, BrokerConfig(master=master)).handlers) as replica:
-            handlers.update(LogBroker(log, BrokerConfig(replica=replica, behind_bytes=1_000_000)).handlers)
+        shutil.copytree(tmp_path / "master", tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
+        async with (
+            served(partition.handlers) as master,
+            StoredPartition(tmp_path / "copy", replace(settings, master=master)) as copy,
+            served(copy.handlers) as replica,
+        ):
+            partition.settings = replace(settings, replica=replica)
             live = asyncio.ensure_future(consumer(master, 0.5, -1))
             sent = await producer(master, 0.3, 1000.0)
             assert sent["per_second"] > 0

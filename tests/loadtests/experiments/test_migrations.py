@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from loadtests.experiments.migrations import Act, Interruption, Report, _proves_nothing, main, planned, summary
-from tunnel.command_line import configure_log
+from loadtests.experiments.migrations import Interruption, Report, _proves_nothing, main, planned
+from tunnel.process.command_line import configure_log
 
 
 @pytest.mark.timeout(300)
@@ -19,28 +19,6 @@ def test_migrations_and_kills_lose_no_byte_of_an_encrypted_stream(capsys: pytest
     assert report["written_digests"] == report["received_digests"]
     assert [each["act"] for each in report["interruptions"]] == planned(2)
     assert len(set(report["written_digests"])) == 2
-
-
-def test_the_plan_begins_and_ends_on_a_link() -> None:
-    acts = planned(20)
-    assert [acts.count(act) for act in Act] == [10, 10, 1, 1]
-    on_link = True
-    for act in acts:
-        assert on_link or act is Act.TO_LINK
-        on_link = act is not Act.TO_POLL
-    assert on_link
-
-
-def test_the_summary_states_figures_encryption_and_failures() -> None:
-    done = Interruption(Act.TO_POLL, 1 << 20, (1, 2), 0.25)
-    report = Report(10 << 20, 2, True, [done], ("aa", "bb"), ("aa", "bb"), "SHA256:x", 2.0)
-    text = summary(report)
-    assert "10 MiB each way (encrypted from end to end, to SHA256:x) in 2.0 s, 10.0 MiB/s" in text
-    assert "2 migrations, 1 kill of the link, 1 of the relay; longest pause 0.25 s" in text
-    assert text.endswith("OK: every byte arrived once and in order, in both directions")
-    report.failure, report.peer_key = "gone", ""
-    assert "(in clear)" in summary(report)
-    assert summary(report).endswith("FAILED: gone")
 
 
 def test_an_odd_number_of_migrations_and_an_invalid_size_are_errors(capsys: pytest.CaptureFixture[str]) -> None:

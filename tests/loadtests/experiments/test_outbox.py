@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from loadtests.experiments.outbox.__main__ import main
 from loadtests.experiments.outbox.run import Outcome, check
 from loadtests.experiments.outbox.sides import make_payload, payload_number
-from tunnel.exit_codes import INTEGRITY, LOST
+from tunnel.ground.exit_codes import INTEGRITY, LOST
 from tunnel.messages import Inbox
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loadtests.experiments.redis_bench import Figures, Report, _proves_nothing, main, parse_figures, summary
+from loadtests.experiments.redis_bench import Figures, Report, _proves_nothing, main, parse_figures
 
 SAID = """\
 "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
@@ -25,14 +25,6 @@ def test_the_output_of_redis_benchmark_is_parsed() -> None:
     figures = parse_figures(SAID)
     assert figures["SET"] == Figures(1538.46, 0.471, 1.983)
     assert list(figures) == ["SET", "LPUSH (needed to benchmark LRANGE)"]
-
-
-def test_the_summary_shows_both_runs_side_by_side_and_failures() -> None:
-    report = Report(20000, 20, "", "poll", {"SET": Figures(50000, 0.25, 1.5)}, {"SET": Figures(500, 25, 150)})
-    assert "SET       50000     0.25     1.50  |         500    25.00   150.00" in summary(report)
-    assert summary(report).endswith("OK: 1 tests without an error")
-    report.tunnel, report.failure = {}, "Error: Server closed the connection"
-    assert summary(report).endswith("FAILED: Error: Server closed the connection")
 
 
 def test_missing_programs_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtests.faultproxy import Delay, Flip, Html, Status, Truncate
+from loadtests.faultproxy import Delay, Flip, Html, Status, Truncate, sources
 from loadtests.faultproxy.answers import ELSEWHERE, PAGE
+from loadtests.faultproxy.sources import DelayLine, Source
 from tests.loadtests.faultproxy.rig import Client, Handler, Received, Rig, in_loop
 
 BODY = bytes(range(256)) * 2048
@@ -224,3 +225,49 @@ async def test_a_client_that_expects_100_continue_gets_the_page_at_once(after: b
         answer = await client.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         assert await client.ended() == b""
+
+
+def pieces_of(*pieces: bytes, error: Exception | None = None) -> Source:
+    left = list(pieces)
+
+    async def read() -> bytes | None:
+        if not left and error is not None:
+            raise error
+        return left.pop(0) if left else None
+
+    return read
+
+
+@in_loop
+async def test_a_delay_line_delivers_an_error_in_its_turn() -> None:
+    async with DelayLine(pieces_of(b"a", error=ConnectionResetError("x")), 1_000) as line:
+        assert await line() == b"a"
+        with pytest.raises(ConnectionResetError):
+            await line()
+
+
+@in_loop
+async def test_a_delay_line_holds_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LINE_BYTES_MAX", 10)
+    taken = 0
+
+    async def read() -> bytes | None:
+        nonlocal taken
+        taken += 1
+        return b"12345678" if taken <= 100 else None
+
+    async with DelayLine(read, 1) as line:
+        for number in range(100):
+            await line()
+            assert taken <= number + 5
+        assert await line() is None
+
+
+@in_loop
+async def test_a_delay_line_that_is_left_early_stops() -> None:
+    async def never() -> bytes | None:
+        await asyncio.Event().wait()
+        return None
+
+    async with DelayLine(never, 1):
+        pass

@@ -185,19 +185,6 @@ async def test_a_close_frame_comes_in_place_of_a_frame(side: str) -> None:
         assert (record.cause, record.status, record.text) == ("answer_replaced", 1012, f"frame_close {side}")
 
 
-@in_loop
-async def test_the_same_seed_gives_the_same_faults() -> None:
-    async def places(seed: int) -> list[Any]:
-        async with Rig(repeating, frames=FrameFaults(flip=FrameFlip(0.3, "request")), seed=seed) as rig:
-            client = await opened(rig)
-            data = frame(b"x" * 1000) * 30
-            await client.send(data)
-            got = await client.reader.readexactly(len(data))
-            return [index for index, (was, is_) in enumerate(zip(data, got, strict=True)) if was != is_]
-
-    assert await places(3) == await places(3) != await places(4)
-
-
 GRAMMAR = [
     (FrameCut, "0.5", FrameCut(0.5)),
     (FrameCut, "1:request", FrameCut(1, "request")),

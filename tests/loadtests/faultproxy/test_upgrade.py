@@ -161,7 +161,7 @@ async def test_bits_of_a_tunnel_flip() -> None:
 
 @in_loop
 async def test_an_idle_tunnel_is_cut() -> None:
-    async with Rig(switching, idle_cut=IdleCut(20_000)) as rig:
+    async with Rig(switching, idle_cut=IdleCut(300_000)) as rig:
         client = await upgraded(rig)
         assert await client.ended() is None
         assert rig.faults == [("connection_reset", 0, "idle_cut")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.harness.ports import hold_port
-from loadtests.harness.processes import NotReadyError, Process, python_command, relay_command, says_event
+from loadtests.harness.processes import NotReadyError, Process, cpu_seconds, python_command, relay_command, says_event
 from tests.support.loops import in_loop
 from tunnel import attach
 
@@ -58,6 +58,17 @@ def test_a_process_that_ignores_the_signal_is_killed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("loadtests.harness.processes.STOP_S", 0.2)
     with Process(child("import signal; signal.signal(15, signal.SIG_IGN);" + WAITS), ready=is_ready) as process:
         assert process.stop() == -signal.SIGKILL
+
+
+def test_processor_time_is_counted_in_parts_of_a_tick() -> None:
+    used = "import time; print(time.process_time_ns(), flush=True); import signal; signal.pause()"
+    with Process(child(used), ready=lambda line: True) as process:
+        said_s = int(process.ready_line) / 1e9
+        first_s = cpu_seconds(process.pid)
+    assert said_s <= first_s
+    assert first_s * 100 % 1  # not a whole number of ticks of 10 ms
+    with pytest.raises(OSError, match="Invalid argument"):
+        cpu_seconds(process.pid)
 
 
 def test_a_process_gets_its_environment_and_directory(tmp_path: Path) -> None:

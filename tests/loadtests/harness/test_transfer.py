@@ -2,6 +2,9 @@
 
 import asyncio
 import math
+import time
+
+import pytest
 
 from loadtests.harness.transfer import CHUNK_BYTES, Flow, percentile
 from tests.support.loops import in_loop
@@ -34,22 +37,46 @@ def test_a_flow_is_right_only_if_all_written_bytes_arrive_in_order() -> None:
     assert right.bytes_per_second > 0
 
 
+def test_the_longest_time_without_a_byte_is_kept_until_the_next_measurement() -> None:
+    flow = Flow(10, 1)
+    began_s = time.monotonic() - 50
+    flow.begin_quiet(began_s)
+    assert flow.longest_quiet_s(began_s + 3) == pytest.approx(3)
+    flow.took(b"1")
+    assert flow.longest_quiet_s(flow.ended_s) == flow.ended_s - began_s >= 50
+    assert flow.longest_quiet_s(flow.ended_s + 90) == pytest.approx(90)
+    flow.begin_quiet(flow.ended_s)
+    assert flow.longest_quiet_s(flow.ended_s) == 0
+
+
 @in_loop
-async def test_waits_for_goals_and_deliveries_end_when_the_bytes_have_arrived() -> None:
+async def test_waits_for_goals_end_when_the_bytes_have_arrived() -> None:
     flow = Flow(10, 1)
     async with asyncio.TaskGroup() as group:
         waits = [group.create_task(flow.reach(size)) for size in (8, 3)]
-        delivery = group.create_task(flow.delivery())
-        abandoned = [group.create_task(flow.reach(9)), group.create_task(flow.delivery())]
+        abandoned = group.create_task(flow.reach(9))
         await asyncio.sleep(0)
-        for task in abandoned:
-            task.cancel()
+        abandoned.cancel()
         flow.took(b"1234")
         await asyncio.sleep(0)
         assert [wait.done() for wait in waits] == [False, True]
         flow.took(b"567890")
     await flow.reach(10)
-    assert await delivery <= await flow.delivery()
+
+
+@in_loop
+async def test_after_a_blow_only_a_byte_counts_that_was_written_later() -> None:
+    flow = Flow(3_000_000, 1)
+    chunks = flow.chunks()
+    early = bytes(next(chunks))
+    async with asyncio.TaskGroup() as group:
+        passed = group.create_task(flow.pass_on())
+        await asyncio.sleep(0)
+        flow.took(early)  # as from a socket of the relay that was killed
+        await asyncio.sleep(0)
+        assert not passed.done()
+        flow.took(bytes(next(chunks)))
+    assert passed.result() == flow.ended_s
 
 
 @in_loop

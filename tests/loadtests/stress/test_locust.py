@@ -28,19 +28,24 @@ def command(measures: Path, *options: str) -> list[str]:
     return [*found, "--weather", "", "--losses", "0", "--measures", str(measures), *options, "EchoUser"]
 
 
+@pytest.mark.timeout(3 * TIMEOUT_S)
 def test_without_a_shape_the_options_of_locust_decide(tmp_path: Path) -> None:
-    options = ["--headless", "-u", "3", "-r", "3", "-t", "5s", "--csv", str(tmp_path / "table")]
-    ended = subprocess.run(
-        command(tmp_path / "run", *options), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 0, said
+    for seconds in (5, 20, 80):  # on a slow machine, no user has acted after 5 s
+        run, table = tmp_path / f"run{seconds}", tmp_path / f"table{seconds}"
+        options = ["--headless", "-u", "3", "-r", "3", "-t", f"{seconds}s", "--csv", str(table)]
+        ended = subprocess.run(
+            command(run, *options), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        said = ended.stdout + ended.stderr
+        assert ended.returncode == 0, said
+        with Path(f"{table}_stats.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        if any(row["Type"] == "tunnel" for row in rows):
+            break
     assert "Ramping to 3 users" in said
     assert "have no impact" not in said
-    (measures,) = (tmp_path / "run").glob("process-*.jsonl")
+    (measures,) = run.glob("process-*.jsonl")
     assert max(json.loads(line)["users"] for line in measures.read_text().splitlines()) == 3
-    with (tmp_path / "table_stats.csv").open() as file:
-        rows = list(csv.DictReader(file))
     counts = {kind: sum(int(row["Request Count"]) for row in rows if row["Type"] == kind) for kind in ("tunnel", "")}
     assert any(row["Type"] == "METRIC" for row in rows)
     assert counts["tunnel"] == counts[""] > 0  # the row of the totals has no type

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tunnel import clock
+from tunnel.system import clock
 
 __all__ = ["sleep", "start", "step"]
 

@@ -6,23 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from tests.support.loops import until
 from tunnel.messages import (
     Broker,
     BrokerClient,
     BrokerSettings,
     ChannelTable,
-    LogBroker,
     LogConfig,
+    Replica,
     Request,
     Response,
+    StoredPartition,
     split_address,
 )
-from tunnel.messages.frames import CallHeader, encode_frame
-from tunnel.messages.producers import encode_requests
-from tunnel.messages.requests import ProduceRequest
-from tunnel.messages.sets import ByteBufferMessageSet
+from tunnel.messages.calls.frames import CallHeader, encode_frame
+from tunnel.messages.sets.sets import ByteBufferMessageSet
+from tunnel.messages.topics.producers import encode_requests
+from tunnel.messages.topics.requests import ProduceRequest
 
 __all__ = [
     "ANN",
@@ -31,11 +33,13 @@ __all__ = [
     "DirectTable",
     "brokered",
     "drain_fetches",
+    "following",
     "frame",
     "from_address",
     "open_as",
     "position",
     "produce",
+    "stored",
     "until",
     "until_position",
 ]
@@ -50,6 +54,24 @@ async def brokered(
     """A broker that listens, and a client with a channel table."""
     async with Broker(place, settings, **options) as broker, ChannelTable() as table:
         yield broker, BrokerClient(table, await broker.listen("127.0.0.1", 0))
+
+
+@asynccontextmanager
+async def stored(place: Path, log: LogConfig = QUICK, **settings: Any) -> AsyncIterator[StoredPartition]:
+    """A partition that is served without a broker."""
+    async with StoredPartition(place, BrokerSettings(log=log, **settings)) as partition:
+        yield partition
+
+
+@asynccontextmanager
+async def following(copy: StoredPartition, table: object, **options: Any) -> AsyncIterator[None]:
+    """Let a partition follow that of the master which a table reaches."""
+    task = asyncio.ensure_future(Replica(cast("ChannelTable", table), "master:1", **options).follow(copy))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def drain_fetches(client: BrokerClient, topic: str, count: int, partition: int = 0) -> list[bytes]:
@@ -73,22 +95,23 @@ async def position(client: BrokerClient, group: str = "billing", partition: int 
     return found[0] if found else 0
 
 
-async def until(condition: Any) -> None:
-    """Let other tasks run until the condition holds; a test's deadline ends it otherwise."""
-    while not condition():  # noqa: ASYNC110 - the conditions are states of objects without events
-        await asyncio.sleep(0.005)
-
-
 class DirectTable:
-    """A channel table without a network: each call goes to the handlers of one broker."""
+    """A channel table without a network: each call goes to the handlers of one partition.
 
-    def __init__(self, broker: LogBroker) -> None:
-        self._handlers = broker.handlers
+    It counts the calls, and keeps the sizes of the answers.
+    """
+
+    def __init__(self, partition: StoredPartition) -> None:
+        self._handlers = partition.handlers
+        self.asked = 0
+        self.sizes: list[int] = []
 
     async def call(self, address: str, code: int, body: bytes, fields: dict[str, str]) -> Response:
+        self.asked += 1
         response = self._handlers[code](Request(code, body, fields))
         found = await response if isinstance(response, Awaitable) else response
         assert found is not None
+        self.sizes.append(len(found.data))
         return found
 
 

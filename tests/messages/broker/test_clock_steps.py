@@ -11,8 +11,8 @@ import pytest
 from tests.messages.broker.clocks import sleep, start, step
 from tests.messages.broker.rig import brokered, position
 from tests.support.loops import in_loop
-from tunnel import clock
 from tunnel.messages import BrokerSettings, Log, LogConfig, TopicSpec
+from tunnel.system import clock
 
 HOUR_S = 3600.0
 MEMORY = {"m": TopicSpec(storage="memory")}

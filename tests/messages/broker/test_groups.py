@@ -24,7 +24,7 @@ async def test_members_share_the_partitions_in_the_order_of_joining() -> None:
     first = group.generation
     assert group.partitions_of("a", 3) == [0, 1, 2]
     assert groups.join("g", "t", "a", one).generation == first
-    waiting = asyncio.ensure_future(group.changed(first, 60.0))
+    waiting = asyncio.ensure_future(group.until_changed(first, 60.0))
     await asyncio.sleep(0)
     groups.join("g", "t", "b", two)
     await waiting
@@ -44,7 +44,7 @@ async def test_members_share_the_partitions_in_the_order_of_joining() -> None:
     groups.leave("g", "t", "b", two)
     assert groups.members == 0
     assert groups.join("g", "t", "a", one).generation > group.generation
-    await group.changed(group.generation, 0.0)
+    await group.until_changed(group.generation, 0.0)
 
 
 def test_a_group_gives_partitions_only_to_its_members() -> None:
@@ -73,14 +73,14 @@ async def test_each_change_begins_a_later_generation_and_wakes_all_who_wait_for_
 
     async def woken_by(*change: object) -> None:
         before = group.generation
-        waiting = [asyncio.ensure_future(group.changed(before, HANGING_S)) for _ in range(2)]
+        waiting = [asyncio.ensure_future(group.until_changed(before, HANGING_S)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not any(each.done() for each in waiting)
         name, *arguments = change
         getattr(groups, str(name))("g", "t", *arguments)
         await asyncio.gather(*waiting)
         assert group.generation > before
-        await group.changed(before, HANGING_S)  # at once
+        await group.until_changed(before, HANGING_S)  # at once
 
     await woken_by("join", "b", connection)
     await woken_by("rewound")
@@ -92,9 +92,9 @@ async def test_each_change_begins_a_later_generation_and_wakes_all_who_wait_for_
 async def test_waiting_for_a_generation_ends_with_its_time_and_leaves_nothing_behind() -> None:
     groups = Groups(10.0)
     group = groups.join("g", "t", "a", object())
-    await group.changed(group.generation, 0.0)
+    await group.until_changed(group.generation, 0.0)
     assert group._waiters == set()
-    waiting = asyncio.ensure_future(group.changed(group.generation, HANGING_S))
+    waiting = asyncio.ensure_future(group.until_changed(group.generation, HANGING_S))
     await asyncio.sleep(0)
     waiting.cancel()
     groups.join("g", "t", "b", object())  # before the cancelled task has run
@@ -193,11 +193,11 @@ def test_the_log_of_a_broker_names_the_members_that_come_and_go() -> None:
 def test_progress_counts_settled_messages_up_to_the_first_gap() -> None:
     progress = Progress(5)
     assert (progress.position, len(progress)) == (5, 0)
-    progress.fetched([ConsumedMessage(offset, b"") for offset in (5, 6, 6, 7)], 8)
-    progress.settled(6)
-    progress.settled(7)
+    progress.on_fetched([ConsumedMessage(offset, b"") for offset in (5, 6, 6, 7)], 8)
+    progress.on_settled(6)
+    progress.on_settled(7)
     assert (progress.position, len(progress)) == (5, 2)
-    progress.settled(5)
+    progress.on_settled(5)
     assert progress.position == 6
-    progress.settled(6)
+    progress.on_settled(6)
     assert (progress.position, len(progress)) == (8, 0)

@@ -21,10 +21,10 @@ from tunnel.messages import (
     RetryLater,
     TopicSpec,
 )
-from tunnel.messages.message import Message, encode_message
-from tunnel.messages.producers import encode_requests
-from tunnel.messages.requests import ProduceRequest
-from tunnel.messages.sets import ByteBufferMessageSet
+from tunnel.messages.sets.message import Message, encode_message
+from tunnel.messages.sets.sets import ByteBufferMessageSet
+from tunnel.messages.topics.producers import encode_requests
+from tunnel.messages.topics.requests import ProduceRequest
 
 QUICK = ListenerConfig(retry_s=0.0, commit_s=0.0)
 

@@ -30,9 +30,8 @@ from tunnel.messages import (
     TopicSpec,
     split_address,
 )
-from tunnel.messages.broker.partition import MemoryPartition, ProduceOptions
-from tunnel.messages.broker.protocol import CONFLICT, DISCARDED, JOIN, LIMIT
-from tunnel.messages.message import encode_payloads
+from tunnel.messages.broker.partition import MemoryPartition
+from tunnel.messages.broker.protocol import DISCARDED, JOIN, LIMIT
 
 
 def group(client: BrokerClient, name: str, **config: float) -> GroupConsumer:
@@ -124,15 +123,6 @@ async def test_a_reader_waits_and_groups_read_the_same_messages(tmp_path: Path) 
 
 
 @in_loop
-async def test_expired_messages_are_never_read(tmp_path: Path) -> None:
-    async with brokered(tmp_path, topics={"t": TopicSpec(storage="memory")}) as (_, client):
-        await client.producer().send_memory("t", b"a", ttl_ms=1)
-        await client.producer().send("t", b"b")
-        await asyncio.sleep(0.01)
-        assert await everything(client, "t") == ([(1, b"b")], 1)
-
-
-@in_loop
 async def test_a_multi_produce_with_a_message_too_large_for_its_topic_stores_nothing(tmp_path: Path) -> None:
     topics = {"t": TopicSpec(), "u": TopicSpec(storage="memory", bytes_max=100)}
     async with brokered(tmp_path, topics=topics) as (_, client):
@@ -141,28 +131,6 @@ async def test_a_multi_produce_with_a_message_too_large_for_its_topic_stores_not
             await client.producer().send_data(*sets)
         assert await everything(client, "t") == await everything(client, "u") == ([], 0)
         assert [place.offset for place in await client.producer().send_data(*sets[:2])] == [0, 0]
-
-
-@in_loop
-async def test_memory_is_limited(tmp_path: Path) -> None:
-    async with brokered(tmp_path, topics={"t": TopicSpec(storage="memory", bytes_max=100)}) as (_, client):
-        with pytest.raises(RemoteCallError) as caught:
-            await client.producer().send("t", b"x" * 91)
-        assert caught.value.code == LIMIT
-        with pytest.raises(RemoteCallError, match="bytes of topics in memory"):
-            await client.create_topic("u", TopicSpec(storage="memory", bytes_max=1 << 40))
-        with pytest.raises(RemoteCallError, match="choose one of oldest"):
-            await client.table.call(client.address, 128, b'{"policy": "best"}', {"topic": "u"})
-
-
-def test_a_set_that_names_its_offset_is_appended_only_at_the_end() -> None:
-    partition = MemoryPartition(TopicSpec(storage="memory"))
-    data = encode_payloads([b"a"])
-    assert partition.append(data, 1, ProduceOptions(at=0)) == 0
-    with pytest.raises(RemoteCallError) as caught:
-        partition.append(data, 1, ProduceOptions(at=0))
-    assert caught.value.code == CONFLICT
-    assert (partition.first_offset, partition.end_offset) == (0, 1)
 
 
 @in_loop

@@ -16,12 +16,12 @@ from structlog.testing import capture_logs
 
 from tests.messages.broker.rig import brokered
 from tests.support.loops import HANGING_S, in_loop_within
-from tunnel.durable_files import write_atomically
 from tunnel.messages import BrokerSettings
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.positions import PositionKey, Positions
 from tunnel.messages.broker.protocol import LIMIT, STORAGE
 from tunnel.messages.errors import LogError, RemoteCallError
+from tunnel.system.durable_files import write_atomically
 
 KEY: PositionKey = ("billing", "orders", 1)
 OTHER: PositionKey = ("reports", "orders", 0)

@@ -7,28 +7,24 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from tests.messages.broker.rig import QUICK, DirectTable, brokered, position, until_position
+from tests.messages.broker.rig import DirectTable, brokered, following, position, stored, until_position
 from tests.support.disk import RecordedDisk
 from tests.support.loops import in_loop
 from tests.support.power import Act, Crash, Step
 from tunnel.messages import (
     BrokerClient,
     BrokerSettings,
-    ChannelTable,
     DeliveredMessage,
     GroupConsumer,
     ListenerConfig,
     Log,
-    LogBroker,
     LogConfig,
-    Replica,
     TopicSpec,
 )
-from tunnel.messages.broker import log_broker
+from tunnel.messages.broker import replica
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.positions import Positions
 
@@ -120,20 +116,19 @@ def hold_up(step: Step) -> None:
 async def follow(disk: RecordedDisk) -> None:
     """A master whose messages are flushed now and then, and a replica on another machine that follows it."""
     config = LogConfig(flush_messages=1_000_000, flush_s=3600.0, segment_bytes=200)
-    with Log.open(disk.root / "master", config) as log, Log.open(disk.root / "copy", QUICK) as copy:
-        disk.before = hold_up
-        replica = Replica(copy, cast("ChannelTable", DirectTable(LogBroker(log))), "master:1", batch_bytes=100)
-        async with replica:
+    async with stored(disk.root / "master", config) as master, stored(disk.root / "copy") as copy:
+        disk.before, log = hold_up, master.log
+        async with following(copy, DirectTable(master), batch_bytes=100):
             for number in range(24):
                 log.append([b"%d:" % number + bytes(20)])
                 if number % 5 == 4:
-                    await log.flushed(log.next_offset, now=True)
-                    while copy.next_offset < log.end_offset:  # noqa: ASYNC110 - the replica has to come for it
+                    await log.until_flushed(log.next_offset, now=True)
+                    while copy.log.next_offset < log.end_offset:  # noqa: ASYNC110 - the replica has to come for it
                         await asyncio.sleep(0)
                 else:
                     for _ in range(5):
                         await asyncio.sleep(0)
-            copy.flush()
+            copy.log.flush()
 
 
 def contents(log: Log) -> list[bytes]:
@@ -148,7 +143,7 @@ async def test_a_replica_has_nothing_that_a_power_failure_takes_from_its_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master would give the offsets of such messages to others, and the two would differ for good."""
-    monkeypatch.setattr(log_broker, "_GATHER_MS", 1)
+    monkeypatch.setattr(replica, "_GATHER_MS", 1)
     with RecordedDisk(tmp_path / "disk") as disk:
         await follow(disk)
     most = 0

@@ -13,7 +13,7 @@ from tunnel.messages.broker.protocol import (
     numbers,
     text_field,
 )
-from tunnel.messages.calls import Request
+from tunnel.messages.calls.calls import Request
 from tunnel.messages.errors import RemoteCallError
 
 LARGEST = (1 << 63) - 1

@@ -12,30 +12,19 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.messages.broker.rig import QUICK, brokered, drain_fetches, until
+from tests.messages.broker.rig import QUICK, DirectTable, brokered, drain_fetches, following, stored, until
 from tests.support.loops import in_loop
-from tunnel.messages import BrokerClient, BrokerSettings, Log, RemoteCallError, TopicSpec
-from tunnel.messages.broker.partition import StoredPartition
+from tunnel.messages import BrokerClient, BrokerSettings, Log, LogConfig, RemoteCallError, TopicSpec
+from tunnel.messages.broker import replica as replicas
 from tunnel.messages.broker.protocol import FETCH, NOT_MASTER
+from tunnel.messages.broker.stored_partition import StoredPartition
+from tunnel.messages.kept.segments import INDEX_BYTES
 
 
 async def redirected(client: BrokerClient, offset: int) -> str:
     fields = {"topic": "t", "partition": "0", "offset": str(offset)}
     response = await client.table.call(client.address, FETCH, b"", fields)
     return (response.fields or {}).get("redirect", "")
-
-
-@in_loop
-async def test_bytes_and_not_messages_make_a_reader_far_behind(tmp_path: Path) -> None:
-    async with brokered(tmp_path, settings=BrokerSettings(replica="replica:1")) as (_, client):
-        await client.producer().send("t", *[b""] * 11_000)
-        assert await redirected(client, 0) == ""
-        for _ in range(5):
-            await client.producer(durable=False).send("t", *[bytes(1_000_000)] * 14)
-        await client.producer().send("t", b"")
-        assert await redirected(client, 0) == "replica:1"
-        assert await redirected(client, 11_000) == "replica:1"
-        assert await redirected(client, 11_010) == ""  # 60 MB before the end
 
 
 @in_loop
@@ -95,9 +84,7 @@ async def test_a_reader_that_is_far_behind_reads_from_the_replica_and_returns(tm
             for topic in (master.topics.get("t"),):
                 for each in topic.partitions:
                     assert isinstance(each, StoredPartition)
-                    await each.ready()
-                    assert each._broker is not None
-                    each._broker._config = replace(each._broker._config, replica=copy.address, behind_bytes=1000)
+                    each.settings = replace(each.settings, replica=copy.address, behind_bytes=1000)
             consumer = client.consumer("t", 1, fetch_bytes=1000)
             found: list[bytes] = []
             places: list[str] = []
@@ -179,3 +166,70 @@ async def test_a_replica_whose_own_disk_is_full_does_not_blame_its_master(
     events = [line["event"] for line in lines]
     assert events.count("storage_failed") == events.count("storage_recovered") == 1
     assert "master_away" not in events
+
+
+NEVER = LogConfig(flush_messages=1_000_000, flush_s=3600.0)
+
+
+def counted_syncs(monkeypatch: pytest.MonkeyPatch, directory: Path) -> list[str]:
+    """Return a list that gets an entry for each flush of a log in this directory."""
+    found: list[str] = []
+    real = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if path.startswith(str(directory)):
+            found.append(path)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    return found
+
+
+@in_loop
+async def test_a_replica_that_follows_does_not_make_its_master_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master flushes as its settings say. Others get nothing that is not on its disk yet."""
+    syncs = counted_syncs(monkeypatch, tmp_path / "master")
+    async with stored(tmp_path / "master", NEVER) as master, stored(tmp_path / "copy") as copy:
+        table, log = DirectTable(master), master.log
+        async with following(copy, table):
+            while not table.asked:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            for number in range(300):
+                log.append([b"%d" % number])
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.1)  # as long as an early flush may take
+            assert (syncs, copy.log.next_offset) == ([], 0)
+            log.flush()
+            await copy.log.until_flushed(300)
+        assert len(syncs) == 1
+        assert list(copy.log.read(0).payloads()) == [b"%d" % number for number in range(300)]
+
+
+@in_loop
+async def test_a_replica_takes_batches_though_its_master_flushes_each_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "_GATHER_MS", 60_000)
+    async with stored(tmp_path / "master") as master, stored(tmp_path / "copy") as copy:
+        table, log = DirectTable(master), master.log
+        async with following(copy, table, batch_bytes=50_000):
+            while copy.log.next_offset < 150:
+                log.append([bytes(990)])
+                await log.until_flushed(log.next_offset, now=True)
+                await asyncio.sleep(0)
+        assert min(table.sizes) > 50_000 - INDEX_BYTES - 1000
+        assert len(table.sizes) <= copy.log.next_offset / 33
+
+
+@in_loop
+async def test_a_replica_gets_what_there_is_when_a_batch_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "_GATHER_MS", 1)
+    async with stored(tmp_path / "master") as master, stored(tmp_path / "copy") as copy:
+        master.log.append([b"a"])
+        async with following(copy, DirectTable(master)):
+            await copy.log.until_flushed(1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages.broker.rig import QUICK, brokered, drain_fetches
+from tests.messages.broker.rig import brokered, drain_fetches
 from tests.messages.streams import served
 from tests.support.loops import in_loop
 from tunnel.messages import (
@@ -15,10 +15,8 @@ from tunnel.messages import (
     AsyncProducerConfig,
     Broker,
     BrokerProducer,
-    BrokerSettings,
     ChannelTable,
     Codec,
-    LogBroker,
     LogError,
     ProducerData,
     RemoteCallError,
@@ -27,12 +25,11 @@ from tunnel.messages import (
     TopicSpec,
     split_address,
 )
-from tunnel.messages.broker.protocol import CONFLICT, CORRUPT, LIMIT, MALFORMED, PRODUCE, UNKNOWN
-from tunnel.messages.log import Log
-from tunnel.messages.message import encode_payloads
-from tunnel.messages.producers import encode_requests
-from tunnel.messages.requests import ProduceRequest
-from tunnel.messages.sets import ByteBufferMessageSet
+from tunnel.messages.broker.protocol import CONFLICT, CORRUPT, MALFORMED, OUT_OF_RANGE, PRODUCE, UNKNOWN
+from tunnel.messages.sets.message import encode_payloads
+from tunnel.messages.sets.sets import ByteBufferMessageSet
+from tunnel.messages.topics.producers import encode_requests
+from tunnel.messages.topics.requests import ProduceRequest
 
 
 async def sync_send(address: str, *data: ProducerData) -> bytes:
@@ -84,13 +81,12 @@ async def test_an_answered_send_has_a_place_or_an_error(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_produce_request_to_a_log_broker_is_an_error(tmp_path: Path) -> None:
-    with Log.open(tmp_path, QUICK) as log:
-        async with served(LogBroker(log).handlers) as address, ChannelTable() as table:
-            with pytest.raises(RemoteCallError, match="no handler"):
-                await BrokerProducer(table, address).send("orders", b"a")
-            with pytest.raises(ConnectionError):
-                await sync_send(address, ProducerData("orders", [b"a"] * 1000))
+async def test_a_produce_request_to_something_else_than_a_broker_is_an_error() -> None:
+    async with served({}) as address, ChannelTable() as table:
+        with pytest.raises(RemoteCallError, match="no handler"):
+            await BrokerProducer(table, address).send("orders", b"a")
+        with pytest.raises(ConnectionError):
+            await sync_send(address, ProducerData("orders", [b"a"] * 1000))
 
 
 @in_loop
@@ -118,6 +114,20 @@ async def test_a_set_at_the_wrong_offset_is_not_stored(tmp_path: Path) -> None:
             assert caught.value.code == CONFLICT
         await producer.send_at(2, "orders", b"c")
         assert await drain_fetches(client, "orders", 3) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+@in_loop
+async def test_a_position_after_the_end_is_refused_so_that_no_later_message_is_skipped(
+    tmp_path: Path, *, force: bool
+) -> None:
+    async with brokered(tmp_path) as (_, client):
+        await client.producer().send("orders", b"a", b"b")
+        with pytest.raises(RemoteCallError, match=r"the position 3 is after the end 2 of orders/0") as caught:
+            await client.commit("reports", "orders", 0, 3, force=force)
+        assert caught.value.code == OUT_OF_RANGE
+        assert await client.commit("reports", "orders", 0, 2, force=force) == 2
+        assert [one.offset for one in await client.positions("reports")] == [2]
 
 
 @in_loop
@@ -156,28 +166,3 @@ async def test_one_process_at_a_time_has_a_directory(tmp_path: Path) -> None:
     async with brokered(tmp_path):
         with pytest.raises(LogError, match="open in another process"):
             await Broker(tmp_path).start()
-
-
-@in_loop
-async def test_the_number_of_topics_and_partitions_is_limited(tmp_path: Path) -> None:
-    async with brokered(tmp_path, settings=BrokerSettings(partitions_max=6)) as (_, client):
-        producer = client.producer()
-        for number in range(3):
-            await producer.send(f"t{number}", b"a")
-        with pytest.raises(RemoteCallError, match=r"address .* has 3, and may have no more") as caught:
-            await producer.send("t3", b"a")
-        assert caught.value.code == LIMIT
-        with pytest.raises(RemoteCallError, match="exists with 1 partition "):
-            await client.create_topic("t0", TopicSpec(partitions=2))
-
-
-@in_loop
-async def test_clients_cannot_create_topics_where_the_set_of_topics_is_fixed(tmp_path: Path) -> None:
-    settings = BrokerSettings(creates_topics=False)
-    async with brokered(tmp_path, settings=settings, topics={"orders": TopicSpec()}) as (_, client):
-        await client.producer().send("orders", b"a")
-        with pytest.raises(RemoteCallError, match="there is no topic bills"):
-            await client.producer().send("bills", b"a")
-        with pytest.raises(RemoteCallError, match="may not create topics"):
-            await client.create_topic("bills")
-        await client.create_topic("orders")

@@ -23,11 +23,10 @@ from tunnel.messages import (
     SyncProducer,
     split_address,
 )
-from tunnel.messages.broker.disk_room import DiskRoom
-from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
-from tunnel.messages.broker.positions import Positions
+from tunnel.messages.broker.partition import ProduceOptions
 from tunnel.messages.broker.protocol import STORAGE
-from tunnel.messages.message import encode_payloads
+from tunnel.messages.broker.stored_partition import StoredPartition
+from tunnel.messages.sets.message import encode_payloads
 
 PLAIN = ProduceOptions()
 ROOMY = 1 << 40
@@ -183,55 +182,33 @@ async def test_a_message_that_was_refused_because_of_a_failed_flush_does_not_com
 @in_loop
 async def test_a_log_that_is_opened_again_has_only_flushed_messages(tmp_path: Path) -> None:
     now = [0.0]
-    partition = StoredPartition(
-        tmp_path / "0", replace(QUICK, flush_messages=100, flush_s=60.0), DiskRoom(tmp_path, 0), clock=lambda: now[0]
-    )
+    settings = BrokerSettings(log=replace(QUICK, flush_messages=100, flush_s=60.0))
+    partition = StoredPartition(tmp_path / "0", settings, clock=lambda: now[0])
     await partition.ready()
     data = encode_payloads([b"z" * 100])
     assert partition.append(data, 1, PLAIN) == 0
-    await partition.flushed(1)
+    await partition.flush_before(1)
     with files_up_to(150):
         partition.append(data, 1, PLAIN)
         with pytest.raises(RemoteCallError, match="nothing was stored"):
-            await partition.flushed(2)
+            await partition.flush_before(2)
         assert partition.is_failed
         assert not partition.is_ready
         await partition.ready()  # opened again, cut to what was flushed
         assert (partition.end_offset, (tmp_path / "0" / f"{0:020d}.log").stat().st_size) == (1, 110)
         partition.append(data, 1, PLAIN)
         with pytest.raises(RemoteCallError):
-            await partition.flushed(2)
+            await partition.flush_before(2)
     with pytest.raises(RemoteCallError, match="cannot be written"):
         await partition.ready()  # the log is not opened again within a second
     now[0] = 1.0
     await partition.ready()
     assert partition.append(data, 1, PLAIN) == 1
-    await partition.flushed(2)
+    await partition.flush_before(2)
     await partition.close()
     partition._log = None
     with pytest.raises(RemoteCallError, match="closing"):
         await partition.ready()
-
-
-@in_loop
-async def test_positions_are_read_again_after_a_failure_and_from_a_checkpoint(tmp_path: Path) -> None:
-    positions = Positions(tmp_path, 10, DiskRoom(tmp_path, 0), checkpoint_records=5)
-    await positions.load()
-    for offset in range(20):
-        assert await positions.set(("g", "t", 0), offset) == offset
-    with files_up_to(1), pytest.raises(RemoteCallError):
-        await positions.set(("g", "t", 0), 50)
-    positions._store._failed_at = float("-inf")
-    assert await positions.set(("g", "t", 1), 7) == 7
-    assert positions.get(("g", "t", 0)) == 19  # 50 was not confirmed
-    await positions.close()
-    again = Positions(tmp_path, 2, DiskRoom(tmp_path, 0))
-    await again.load()
-    assert [part async for part in again.of_group("g")] == [[(("g", "t", 0), 19), (("g", "t", 1), 7)]]
-    assert [part async for part in again.of_group("h")] == []
-    with pytest.raises(RemoteCallError, match="has 2 positions and may have 2"):
-        await again.set(("g", "t", 2), 1)
-    await again.close()
 
 
 @in_loop

@@ -13,15 +13,16 @@ from structlog.testing import capture_logs
 from tests.support.loops import HANGING_S, in_loop_within
 from tunnel.messages import BrokerSettings, RemoteCallError, TopicSpec
 from tunnel.messages.broker.disk_room import DiskRoom
-from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
+from tunnel.messages.broker.partition import ProduceOptions
 from tunnel.messages.broker.protocol import CONFLICT, CORRUPT, LIMIT, NOT_MASTER, STORAGE, UNKNOWN
+from tunnel.messages.broker.stored_partition import StoredPartition
 from tunnel.messages.broker.storing import Stored, Storing, check_set
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.broker.users import User
-from tunnel.messages.codec import Codec
-from tunnel.messages.message import encode_payloads
-from tunnel.messages.requests import ProduceRequest
-from tunnel.messages.sets import ByteBufferMessageSet
+from tunnel.messages.sets.codec import Codec
+from tunnel.messages.sets.message import encode_payloads
+from tunnel.messages.sets.sets import ByteBufferMessageSet
+from tunnel.messages.topics.requests import ProduceRequest
 
 PLAIN = ProduceOptions()
 MEMORY = TopicSpec(storage="memory", partitions=2, bytes_max=100)
@@ -185,7 +186,7 @@ async def test_a_partition_on_disk_is_opened_for_the_first_message(tmp_path: Pat
         assert found.end == end
     partition = rig.topics.get("t").partition(0)
     assert isinstance(partition, StoredPartition)
-    await partition.flushed(2)
+    await partition.flush_before(2)
     assert partition.end_offset == 2
     await partition.close()
 

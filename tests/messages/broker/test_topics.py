@@ -13,12 +13,13 @@ import pytest
 from tests.support.loops import HANGING_S, in_loop_within
 from tunnel.messages import BrokerSettings, LogConfig, RemoteCallError, TopicSpec
 from tunnel.messages.broker.disk_room import DiskRoom
-from tunnel.messages.broker.partition import MemoryPartition, Partition, ProduceOptions, StoredPartition
+from tunnel.messages.broker.partition import MemoryPartition, Partition, ProduceOptions
 from tunnel.messages.broker.protocol import FETCH, LIMIT, MALFORMED, STORAGE, UNKNOWN
+from tunnel.messages.broker.stored_partition import StoredPartition
 from tunnel.messages.broker.topics import Topic, Topics
-from tunnel.messages.calls import Request
+from tunnel.messages.calls.calls import Request
 from tunnel.messages.errors import LogError
-from tunnel.messages.message import encode_payloads
+from tunnel.messages.sets.message import encode_payloads
 
 MEMORY = TopicSpec(storage="memory", bytes_max=100)
 PLAIN = ProduceOptions()
@@ -244,7 +245,7 @@ async def kept(topics: Topics, name: str, spec: TopicSpec) -> Sequence[int]:
     await partition.ready()
     for number in range(3):
         partition.append(encode_payloads([bytes(50)]), 1, PLAIN)
-        await partition.flushed(number + 1)
+        await partition.flush_before(number + 1)
     await partition.close()
     return range(partition.first_offset, partition.end_offset)
 
@@ -275,7 +276,7 @@ async def redirect(topics: Topics, offset: int) -> str | None:
     partition = (await topics.create("t", TopicSpec())).partition(0)
     await partition.ready()
     partition.append(encode_payloads([b"a"] * 3), 3, PLAIN)
-    await partition.flushed(3)
+    await partition.flush_before(3)
     answer = await partition.fetch(Request(FETCH, b"", {"offset": str(offset)}))
     await partition.close()
     return (answer.fields or {}).get("redirect")
@@ -283,6 +284,7 @@ async def redirect(topics: Topics, offset: int) -> str | None:
 
 @in_loop_within(HANGING_S)
 async def test_a_master_sends_far_readers_to_the_replica_and_a_replica_sends_near_ones_back(tmp_path: Path) -> None:
+    assert BrokerSettings().behind_bytes == 64 << 20
     far, near = (
         loaded(tmp_path / name, replica="replica:1", behind_bytes=size) for name, size in (("far", 32), ("near", 33))
     )

@@ -21,8 +21,9 @@ from tunnel.messages import (
     RetryLater,
     TopicSpec,
 )
-from tunnel.messages.broker.partition import Partition, StoredPartition
+from tunnel.messages.broker.partition import Partition
 from tunnel.messages.broker.protocol import STORAGE
+from tunnel.messages.broker.stored_partition import StoredPartition
 
 FAST = ListenerConfig(retry_s=0.0, commit_s=0.0)
 
@@ -39,6 +40,7 @@ def stored(broker: Broker, number: int = 0) -> StoredPartition:
         ("topics/t/topic.json", b"{", "is not a topic: .*restore"),
         ("topics/t/topic.json", b'{"partitions": 0}', "must be positive"),
         ("topics/t/topic.json", b'{"storage": "tape"}', "choose log or memory"),
+        ("topics/t/topic.json", b'{"policy": "best"}', "choose one of oldest"),
         ("topics/t/topic.json", b'{"retain_s": -1}', "must not be negative"),
         ("topics/t/other", b"", "is not a topic"),
         ("positions/positions.json", b"[]", "does not hold positions"),
@@ -62,18 +64,6 @@ def test_a_damaged_directory_is_an_error_that_names_it(file: str, content: bytes
 
 
 @in_loop
-async def test_a_topic_whose_creation_a_crash_interrupted_is_created_again(tmp_path: Path) -> None:
-    (tmp_path / "topics" / ".t").mkdir(parents=True)
-    (tmp_path / "topics" / ".t" / "topic.json").write_bytes(b"{}")
-    spec = TopicSpec(retain_bytes=1 << 20, retain_s=3600.0)
-    async with brokered(tmp_path, topics={"t": spec}) as (broker, client):
-        await client.producer().send("t", b"a")
-        assert stored(broker)._config.retain_bytes == 1 << 20
-        assert stored(broker)._config.retain_s == 3600.0
-    assert [path.name for path in (tmp_path / "topics").iterdir()] == ["t"]
-
-
-@in_loop
 async def test_one_damaged_partition_does_not_stop_the_others(tmp_path: Path) -> None:
     async with brokered(tmp_path, topics={"t": TopicSpec(partitions=2)}) as (_, client):
         await client.producer().send("t", b"a", partition=0)
@@ -94,16 +84,6 @@ async def test_one_damaged_partition_does_not_stop_the_others(tmp_path: Path) ->
         with pytest.raises(RemoteCallError, match="not open yet"):
             _ = stored(broker, 1).log
         assert await drain_fetches(client, "t", 4) == [b"a", b"c", b"c", b"c"]
-
-
-@in_loop
-async def test_a_topic_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
-    async with brokered(tmp_path) as (_, client):
-        (tmp_path / "topics" / "t").write_bytes(b"a file in its place")
-        with pytest.raises(RemoteCallError, match="cannot be created") as caught:
-            await client.producer().send("t", b"a")
-        assert caught.value.code == STORAGE
-        await client.producer().send("u", b"a")
 
 
 @in_loop
@@ -159,18 +139,6 @@ async def test_a_position_that_could_not_be_stored_is_stored_later(tmp_path: Pat
 
 
 @in_loop
-async def test_a_checkpoint_that_fails_costs_only_time(tmp_path: Path) -> None:
-    async with brokered(tmp_path) as (broker, client):
-        await client.producer().send("t", b"a", b"b")
-        broker.positions._checkpoint_records = 0
-        (tmp_path / "positions" / "positions.json.new").mkdir()
-        assert await client.commit("g", "t", 0, 1) == 1
-    (tmp_path / "positions" / "positions.json.new").rmdir()
-    async with brokered(tmp_path) as (_, client):
-        assert await position(client, "g") == 1
-
-
-@in_loop
 async def test_a_replica_that_is_ahead_of_its_master_waits(tmp_path: Path) -> None:
     async with brokered(tmp_path / "a") as (_, client), brokered(tmp_path / "b") as (_other, copy):
         await client.producer().send("t", b"a")
@@ -188,7 +156,7 @@ async def test_a_partition_is_ready_unless_its_class_says_otherwise() -> None:
     await partition.ready()
     await partition.readable()
     await partition.room()
-    await partition.flushed(1)
+    await partition.flush_before(1)
     partition.retain()
     await partition.close()
     assert partition.is_ready

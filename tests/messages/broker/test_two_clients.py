@@ -16,8 +16,8 @@ from tunnel.messages.broker.intake import FREE_BYTES, MeteredReader, is_call
 from tunnel.messages.broker.protocol import FETCH, POSITIONS, PRODUCE
 from tunnel.messages.broker.users import Slots, User
 from tunnel.messages.errors import MalformedFrameError
-from tunnel.messages.message import encode_payloads
-from tunnel.messages.requests import ProduceDecoder, ProduceRequest
+from tunnel.messages.sets.message import encode_payloads
+from tunnel.messages.topics.requests import ProduceDecoder, ProduceRequest
 
 
 async def connect(client: BrokerClient) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,8 @@ from tests.messages.streams import stream_pair
 from tests.support.loops import in_loop
 from tunnel.messages import BrokerClient, CallChannel, MessageTooLargeError, TopicSpec, split_address
 from tunnel.messages.broker.protocol import FETCH, METRICS
-from tunnel.messages.calls import Request, Response
-from tunnel.messages.errors import MalformedFrameError, RemoteCallError
-from tunnel.messages.frames import (
+from tunnel.messages.calls.calls import Request, Response
+from tunnel.messages.calls.frames import (
     ANSWER_HEADER_BYTES_MAX,
     FIELDS_MAX,
     REQUEST_HEADER_BYTES_MAX,
@@ -25,6 +25,7 @@ from tunnel.messages.frames import (
     FrameFlag,
     encode_frame,
 )
+from tunnel.messages.errors import MalformedFrameError, RemoteCallError
 
 
 def raw_frame(header: dict[str, object], body: bytes = b"") -> bytes:
@@ -110,6 +111,9 @@ async def test_two_users_the_headers_of_requests_that_wait_are_charged() -> None
         except RemoteCallError:
             refused.append(True)
 
+    def has_refused(count: int) -> bool:
+        return len(refused) >= count
+
     for fields, most in (({}, 100), ({"a": "x" * 7000}, 14), ({str(each): "" for each in range(64)}, 20)):
         refused.clear()
         async with (
@@ -118,7 +122,7 @@ async def test_two_users_the_headers_of_requests_that_wait_are_charged() -> None
             CallChannel(*near) as channel,
         ):
             asking = [asyncio.ensure_future(ask(channel, fields)) for _ in range(150)]
-            await until(lambda most=most: len(refused) >= 150 - most)
+            await until(partial(has_refused, 150 - most))
             assert len(refused) < 150
             for each in asking:
                 each.cancel()

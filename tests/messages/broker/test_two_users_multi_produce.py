@@ -13,11 +13,12 @@ from tests.messages.broker.rig import EVE, brokered, frame, open_as, produce
 from tests.support.loops import in_loop
 from tunnel.messages import BrokerSettings, TopicSpec
 from tunnel.messages.broker import storing
-from tunnel.messages.broker.partition import MemoryPartition, ProduceOptions, StoredPartition
+from tunnel.messages.broker.partition import MemoryPartition, ProduceOptions
 from tunnel.messages.broker.protocol import PRODUCE, STORAGE
+from tunnel.messages.broker.stored_partition import StoredPartition
 from tunnel.messages.errors import RemoteCallError
-from tunnel.messages.message import encode_payloads
-from tunnel.messages.requests import ProduceDecoder
+from tunnel.messages.sets.message import encode_payloads
+from tunnel.messages.topics.requests import ProduceDecoder
 
 TINY = produce(*[encode_payloads([b""])] * 20_000)
 FULL = encode_payloads([b""] * 2_000)

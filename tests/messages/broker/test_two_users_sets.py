@@ -19,12 +19,12 @@ from tunnel.messages import (
     TopicSpec,
 )
 from tunnel.messages.broker.protocol import FETCH, PRODUCE
-from tunnel.messages.codec import compress
 from tunnel.messages.errors import DecompressError
-from tunnel.messages.message import SET_MESSAGES_MAX, UNPACKED_BYTES_MAX, Message, encode_message, encode_payloads
-from tunnel.messages.producers import encode_requests
-from tunnel.messages.requests import ProduceRequest
-from tunnel.messages.sets import ByteBufferMessageSet
+from tunnel.messages.sets.codec import compress
+from tunnel.messages.sets.message import SET_MESSAGES_MAX, UNPACKED_BYTES_MAX, Message, encode_message, encode_payloads
+from tunnel.messages.sets.sets import ByteBufferMessageSet
+from tunnel.messages.topics.producers import encode_requests
+from tunnel.messages.topics.requests import ProduceRequest
 
 _LARGE = bytes(900_000)
 _MANY = encode_payloads([b""] * (SET_MESSAGES_MAX + 1))

@@ -1,24 +1,26 @@
-"""Requests of one user that wait for the same thing go on together: no more of them than the user's turn allows."""
+"""Requests of one user that wait for the same thing go on together: no more of them than the user may have at once."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.messages.broker.rig import EVE, brokered, frame, open_as, produce, until
-from tests.support.loops import in_loop
+from tests.messages.broker.rig import ANN, EVE, brokered, frame, from_address, open_as, produce, until
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tests.turns.fake_meter import FakeMeter
-from tunnel.messages import Broker, LogBroker, TopicSpec
-from tunnel.messages.backlog import MemoryBacklog
+from tunnel.messages import Broker, TopicSpec
 from tunnel.messages.broker.groups import Group
 from tunnel.messages.broker.protocol import FETCH, JOIN, PRODUCE
 from tunnel.messages.broker.storing import Storing
-from tunnel.messages.calls import CallChannel
-from tunnel.messages.message import encode_payloads
+from tunnel.messages.calls.calls import CallChannel
+from tunnel.messages.kept.backlog import MemoryBacklog
+from tunnel.messages.kept.log import Log
+from tunnel.messages.sets.message import encode_payloads
 
 USER = f"address {EVE}"
 REQUESTS = 20
@@ -56,7 +58,7 @@ FETCHES = [frame(FETCH, each, topic="t", partition="0", offset="0", wait_ms="600
     [
         (Storing, "store", "log", PRODUCES),
         (MemoryBacklog, "peek", "memory", FETCHES),
-        (LogBroker, "_read", "log", FETCHES),
+        (Log, "read", "log", FETCHES),
     ],
 )
 def test_two_users_requests_of_one_that_wait_go_on_in_its_turns(
@@ -124,3 +126,35 @@ async def test_two_users_fetches_of_one_that_wait_for_room_go_on_in_its_turns(
             assert costly.early == 0
         finally:
             writer.transport.abort()
+
+
+@in_loop_within(HANGING_S)
+async def test_two_users_two_reads_of_one_from_the_disk_go_on_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes one of the few threads in which all users wait for the disk."""
+    found: list[int] = []
+    goes_on, real = threading.Event(), Log.read
+
+    def read(log: Log, offset: int, size_max: int = 0) -> Any:
+        found.append(offset)
+        assert goes_on.wait(HANGING_S)
+        return real(log, offset, size_max)
+
+    async with (
+        brokered(tmp_path) as (broker, client),
+        from_address(client, EVE) as eve,
+        from_address(client, ANN) as ann,
+    ):
+        await client.producer().send("t", b"a", b"b")
+        monkeypatch.setattr(Log, "is_cached", lambda *_: False)
+        monkeypatch.setattr(Log, "read", read)
+        fetches = [asyncio.ensure_future(eve.consumer("t").fetch()) for _ in range(5)]
+        try:
+            await until(lambda: broker.counters.fetch_requests == 5)
+            fetches.append(asyncio.ensure_future(ann.consumer("t", offset=1).fetch()))
+            await until(lambda: 1 in found)
+            assert found.count(0) == 2
+        finally:
+            goes_on.set()
+        assert [len(each) for each in await asyncio.gather(*fetches)] == [2] * 5 + [1]

@@ -5,6 +5,7 @@ import pytest
 from tunnel.wire import RejectReason, Target, TargetKind
 from tunnel_servlet.access.grants import EXIT_USER, Grant, GrantTable
 from tunnel_servlet.access.rules import parse_network, parse_rule
+from tunnel_servlet.access.sso import Member
 from tunnel_servlet.config import parse_config
 from tunnel_servlet.switch.decisions import Deny, Hand, HandTo
 
@@ -29,17 +30,23 @@ def test_each_user_has_only_his_own_grants() -> None:
     table = GrantTable(
         {"ann": connect("db.internal:5432"), "bob": Grant(services=("reports",), listen=("x",), exit=True)}
     )
-    assert table.authorise("ann", DB) == Hand(HandTo.EXIT)
+    assert table.authorise("ann", DB) == Hand(HandTo.EXIT, rule="db.internal:5432")
     denied = table.authorise("bob", DB)
     assert isinstance(denied, Deny)
     assert denied.reason == RejectReason.DENIED
     assert denied.text.startswith("no rule allows db.internal:5432; ")
-    assert table.authorise("bob", REPORTS) == Hand(HandTo.SERVICE)
+    assert table.authorise("bob", REPORTS) == Hand(HandTo.SERVICE, rule="reports")
     assert isinstance(table.authorise("ann", REPORTS), Deny)
     assert (table.may_listen("bob", "x"), table.may_listen("bob", "y"), table.may_listen("ann", "x")) == (1, 0, 0)
     assert (table.is_exit("bob"), table.is_exit("ann")) == (True, False)
     assert table.users == ["ann", "bob"]
     assert not table.is_empty
+
+
+def test_the_rule_of_a_service_is_its_name_or_the_star() -> None:
+    table = GrantTable({"ann": Grant(services=("reports", "*")), "bob": Grant(services=("*",))})
+    found = [table.authorise(user, REPORTS) for user in ("ann", "bob")]
+    assert found == [Hand(HandTo.SERVICE, rule="reports"), Hand(HandTo.SERVICE, rule="*")]
 
 
 def test_grants_for_everyone_are_added_to_those_of_each_user() -> None:
@@ -64,7 +71,7 @@ def test_the_rules_apply_to_unknown_kinds_of_targets_too() -> None:
 
 
 def test_rules_on_the_command_line_apply_to_every_user() -> None:
-    table = GrantTable({"ann": Grant()}, resolvable=[parse_network("10.0.0.0/8")]).widened(
+    table = GrantTable({"ann": Grant()}, resolvable=[parse_network("10.0.0.0/8")]).with_rules(
         [parse_rule("db.internal:5432")]
     )
     assert isinstance(table.authorise("ann", DB), Hand)
@@ -82,7 +89,7 @@ NEVER = "169.254.169.254 169.254.1.1 fe80::1 fd00:ec2::254 100.100.100.200 0.0.0
 
 @pytest.mark.parametrize("host", [*REACHED.split(), *NEVER.split()])
 def test_an_open_relay_allows_names_and_public_private_and_loopback_addresses_only(host: str) -> None:
-    table = GrantTable().widened([], allows_all=True)
+    table = GrantTable().with_rules([], allows_all=True)
     assert not table.is_empty
     assert isinstance(table.authorise("open", Target(TargetKind.TCP, host, 80)), Hand) == (host in REACHED.split())
     assert isinstance(table.authorise("open", REPORTS), Hand)
@@ -127,7 +134,7 @@ def test_a_target_that_no_rule_can_allow_is_denied_without_a_line(host: str) -> 
 
 
 def test_an_open_relay_allows_services_beside_rules_for_targets() -> None:
-    table = GrantTable().widened([parse_rule("web:80")], is_open=True, allows_services=True)
+    table = GrantTable().with_rules([parse_rule("web:80")], is_open=True, allows_services=True)
     assert isinstance(table.authorise("open", REPORTS), Hand)
     assert table.may_listen("open", "reports")
     denied = table.authorise("open", DB)
@@ -138,7 +145,7 @@ def test_an_open_relay_allows_services_beside_rules_for_targets() -> None:
 
 
 def test_an_open_relay_without_services_prints_the_line_for_everyone() -> None:
-    denied = GrantTable(everyone=Grant(services=("x",))).widened([], is_open=True).authorise("open", REPORTS)
+    denied = GrantTable(everyone=Grant(services=("x",))).with_rules([], is_open=True).authorise("open", REPORTS)
     assert isinstance(denied, Deny)
     assert denied.text.endswith(f'under [everyone] {ADVICE} services = ["x", "reports"]')
 
@@ -164,7 +171,7 @@ def test_two_users_who_list_a_name_share_it_and_others_do_not() -> None:
 
 def test_the_users_of_a_file_own_no_name_at_an_open_relay() -> None:
     """Their rules are not used there: every client is the same user."""
-    table = GrantTable({"rita": REPORTS_NAME}, everyone=REPORTS_NAME).widened([], is_open=True)
+    table = GrantTable({"rita": REPORTS_NAME}, everyone=REPORTS_NAME).with_rules([], is_open=True)
     assert table.may_listen("open", "reports")
 
 
@@ -211,3 +218,85 @@ def test_connections_have_the_rates_of_their_user_and_of_the_rules_that_allow_th
 
 def test_without_rates_nothing_is_limited() -> None:
     assert GrantTable({"ann": connect("db.internal:5432")}).rates_of("ann", DB) == {}
+
+
+SECRET = Target(TargetKind.TCP, "secret.internal", 22)
+
+
+def same_names() -> GrantTable:
+    """A user and a group of one name, groups whose names together are that of a third, and the members of each."""
+    secret = connect("secret.internal:22")
+    table = GrantTable(
+        {"staff": secret, "a": secret, "groups": secret},
+        groups={
+            "staff": connect("db.internal:5432"),
+            "a": connect("db.internal:5432"),
+            "b": connect("web:80"),
+            "a\nb": secret,
+            "": secret,
+            "user": connect("web:80"),
+        },
+    )
+    for user, groups in MEMBERS.items():
+        table.members.join(Member(user, groups, 100, 0), 0)
+    return table
+
+
+MEMBERS: dict[str, tuple[str, ...]] = {
+    "sso:eve": ("staff",),
+    "sso:one": ("a",),
+    "sso:two": ("a", "b"),
+    "sso:three": ("a\nb",),
+    "sso:empty": ("",),
+    "sso:four": ("user", "staff"),  # a user's name and the kind of another holder
+    "sso:none": ("unknown",),
+}
+ALLOWED: dict[str, set[str]] = {
+    "staff": {"secret.internal"},
+    "a": {"secret.internal"},
+    "groups": {"secret.internal"},
+    "sso:eve": {"db.internal"},
+    "sso:one": {"db.internal"},
+    "sso:two": {"db.internal", "web"},
+    "sso:three": {"secret.internal"},
+    "sso:empty": {"secret.internal"},
+    "sso:four": {"db.internal", "web"},
+    "sso:none": set(),
+    "stranger": set(),
+}
+
+
+@pytest.mark.parametrize("first", ALLOWED)
+def test_two_users_neither_gets_the_rules_of_a_name_that_is_also_a_groups(first: str) -> None:
+    for second in ALLOWED:
+        table = same_names()
+        for user in (first, second):
+            found = {
+                target.host
+                for target in (SECRET, DB, Target(TargetKind.TCP, "web", 80))
+                if isinstance(table.authorise(user, target), Hand)
+            }
+            assert found == ALLOWED[user]
+
+
+@pytest.mark.parametrize("order", [["staff", "sso:eve"], ["sso:eve", "staff"]])
+def test_two_users_neither_has_the_rates_of_a_name_that_is_also_a_groups(order: list[str]) -> None:
+    table = GrantTable(
+        {"staff": Grant(connect=(parse_rule("db.internal:5432"),), rates=(("db.internal:5432", 1),))},
+        groups={"staff": Grant(connect=(parse_rule("db.internal:*"),), rates=(("db.internal:*", 2),))},
+    )
+    table.members.join(Member("sso:eve", ("staff",), 100, 0), 0)
+    expected = {"staff": {"db.internal:5432": 1}, "sso:eve": {"db.internal:*": 2}}
+    for user in order:
+        assert table.rates_of(user, DB) == expected[user]
+
+
+def test_members_of_the_same_groups_share_their_rules_in_any_order_and_number() -> None:
+    table = GrantTable(groups={"a": Grant(rates=(("x", 1),)), "b": Grant(rates=(("x", 2),))})
+    lists = [("a", "b"), ("b", "a"), ("b", "a", "b", "unknown")]
+    for number, groups in enumerate(lists):
+        table.members.join(Member(f"sso:{number}", groups, 100, 0), 0)
+    users = [f"sso:{number}" for number in range(len(lists))]
+    assert len({id(table.rules_of(user)) for user in users}) == 1
+    assert [table.groups_of(user) for user in users] == [["a", "b"]] * len(lists)
+    assert [table.rates_of(user, Target(TargetKind.SERVICE, "x")) for user in users] == [{"x": 2}] * len(lists)

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from tunnel_servlet.access.rules import Ruleset, Verdict, parse_network, parse_rule, read_host
+from tunnel_servlet.access.rules import Ruleset, Ruling, parse_network, parse_rule, read_host
 
 
 def ruleset(rules: str, resolvable: str = "") -> Ruleset:
@@ -266,11 +266,11 @@ def test_rules_for_datagrams_are_separate() -> None:
         "udp/[fd00::/8]:53",
     ]
     assert rules.datagrams.datagrams is rules.datagrams
-    assert rules.check_target("udp:10.0.0.53", 53) == Verdict(True, "allowed by udp/10.0.0.53:53")
+    assert rules.check_target("udp:10.0.0.53", 53) == Ruling(True, "allowed by udp/10.0.0.53:53", "udp/10.0.0.53:53")
     assert rules.check_target("udp:fd00::1", 53).allowed
     assert rules.check_target("udp:NS.internal.", 99).allowed
     assert rules.check_target("10.0.0.53", 53).text.startswith("no rule allows 10.0.0.53:53")
-    assert rules.check_target("udp:db.internal", 5432) == Verdict(False, "no rule allows udp/db.internal:5432")
+    assert rules.check_target("udp:db.internal", 5432) == Ruling(False, "no rule allows udp/db.internal:5432")
     assert rules.check_target("udp:10.0.0.54", 53).text.startswith("no rule allows udp/10.0.0.54:53")
     assert not rules.check_target("udp:udp:10.0.0.53", 53).allowed
 
@@ -288,7 +288,8 @@ def test_unix_sockets_and_srv_records_need_rules_of_their_own() -> None:
         ("udp:unix:/run/db", "no rule allows unix:/run/db"),
         ("srv:", "no rule allows srv/"),
     ):
-        assert rules.check_target(host, 1) == Verdict(text.startswith("allowed"), text), host
+        rule = text.partition("allowed by ")[2]
+        assert rules.check_target(host, 1) == Ruling(bool(rule), text, rule), host
     assert Ruleset([parse_rule("srv/*")]).check_target("srv:_any._tcp.example", 1).allowed
     for host, rule in (
         ("unix:/run/x", "unix:/run/x"),
@@ -309,3 +310,20 @@ def test_malformed_rules_for_datagrams_are_refused(text: str) -> None:
 
 def test_the_denial_of_an_ipv6_address_names_it_as_people_write_it() -> None:
     assert Ruleset(()).check_target("2a00::1", 22).text == "no rule allows [2a00::1]:22"
+
+
+def test_a_ruling_on_an_address_is_remembered_with_its_port_and_its_name() -> None:
+    rules = ruleset("10.0.0.0/8:22 db.internal:5432", "10.1.0.0/16")
+    inside = ip_address("10.1.0.1")
+    for _ in range(2):
+        assert rules.check_address(inside, 22).allowed
+        assert not rules.check_address(inside, 5432).allowed
+        assert rules.check_address(inside, 5432, "db.internal").allowed
+        assert not rules.datagrams.check_address(inside, 22).allowed
+
+
+def test_a_user_who_asks_for_many_addresses_fills_no_memory() -> None:
+    rules = ruleset("10.0.0.0/8:22")
+    for number in range(1000):
+        assert rules.check_address(ip_address(0x0A000000 + number), 22).allowed
+    assert len(rules._known) <= 64

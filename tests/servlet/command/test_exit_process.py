@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from loadtests.harness.ports import hold_port
+from tests.metrics.rig import get
 from tests.servlet.command.rig import Process, process
-from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings
+from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings, until
 from tests.support.loops import in_loop
 from tunnel import Attachment, RefusedError, ResetError, StreamReader, StreamWriter, attach
 from tunnel_servlet.access.tokens import TokenTable
@@ -51,6 +52,32 @@ async def test_a_program_learns_when_an_exit_is_ready_and_when_its_relay_is_away
                 exit_.process.send_signal(signal.SIGTERM)
                 assert await exit_.ended() == 0
         assert not any("attached to" in line for line in exit_.lines)
+
+
+@in_loop
+async def test_an_exit_tells_its_metrics_and_whether_it_has_a_relay() -> None:
+    async with relay(settings(switch={"settle_us": 1})) as running, echoing() as port:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", f"127.0.0.1:{port}", "--proxy", "none", "--metrics", "0"]
+        async with process(*arguments, "--json", TUNNEL_TOKEN=TOKENS["exits"]) as exit_:
+            host, _, number = (await exit_.event("listening"))["url"].split("/")[2].partition(":")
+            await exit_.event("attached")
+            assert await get((host, int(number)), "/readyz") == (200, "ready\n")
+            async with attach(url, token=TOKENS["ann"], proxy=None) as client:
+                _, writer = await client.open_connection("127.0.0.1", port, timeout=30)
+                status, page = await get((host, int(number)), "/metrics")
+                assert status == 200
+                assert 'tunnel_dials_total{outcome="opened"} 1.0' in page
+                assert "tunnel_endpoint_attached 1.0" in page
+                assert f":{port}" not in page
+                writer.close()
+                await writer.wait_closed()
+            await running.close()
+            await exit_.event("disconnected")
+            assert await get((host, int(number)), "/readyz") == (503, "no relay\n")
+            assert (await get((host, int(number)), "/livez"))[0] == 200
+            exit_.process.send_signal(signal.SIGTERM)
+            assert await exit_.ended() == 0
 
 
 @asynccontextmanager
@@ -251,3 +278,44 @@ async def test_an_exit_that_another_one_replaces_ends_with_the_reason() -> None:
                 await second.line("attached to")
                 assert await first.ended() == 5
     assert "a newer endpoint of this user has the name 'berlin': start each under a name of its own" in first.lines[-1]
+
+
+@in_loop
+async def test_one_exit_serves_two_relays_and_outlives_one_of_them() -> None:
+    async with echoing() as port, relay(settings()) as first, relay(settings()) as second:
+        urls = [f"http://{running.addresses[0]}" for running in (first, second)]
+        arguments = ["exit", "--relay", urls[0], "--relay", urls[1], "--name", "x", "--allow", f"127.0.0.1:{port}"]
+        token = TOKENS["exits"]
+        async with (
+            process(*arguments, "--proxy", "none", TUNNEL_TOKEN=f"{token} {token}") as exit_,
+            attach(urls[1], token=TOKENS["ann"], proxy=None) as client,
+        ):
+            await exit_.line("attached to")
+            await until(lambda: second.relay.host.switch.stats().exits == 1)
+            await first.close()
+            _, writer = await client.open_connection("127.0.0.1", port, timeout=30)
+            writer.transport.abort()
+            exit_.process.send_signal(signal.SIGTERM)
+            assert await exit_.ended() == 0
+
+
+@in_loop
+async def test_an_exit_at_two_relays_needs_a_token_for_each() -> None:
+    arguments = ["exit", "--relay", "http://a", "--relay", "http://b", "--allow", "127.0.0.1:1"]
+    async with process(*arguments, TUNNEL_TOKEN="one") as exit_:
+        await exit_.line("2 relays are named, but 1 token")
+        assert await exit_.ended() == 2
+
+
+@pytest.mark.parametrize(
+    "option", [["--header", "X-Gate: a"], ["--hostname", "a"], ["--sni", "a"], ["--cert", "a.pem"]]
+)
+@in_loop
+async def test_what_one_relay_alone_may_know_is_refused_with_two_relays(option: list[str]) -> None:
+    """It held for the first of them, and no one was told."""
+    named = ["--relay", "https://one.example", "--relay", "https://two.example"]
+    async with process("exit", *named, *option, "--allow", "127.0.0.1:1", TUNNEL_TOKEN="a b") as exit_:
+        assert await exit_.ended() == 2
+    assert any(
+        f"{option[0]} holds for one relay, but 2 are named: run an exit for each" in line for line in exit_.lines
+    )

@@ -41,7 +41,7 @@ def test_paths_in_a_file_are_relative_to_it(file: Path) -> None:
     assert config.trace == str(file.parent / "traces")
     assert config.tokens_file == str(tokens_path(str(file))) == str(file.parent / "keys.toml")
     assert len(config.tokens) == 1
-    assert watched_files(str(file), config) == [file, file.parent / "keys.toml"]
+    assert watched_files(str(file), config) == [file, *(file.parent / name for name in ("keys.toml", "c.pem", "k.pem"))]
 
 
 def test_the_command_line_overrides_the_file(file: Path) -> None:

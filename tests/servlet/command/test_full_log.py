@@ -151,7 +151,7 @@ async def test_two_users_a_relay_whose_log_is_not_read_serves_and_ends(tokens: d
             assert await is_served(ann, port)
             status, page = await get(f"{admin}/metrics")
             assert status == 200
-            assert "\ntunnel_log_lines_dropped_total 0\n" in page
+            assert "\ntunnel_log_lines_dropped_total 0.0\n" in page
         quiet.process.send_signal(signal.SIGTERM)
         assert await quiet.ended(reads=reads) == 0
         if reads:

@@ -24,7 +24,8 @@ from tunnel_servlet.command.files import load_config, read_tokens
 from tunnel_servlet.command.main import main
 from tunnel_servlet.config import parse_config
 
-COMMANDS = [["init"], ["serve"], ["exit"], ["check"], ["drain"], ["rule"], ["rule", "check"], ["user"]]
+COMMANDS = [["init"], ["serve"], ["exit"], ["check"], ["drain"], ["rule"], ["rule", "check"], ["user"], ["audit"]]
+COMMANDS += [["ps"], ["kick"]]
 COMMANDS += [["user", action] for action in ("add", "rotate", "revoke", "list")]
 
 
@@ -347,7 +348,11 @@ def test_an_unknown_flag_shows_the_usage_of_its_command(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["dance"], ["serve", "--lisen", "x"], ["user", "add"], ["drain", "--timeout", "x"]]
+    "arguments",
+    [
+        *([], ["dance"], ["serve", "--lisen", "x"], ["user", "add"]),
+        *(["drain", "--timeout", seconds] for seconds in ("x", "-1", "9" * 13, "9" * 5000)),
+    ],
 )
 def test_unparsable_arguments_end_with_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -40,7 +40,7 @@ def addresses(*texts: str) -> Resolve:
 async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> AsyncIterator[tuple[Attachment, Dialer]]:
     """Attach a user who has these rules at the exit; the rules at the switch allow far more."""
     ruleset = Ruleset(map(parse_rule, rules))
-    policy = GrantTable().widened(ruleset.rules, allows_all=True)
+    policy = GrantTable().with_rules(ruleset.rules, allows_all=True)
     host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     dialer = kind(lambda user: ruleset, **options)
     exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)
@@ -54,7 +54,7 @@ async def tunnel(*rules: str, kind: type[Dialer] = Dialer, **options: Any) -> As
 async def two_clients(*rules: str, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment, Dialer]]:
     """Attach two users who have the same rules at one exit."""
     ruleset = Ruleset(map(parse_rule, rules))
-    policy = GrantTable().widened(ruleset.rules, allows_all=True)
+    policy = GrantTable().with_rules(ruleset.rules, allows_all=True)
     host = SwitchHost(SwitchConfig(), policy.authorise, may_listen=policy.may_listen)
     dialer = Dialer(lambda user: ruleset, **options)
     exit_ = memory_attach(host, user=EXIT_USER, exit_handler=dialer, linger=1)

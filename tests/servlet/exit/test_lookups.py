@@ -48,3 +48,21 @@ async def test_the_lookup_of_a_cancelled_caller_counts_until_it_ends() -> None:
         with pytest.raises(OSError, match="no such name"):
             await task
     assert len(lookups) == 0
+
+
+@in_loop
+async def test_an_aborted_lookup_makes_no_room_for_one_that_waits() -> None:
+    """An exit that ends would otherwise leave lookups behind that nobody waits for."""
+    lookups, begun = Lookups(), list[int]()
+
+    async def hang(number: int) -> None:
+        begun.append(number)
+        await asyncio.Event().wait()
+
+    tasks = [asyncio.ensure_future(lookups.run("ann", lambda n=number: hang(n))) for number in range(5)]  # type: ignore[misc]
+    await until(lambda: len(begun) == 2)
+    lookups.abort()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert begun == [0, 1]
+    assert all(task.cancelled() for task in tasks)
+    assert len(lookups) == 0

@@ -52,7 +52,7 @@ class Expected(SeparateExits):
     def took_over(self, user: str, name: str) -> None:
         self.news.append(f"{user}/{name} took over")
 
-    def left(self) -> None:
+    def on_last_left(self) -> None:
         self.news.append("left")
 
     def silent(self, user: str, name: str) -> None:

@@ -26,7 +26,7 @@ class Acceptor:
         self.random = random or Random(1)
         self.peer = Peer(relay, "server", 2).attached()
         self.endpoint = Endpoint(EndpointConfig(asks_services=True), Random(2), endpoint_id=self.peer.identity)
-        self.endpoint.attached(True, 1 << 24, 1 << 30, relay.now)
+        self.endpoint.on_attached(True, 1 << 24, 1 << 30, relay.now)
         self.endpoint.listen("reports", BACKLOG, relay.now)
         self.deciding: dict[int, bytes] = {}  # by the connection's id: the offer
         self.accepted: dict[int, Connection] = {}
@@ -153,7 +153,7 @@ def test_3_2_a_handed_connect_is_answered_or_released_unless_the_application_is_
 def test_3_2_every_one_of_many_refusals_leaves_although_none_left_before() -> None:
     """An attacker does not repeat its CONNECTs, so nothing would ask for an answer that was dropped."""
     endpoint = Endpoint(EndpointConfig(), Random(2))
-    endpoint.attached(True, 1 << 24, 1 << 30, 0)
+    endpoint.on_attached(True, 1 << 24, 1 << 30, 0)
     endpoint.receive_packets([connect(source, target=REPORTS) for source in range(1, 3001)], 0)
     answered = set[int]()
     while (batch := endpoint.next_batch(64 * 1024, 0)) is not None:

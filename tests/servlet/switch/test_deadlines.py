@@ -18,7 +18,7 @@ def timers(count: int) -> tuple[Deadlines, list[Deadline], list[tuple[int, int]]
 
 
 def fire(deadlines: Deadlines, now: int) -> None:
-    for deadline in deadlines.expired(now):
+    for deadline in deadlines.pop_expired(now):
         deadline.fire(now)
 
 
@@ -174,7 +174,7 @@ def test_the_count_of_stale_entries_is_always_exact() -> None:
             rebuilt += len(deadlines) < before
         else:
             now += random.getrandbits(3)
-            for due in deadlines.expired(now):
+            for due in deadlines.pop_expired(now):
                 assert due.due_us is None
         stale = sum(at_us != found.armed_us or found.due_us is None for at_us, _, found in deadlines._heap)
         assert deadlines._stale == stale

@@ -65,7 +65,7 @@ def test_a_rule_that_names_an_exit_is_followed(name: str) -> None:
 def test_a_named_exit_that_is_not_attached_is_not_replaced_by_another() -> None:
     relay = Relay(authorise=lambda user, target: Hand(HandTo.EXIT, "berlin"))
     inline, other, client = inline_of(relay), separate(relay), Peer(relay).attached()
-    assert reason(client.push(connect(1))) == RejectReason.UNREACHABLE
+    assert reason(client.push(connect(1))) == RejectReason.NO_EXIT
     assert got(inline, other) == [[], []]
 
 

@@ -10,6 +10,7 @@ from tests.servlet.support import (
     accepted,
     bind,
     connect,
+    control,
     data,
     kinds,
     listen_state,
@@ -19,7 +20,7 @@ from tests.servlet.support import (
     resume,
 )
 from tests.servlet.switch.rig import LEAVING, SILENT, aborted, got, inline_of, scene, separate
-from tunnel.wire import AbortReason, Packet, RejectReason, StatusCode, decode_option
+from tunnel.wire import AbortReason, Attached, Packet, PacketType, RejectReason, Status, StatusCode, decode_option
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
 
@@ -46,6 +47,55 @@ def test_the_open_connections_of_an_exit_that_leaves_go_on_and_can_be_resumed() 
     assert kinds(other.push()) == ["CONNECT"]
     other.push(accepted(12, 23, resumed=True))
     assert relay.counters.routes_resumed == 1
+
+
+def test_9_6_an_endpoint_that_has_left_keeps_its_place_for_some_seconds_only() -> None:
+    """A killed one keeps it for 5 minutes."""
+    relay = Relay(attachments_per_user_max=2)
+    killed, client = Peer(relay, seed=1).attached(), Peer(relay, seed=2).attached()
+    killed.push()
+    client.push(LEAVING)
+    later = Peer(relay, seed=3)
+    assert isinstance(later.attach(), Status)
+    relay.advance(4 * SECOND)
+    client.push()
+    relay.advance(4 * SECOND)
+    assert relay.switch.stats().attachments == 2
+    relay.advance(2 * SECOND)
+    assert relay.switch.stats().attachments == relay.counters.attachments_left == 1
+    assert isinstance(later.attach(), Attached)
+    relay.advance(301 * SECOND)
+    assert (relay.counters.attachments_left, relay.counters.attachments_expired) == (1, 2)
+
+
+def test_9_6_an_exit_that_leaves_stays_until_its_last_connection_has_ended_and_others_until_their_last_link() -> None:
+    relay, _, _, other, client = scene()
+    bind(client, other, 11, 22)
+    other.push(LEAVING)
+    relay.advance(100 * SECOND)
+    client.push(data(11, 22, 101))
+    assert kinds(other.push()) == ["DATA"]
+    client.push(control(PacketType.SHUTDOWN, 11, 22), LEAVING)
+    other.push(control(PacketType.SHUTDOWN, 22, 11))
+    assert relay.switch.link_opened(1, client.user, client.identity, client.epoch, client.generation, relay.now)
+    relay.advance(11 * SECOND)
+    assert relay.counters.attachments_left == 1
+    relay.switch.link_closed(1, relay.now)
+    relay.advance(11 * SECOND)
+    assert relay.counters.attachments_left == 2
+
+
+def test_9_6_a_pull_that_is_held_keeps_an_endpoint_that_leaves() -> None:
+    relay = Relay()
+    client = Peer(relay).attached()
+    client.push(LEAVING)
+    pull = client.pull(hold_ms=30_000)
+    relay.advance(29 * SECOND)
+    assert relay.switch.stats().attachments == 1
+    relay.advance(2 * SECOND)
+    assert client.packets(pull) == []
+    relay.advance(11 * SECOND)
+    assert relay.switch.stats().attachments == 0
 
 
 def test_a_connection_that_an_exit_has_not_accepted_before_it_leaves_goes_to_another_exit() -> None:
@@ -78,7 +128,7 @@ def test_without_another_exit_the_one_that_leaves_still_answers_and_new_connecti
     only.push(LEAVING)
     only.push(accepted(1, 22), rejected(2, RejectReason.SHUTTING_DOWN))
     assert kinds(client.push()) == ["REJECTED", "ACCEPTED"]
-    assert reason(client.push(connect(3))) == RejectReason.UNREACHABLE
+    assert reason(client.push(connect(3))) == RejectReason.NO_EXIT
 
 
 def test_of_two_exits_the_other_one_gets_everything_when_one_leaves() -> None:
@@ -131,13 +181,14 @@ def test_2_7_a_farewell_with_an_old_version_does_not_count_and_a_repeated_one_is
     assert got(inline, other) == [[2], []]
 
 
-def test_a_farewell_of_an_endpoint_that_is_no_exit_concerns_no_service() -> None:
+def test_an_endpoint_that_is_no_exit_and_leaves_offers_no_service_any_more() -> None:
+    """It says so when it has ended, and its word that the service is down may come later."""
     relay = Relay()
     server, client = Peer(relay, "bob", 2).attached(), Peer(relay).attached()
     server.listen()
     assert kinds(server.push(LEAVING)) == ["OPTION"]
-    client.push(connect(1, target=REPORTS))
-    assert got(server) == [[1]]
+    assert reason(client.push(connect(1, target=REPORTS))) == RejectReason.NO_SUCH_SERVICE
+    assert kinds(server.push(listen_state(version=2, up=False))) == ["LISTEN_STATE"]
 
 
 def test_two_users_cannot_send_each_others_exits_away() -> None:
@@ -219,7 +270,10 @@ def test_an_answer_that_comes_when_all_is_forgotten_finds_no_route() -> None:
     other.push(LEAVING)
     inline.push()
     inline.push(accepted(1, 33))
-    relay.advance(75 * SECOND)
+    for _ in range(18):
+        relay.advance(4 * SECOND)
+        other.push()  # it is still there
+    relay.advance(3 * SECOND)
     assert kinds(other.push(accepted(1, 22))) == ["DROPPED"]
 
 

@@ -31,16 +31,6 @@ def test_connects_that_were_withdrawn_long_ago_are_forgotten() -> None:
     assert bytes([99]) in attachment.withdrawn
 
 
-def test_7_3_confirmed_packets_are_released() -> None:
-    relay = Relay()
-    client, exit_ = bound(relay)
-    exit_.push(data(22, 11, 501), data(22, 11, 502))
-    client.push()
-    assert relay.switch.stats().bytes_outstanding > 0
-    client.push()
-    assert relay.switch.stats().bytes_outstanding == 0
-
-
 def test_7_3_unconfirmed_packets_are_first_in_line_again() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
@@ -51,18 +41,6 @@ def test_7_3_unconfirmed_packets_are_first_in_line_again() -> None:
     found = client.push()
     assert [packet.sequence for packet in found] == [501, 502]
     assert lost in relay.responses
-
-
-def test_7_3_a_repeat_gets_the_same_packets_under_a_new_serial() -> None:
-    relay = Relay()
-    client, exit_ = bound(relay)
-    exit_.push(data(22, 11, 501))
-    lost = client.send()
-    exit_.push(data(22, 11, 502))
-    again = client.repeat()
-    assert [packet.sequence for packet in client.packets(again)] == [501]
-    assert relay.message(again).serial == relay.message(lost).serial + 1
-    assert [packet.sequence for packet in client.push()] == [502]
 
 
 def test_7_3_a_serial_that_was_never_sent_confirms_nothing() -> None:
@@ -103,15 +81,6 @@ def test_7_3_a_lane_of_an_expired_attachment_is_unknown() -> None:
     client.numbers = {0: 9, 1: 9}
     client.serials = {0: 9, 1: 1}
     assert [client.status(client.send(lane=lane)).code for lane in (0, 1)] == [StatusCode.UNKNOWN] * 2
-
-
-def test_7_3_a_smaller_answer_puts_the_rest_back() -> None:
-    client, exit_ = bound(Relay())
-    exit_.push(*(data(22, 11, 501 + number, bytes(1000)) for number in range(4)))
-    client.send()
-    again = client.repeat(answer_bytes_max=2400)
-    assert [packet.sequence for packet in client.packets(again)] == [501, 502]
-    assert [packet.sequence for packet in client.push()] == [503, 504]
 
 
 def test_7_6_a_large_packet_goes_down_in_pieces() -> None:
@@ -216,21 +185,6 @@ def poll(relay: Relay, link: int, limit: int = 1 << 20) -> list[int]:
     return [frame.sequence for frame in frames]
 
 
-def test_8_packets_leave_on_the_newest_link_with_room() -> None:
-    relay = Relay(unreceipted_bytes_max=1000)
-    client, exit_ = bound(relay)
-    links(relay, client, 1, 2)
-    exit_.push(data(22, 11, 501, bytes(2000)))
-    assert relay.links_ready == [2]
-    assert poll(relay, 2) == [501]
-    exit_.push(data(22, 11, 502, bytes(2000)))
-    assert relay.links_ready == [2, 1]
-    assert poll(relay, 2) == []
-    assert poll(relay, 1) == [502]
-    exit_.push(data(22, 11, 503))
-    assert relay.links_ready == [2, 1]
-
-
 def test_8_a_link_is_distrusted_when_it_is_silent_while_the_endpoint_pulls() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
@@ -270,12 +224,6 @@ def test_two_users_silent_links_are_distrusted_one_after_another() -> None:
         taken_back.append(relay.counters.packets_taken_back)
     assert taken_back == [1, 2, 2]
     assert poll(relay, 1) == [501, 502, 503]
-
-
-def test_the_pull_interval_is_in_milliseconds() -> None:  # 7.11
-    answer = Peer(Relay()).attach(pull_interval_ms=3000)
-    assert isinstance(answer, Attached)
-    assert answer.pull_interval_ms == 3000
 
 
 def test_answers_are_no_larger_than_the_endpoint_accepts() -> None:  # 7.2, 7.11

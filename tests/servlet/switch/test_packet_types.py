@@ -9,7 +9,7 @@ import pytest
 import tunnel.wire
 from tests.servlet.queues import Box
 from tunnel.wire import Packet, PacketType, frame_of
-from tunnel_servlet.switch import queues
+from tunnel_servlet.switch.mailboxes import queues
 
 NEW = 1 + max(PacketType)
 

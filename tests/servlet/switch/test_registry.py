@@ -53,17 +53,17 @@ def test_6_4_a_name_belongs_to_one_attachment() -> None:
     found, _ = registry()
     first, second = (found.add(bytes([number]), "ann", is_exit=False) for number in range(2))
     found.rename(first, "one")
-    assert found.named("ann", "one") is first
-    assert found.named("bob", "one") is None
+    assert found.holder_of("ann", "one") is first
+    assert found.holder_of("bob", "one") is None
     found.rename(second, "one")
     found.rename(first, "")
-    assert found.named("ann", "one") is second
-    assert found.named("ann", "") is None
+    assert found.holder_of("ann", "one") is second
+    assert found.holder_of("ann", "") is None
     found.rename(second, "two")
-    assert found.named("ann", "one") is None
+    assert found.holder_of("ann", "one") is None
     found.remove(first)
     found.remove(second)
-    assert found.named("ann", "two") is None
+    assert found.holder_of("ann", "two") is None
 
 
 def test_6_4_replaced_endpoints_are_remembered_for_a_while() -> None:
@@ -73,3 +73,21 @@ def test_6_4_replaced_endpoints_are_remembered_for_a_while() -> None:
         found.note_replaced(identity, 1)
     assert [found.was_replaced(identity, later - 1) for identity in (b"1", b"2", b"3")] == [False, True, True]
     assert not found.was_replaced(b"3", later)
+
+
+def test_6_4_the_names_that_a_user_has_left_push_out_no_other_users_and_are_few() -> None:
+    found, context = registry(replaced_max=8, attachments_per_user_max=3)
+    later = context.config.attachment_timeout_us
+    found.note_left("ann", "exit", b"ann", 1)
+    for number in range(100):
+        found.note_left("eve", f"tool {number}", bytes([number]), 1)
+    assert [found.take_left("eve", f"tool {number}", 1) for number in (96, 97, 99)] == [None, b"a", b"c"]
+    assert found.take_left("ann", "exit", 1) == b"ann"
+    assert found.take_left("ann", "exit", 1) is None
+    assert found.take_left("eve", "tool 98", 1 + later) is None
+    for number in range(100):
+        found.note_left(f"user {number}", "exit", bytes([number]), 1)
+    kept = [number for number in range(100) if found.take_left(f"user {number}", "exit", 1) is not None]
+    assert kept == list(range(92, 100))
+    found.note_left("ann", "", b"ann", 1)
+    assert found.take_left("ann", "", 1) is None

@@ -47,15 +47,6 @@ def test_8_packets_pass_both_ways_on_a_link() -> None:
     assert relay.links_ready == [1, 1]
 
 
-def test_8_a_new_link_gets_the_packets_that_already_waited() -> None:
-    relay = Relay()
-    client, exit_ = bound(relay)
-    exit_.push(data(22, 11, 501))
-    open_link(relay, client)
-    assert relay.links_ready == [1]
-    assert poll(relay) == [501]
-
-
 def test_8_a_held_pull_takes_precedence_over_a_link() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
@@ -78,19 +69,6 @@ def test_8_3_packets_that_a_lost_link_did_not_deliver_leave_elsewhere() -> None:
     relay.settle()
     assert sequences(client.packets(held)) == [502, 503]
     assert relay.switch.stats().links == 0
-
-
-def test_8_2_a_link_with_too_many_bytes_without_a_receipt_gets_no_more() -> None:
-    relay = Relay(unreceipted_bytes_max=50)
-    client, exit_ = bound(relay)
-    open_link(relay, client)
-    exit_.push(data(22, 11, 501), data(22, 11, 502), data(22, 11, 503))
-    relay.links_ready.clear()
-    assert [poll(relay, limit=60), poll(relay, limit=60)] == [[501, 502], []]
-    relay.switch.link_receipted(1, 1, relay.now)
-    relay.settle()
-    assert relay.links_ready == [1]
-    assert poll(relay) == [503]
 
 
 def test_two_users_a_link_with_too_many_packets_without_a_receipt_gets_no_more() -> None:
@@ -191,6 +169,23 @@ def test_8_packets_leave_on_the_link_that_the_endpoint_used_last() -> None:
     relay.settle()
     exit_.push(data(22, 11, 503))
     assert relay.links_ready == [3, 1, 1]
+
+
+def test_8_what_the_link_in_use_has_no_room_for_leaves_on_no_older_one() -> None:
+    """The older link was replaced and will close, or is a spare."""
+    relay = Relay()
+    client, exit_ = bound(relay)
+    for link in (1, 2):
+        assert open_link(relay, client, link)
+    exit_.push(*(data(22, 11, 501 + number, bytes(64_000)) for number in range(5)))
+    assert [poll(relay, 2), poll(relay, 2)] == [[501, 502, 503, 504, 505], []]
+    relay.links_ready.clear()
+    exit_.push(data(22, 11, 506))
+    assert relay.links_ready == []
+    relay.switch.link_receipted(2, 1, relay.now)
+    relay.settle()
+    assert relay.links_ready == [2]
+    assert poll(relay, 2) == [506]
 
 
 def test_8_a_silent_link_gives_its_packets_back_when_the_endpoint_uses_another() -> None:

@@ -22,7 +22,7 @@ from tests.servlet.support import (
 )
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import DropReason, Frame, PacketType, frame_of
-from tunnel_servlet.switch.queues import RouteQueue
+from tunnel_servlet.switch.mailboxes.queues import RouteQueue
 from tunnel_servlet.switch.stats import Counters, Undelivered
 
 ABORT, ACK, CLOSE, PING = PacketType.ABORT, PacketType.ACK, PacketType.CLOSE, PacketType.PING
@@ -357,7 +357,7 @@ def step(box: Box, queues: list[RouteQueue], draw: random.Random, taken: list[Fr
     if choice == 7:
         found = box.mailbox.take(draw.choice([1, 500, 5 * KIB]))
         notices = [frame for frame in found if frame.type in NOTICES]
-        box.mailbox.confirmed(notices)
+        box.mailbox.release_taken(notices)
         taken += [frame for frame in found if frame.type not in NOTICES]
         return 0, 0
     if choice == 8:
@@ -365,7 +365,7 @@ def step(box: Box, queues: list[RouteQueue], draw: random.Random, taken: list[Fr
             box.mailbox.put_back(list(taken))
             delivered = 0
         else:
-            box.mailbox.confirmed(taken)
+            box.mailbox.release_taken(taken)
             delivered = len(taken)
         taken.clear()
         return 0, delivered

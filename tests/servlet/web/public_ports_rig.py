@@ -14,7 +14,7 @@ from loadtests.harness.ports import hold_port
 from tests.servlet.rig import LOOPBACK, TOKENS, relay, settings
 from tunnel import Attachment, PublicPlace, Server, StreamReader, StreamWriter, attach
 from tunnel_servlet.access.grants import Grant, GrantTable, parse_public_address
-from tunnel_servlet.config import ListenAddress, TlsFiles
+from tunnel_servlet.config import AuditSettings, ListenAddress, TlsFiles
 from tunnel_servlet.web.running import RunningRelay
 
 __all__ = ["Rig", "echo", "greet", "replace_tls", "request", "rig", "shut", "talk", "usual"]
@@ -53,11 +53,16 @@ def usual(ports: dict[str, int]) -> dict[str, Grant]:
 
 
 @asynccontextmanager
-async def rig(*, tls: TlsFiles | None = None, **limits: Any) -> AsyncIterator[Rig]:
+async def rig(*, tls: TlsFiles | None = None, audit: AuditSettings | None = None, **limits: Any) -> AsyncIterator[Rig]:
     with hold_port() as one, hold_port() as other:
         ports = {"ann": one, "bob": other}
         config = settings(
-            grants=GrantTable(usual(ports)), public_http=(LOOPBACK,), limits=limits, switch={"settle_us": 1}, tls=tls
+            grants=GrantTable(usual(ports)),
+            public_http=(LOOPBACK,),
+            limits=limits,
+            switch={"settle_us": 1},
+            tls=tls,
+            audit=audit,
         )
         if tls is not None:  # only strangers use TLS here
             config = replace(config, listen=(replace_tls(LOOPBACK),))

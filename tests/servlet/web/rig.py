@@ -14,8 +14,9 @@ from typing import Any, Self
 import aiohttp
 import pytest
 
-from tests.servlet.rig import LOOPBACK, TOKENS, Client, exchange_body, settings
-from tunnel.carriers.link_protocol import LINK_LANE, LINK_PROTOCOL
+from tests.servlet.rig import LOOPBACK, TOKENS, Client, exchange_body, relay, settings
+from tunnel import Attachment, StreamReader, StreamWriter, attach
+from tunnel.carriers.halves.link_protocol import LINK_LANE, LINK_PROTOCOL
 from tunnel.exchange import LinkState
 from tunnel.wire import (
     ENVELOPE_BYTES,
@@ -30,11 +31,15 @@ from tunnel.wire import (
     encode_packets,
     parse_packets,
 )
+from tunnel_servlet.access.grants import Grant, GrantTable
+from tunnel_servlet.access.rules import parse_rule
 from tunnel_servlet.access.tokens import make_admin_secret
 from tunnel_servlet.config import RelayConfig, TlsFiles
 from tunnel_servlet.web.running import RunningRelay
 
 __all__ = [
+    "ALLOWED",
+    "ANY",
     "BINARY",
     "CONTINUATION",
     "HEAD",
@@ -45,6 +50,7 @@ __all__ = [
     "SECRET",
     "STREAM",
     "TEXT",
+    "Echo",
     "Link",
     "TurnCounter",
     "admin",
@@ -55,11 +61,16 @@ __all__ = [
     "connect",
     "files",
     "frame",
+    "hang_up",
+    "inline",
     "linked",
+    "opened",
     "opening",
     "openssl",
     "raw",
     "request",
+    "still_echoes",
+    "two_clients",
 ]
 
 SECRET = make_admin_secret(Random(9))
@@ -162,13 +173,13 @@ class Link:
         self.tokens = 0
 
     @classmethod
-    async def connect(cls, running: RunningRelay, user: str = "ann", **options: Any) -> Self:
+    async def connect(cls, running: RunningRelay, user: str = "ann", token: str = "", **options: Any) -> Self:
         """Send the HTTP request; return when 101 has arrived."""
         address = running.addresses[0]
         options = options or {"host": address.host, "port": address.port}
         reader, writer = await asyncio.open_connection(**options)
         head = f"GET /link HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: {LINK_PROTOCOL}\r\n"
-        writer.write(f"{head}Authorization: Bearer {TOKENS[user]}\r\n\r\n".encode())
+        writer.write(f"{head}Authorization: Bearer {token or TOKENS[user]}\r\n\r\n".encode())
         answer = await reader.readuntil(b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 101")
         assert f"upgrade: {LINK_PROTOCOL}".encode() in answer.lower()
@@ -261,3 +272,58 @@ def frame(opcode: int, payload: bytes = b"", *, last: bool = True, size: int = -
 
 
 STREAM = {"pull": True, "stream": True, "hold_ms": 20_000, "answer_bytes_max": 1 << 26}
+
+
+ANY = Grant(connect=(parse_rule("127.0.0.0/8:*"),), services=("*",), listen=("*",))
+ALLOWED = {"ann": ANY, "bob": ANY, "exits": Grant(exit=True)}
+
+
+class Echo:
+    """A target that echoes, and counts the connections that are open."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            while chunk := await reader.read(1 << 16):
+                writer.write(chunk)
+                await writer.drain()
+        finally:
+            self.open -= 1
+
+
+Streams = tuple[StreamReader, StreamWriter]
+
+
+@asynccontextmanager
+async def two_clients(running: RunningRelay, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment]]:
+    """Attach ann and bob."""
+    url = f"http://{running.addresses[0]}"
+    common: dict[str, Any] = {"proxy": None, "linger": 0.1, **options}
+    async with attach(url, token=TOKENS["ann"], **common) as ann, attach(url, token=TOKENS["bob"], **common) as bob:
+        yield ann, bob
+
+
+async def opened(client: Attachment, port: int) -> Streams:
+    streams = await client.open_connection("127.0.0.1", port)
+    await still_echoes(streams)
+    return streams
+
+
+async def still_echoes(streams: Streams, size: int = 5) -> None:
+    reader, writer = streams
+    payload = bytes(range(1, 251)) * (size // 250 + 1)
+    writer.write(payload)
+    assert await reader.readexactly(len(payload)) == payload
+
+
+async def hang_up(*all_streams: Streams) -> None:
+    for _, writer in all_streams:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+def inline(**switch: Any) -> RunningRelay:
+    return relay(settings(exit="inline", grants=GrantTable(ALLOWED), switch={"settle_us": 0, **switch}))

@@ -4,6 +4,10 @@ file drains the relay or reads its state."""
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,13 +23,17 @@ from tests.servlet.web.rig import SECRET, ask
 from tests.support.loops import in_loop
 from tunnel.wire import Attached
 from tunnel_servlet.access.tokens import make_admin_secret
+from tunnel_servlet.command.admin_listener import ask_and_wait
 from tunnel_servlet.command.files import load_config, reload_config, write_users
 from tunnel_servlet.command.main import main
-from tunnel_servlet.config import RelayConfig
+from tunnel_servlet.config import ListenAddress, RelayConfig, parse_listen
 from tunnel_servlet.web.admin import create_admin
 from tunnel_servlet.web.running import RunningRelay
 
 PATHS = {"/livez": "GET", "/readyz": "GET", "/metrics": "GET", "/state": "GET", "/drain": "POST"}
+TABLES = ("/connections", "/attachments", "/users", "/services")
+ALL = [*PATHS.items(), *((table, "GET") for table in TABLES), *((table, "DELETE") for table in TABLES[:3])]
+NEVER_S = 1e6  # if a command waits this long, the test fails at its deadline
 WRONG = make_admin_secret(Random(8))
 
 
@@ -37,15 +45,18 @@ class Listener:
         self._app = create_admin(running.relay, self.drained.append)
         self._app.freeze()
 
-    async def ask(self, path: str, remote: str = "127.0.0.1", **headers: str) -> tuple[int, str]:
+    async def ask(self, path: str, remote: str = "127.0.0.1", method: str = "", **headers: str) -> tuple[int, str]:
         names = {"Host": "localhost", "Tunnel-Admin": SECRET}
         names |= {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {name: value for name, value in names.items() if value}
-        request = make_mocked_request(PATHS[path], path, headers=sent, app=self._app).clone(remote=remote)
+        request = make_mocked_request(method or PATHS[path], path, headers=sent, app=self._app).clone(remote=remote)
         match = await self._app.router.resolve(request)
         match.add_app(self._app)
         request._match_info = match
-        response = await self._app._handle(request)
+        try:
+            response = await self._app._handle(request)
+        except web.HTTPException as refusal:
+            return refusal.status, refusal.text or ""
         assert isinstance(response, web.Response)
         return response.status, response.text or ""
 
@@ -59,8 +70,8 @@ def guarded(**changes: Any) -> RelayConfig:
 async def test_two_users_another_user_of_the_machine_without_the_file_changes_and_learns_nothing(secret: str) -> None:
     async with relay(guarded()) as running, Client(running) as victim:
         listener = Listener(running)
-        for path in ("/drain", "/state"):
-            status, text = await listener.ask(path, Tunnel_Admin=secret)
+        for path, method in (one for one in ALL if one[0] not in ("/livez", "/readyz", "/metrics")):
+            status, text = await listener.ask(path, method=method, Tunnel_Admin=secret)
             assert status == 403
             assert "the secret in the relay's tokens file: run `tunnel-relay drain`" in text
             assert "SIGTERM" in text
@@ -95,9 +106,9 @@ async def test_two_users_another_user_of_the_machine_without_the_file_changes_an
 async def test_two_users_a_web_page_gets_no_answer(is_open: bool, headers: dict[str, str]) -> None:
     async with relay(guarded(is_open=is_open)) as running, Client(running) as victim:
         listener = Listener(running)
-        for path in PATHS:
+        for path, method in ALL:
             for secret in ("", SECRET):
-                status, text = await listener.ask(path, **{"Tunnel-Admin": secret}, **headers)
+                status, text = await listener.ask(path, method=method, **{"Tunnel-Admin": secret}, **headers)
                 assert status == 403
                 assert "routes" not in text
         assert listener.drained == []
@@ -114,6 +125,16 @@ async def test_the_operator_on_this_machine_is_answered(remote: str, host: str) 
         assert listener.drained == [None]
 
 
+@pytest.mark.parametrize("seconds", ["x", "-1", "1.5", "\u0661", "9" * 13, "9" * 400, "9" * 5000])
+@in_loop
+async def test_a_time_that_no_timer_can_wait_for_begins_no_drain(seconds: str) -> None:
+    async with relay(guarded()) as running:
+        listener = Listener(running)
+        status, text = await listener.ask(f"/drain?timeout={seconds}", method="POST")
+        assert (status, listener.drained) == (400, [])
+        assert "a whole number of seconds" in text
+
+
 @pytest.mark.parametrize("remote", ["10.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.1", "", "@"])
 @in_loop
 async def test_two_users_another_machine_may_only_probe(remote: str) -> None:
@@ -121,6 +142,8 @@ async def test_two_users_another_machine_may_only_probe(remote: str) -> None:
         listener = Listener(running)
         found = [(await listener.ask(path, remote, Host="10.1.2.3:9080"))[0] for path in PATHS]
         assert (found, listener.drained) == ([200, 200, 200, 403, 403], [])
+        for path, method in ALL[len(PATHS) :]:
+            assert (await listener.ask(path, remote, method, Host="10.1.2.3:9080"))[0] == 403
 
 
 @in_loop
@@ -135,9 +158,10 @@ async def test_an_open_relay_tells_its_state_and_drains_only_by_a_signal(given: 
     async with relay(guarded(is_open=True, admin_secret="")) as running:
         listener = Listener(running)
         assert (await listener.ask("/state", Tunnel_Admin=given))[0] == 200
-        status, text = await listener.ask("/drain", Tunnel_Admin=given)
-        assert (status, listener.drained) == (403, [])
-        assert "send SIGTERM" in text
+        for path, method in [("/drain", "POST"), *ALL[len(PATHS) :]]:
+            status, text = await listener.ask(path, method=method, Tunnel_Admin=given)
+            assert (status, listener.drained) == (403, [])
+            assert "send SIGTERM" in text
 
 
 @in_loop
@@ -215,6 +239,43 @@ async def test_the_commands_show_the_secret_of_the_file(
         assert await asyncio.to_thread(main, ["drain", "--timeout", "0", *there, "-c", str(file)]) == 6
         assert running.relay.is_draining
         assert SECRET not in "".join(capsys.readouterr())
+
+
+@contextmanager
+def answering(*parts: bytes) -> Iterator[ListenAddress]:
+    """Answer one request with these parts, and leave the connection open."""
+    ended = threading.Event()
+
+    def serve() -> None:
+        asked, _ = listener.accept()
+        with asked:
+            asked.recv(4096)
+            for part in parts:
+                asked.sendall(part)
+            ended.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            yield parse_listen(f"127.0.0.1:{listener.getsockname()[1]}")
+        finally:
+            ended.set()
+            server.join()
+
+
+@pytest.mark.parametrize("field", ["Connection: close", "Connection: keep-alive"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_answer_that_is_the_last_of_its_connection_is_waited_for(
+    field: str, monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
+) -> None:
+    monkeypatch.setattr("tunnel_servlet.command.admin_listener._ANSWER_S", NEVER_S)
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{field}\r\n\r\n".encode()
+    begun: list[bool] = []
+    with answering(head, *([b"{}"] if is_whole else [])) as address:
+        seconds = NEVER_S if is_whole else 0.05
+        body = ask_and_wait(address, SECRET, "/drain?wait=1", seconds, lambda: begun.append(True))
+    assert (body, begun) == (b"{}" if is_whole else b"", [True])
 
 
 @pytest.mark.parametrize("command", ["state", "drain"])

@@ -25,7 +25,7 @@ from tests.support.loops import in_loop
 from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.wire import Answer, Message, Packet, PacketType, Status, StatusCode, decode_envelope, frame_of
 from tunnel_servlet.access.tokens import Identity, TokenTable
-from tunnel_servlet.switch.switch import Response
+from tunnel_servlet.switch.responses import RelayResponse
 from tunnel_servlet.web.answer_stream import AnswerStream
 from tunnel_servlet.web.running import RunningRelay
 
@@ -134,9 +134,9 @@ async def test_a_token_that_is_revoked_as_a_stream_begins_leaves_no_stream_behin
     async with relay() as running:
         gone: list[int] = []
 
-        async def exchange(*_: Any, **__: Any) -> Response:
+        async def exchange(*_: Any, **__: Any) -> RelayResponse:
             running.relay.reload(settings(tokens=TokenTable({"ann": KEYS["ann"]})))
-            return Response(5, 200, [b""], goes_on=True)
+            return RelayResponse(5, 200, [b""], goes_on=True)
 
         running.relay.host.exchange = exchange  # type: ignore[method-assign]
         running.relay.host.stream_gone = gone.append  # type: ignore[method-assign,assignment]
@@ -151,7 +151,7 @@ async def test_a_token_that_is_revoked_as_a_stream_begins_leaves_no_stream_behin
 async def test_an_envelope_is_asked_for_when_the_one_before_has_left_the_process() -> None:
     """`write` alone would keep 64 KiB of each unread stream in this process."""
     happened: list[str] = []
-    answers = [Response(5, 200, [b"a"], goes_on=True), Response(5, 200, [b"b"], goes_on=False)]
+    answers = [RelayResponse(5, 200, [b"a"], goes_on=True), RelayResponse(5, 200, [b"b"], goes_on=False)]
 
     class Written(StreamWriter):
         async def write(self, chunk: Any, **_: Any) -> None:
@@ -166,7 +166,7 @@ async def test_an_envelope_is_asked_for_when_the_one_before_has_left_the_process
         async def write_eof(self, chunk: bytes = b"") -> None:
             assert not chunk
 
-    def poll(number: int, now: int) -> Response:
+    def poll(number: int, now: int) -> RelayResponse:
         happened.append("ask")
         return answers.pop(0)
 
@@ -174,13 +174,13 @@ async def test_an_envelope_is_asked_for_when_the_one_before_has_left_the_process
         return
 
     meter = SimpleNamespace(start=lambda: 0)
-    turns = SimpleNamespace(admitted=admitted, meter=meter, spent_since=lambda user, began: 0.0)
+    turns = SimpleNamespace(wait_for_turn=admitted, meter=meter, spent_since=lambda user, began: 0.0)
     switch = SimpleNamespace(poll_stream=poll)
     host: Any = SimpleNamespace(
         turns=turns, switch=switch, pump=lambda: None, stream_gone=lambda number: happened.append("gone")
     )
     writer = Written(Mock(), asyncio.get_running_loop())
-    stream = AnswerStream(host, Identity("ann", ""), Response(5, 200, [b"first"], goes_on=True))
+    stream = AnswerStream(host, Identity("ann", ""), RelayResponse(5, 200, [b"first"], goes_on=True))
     stream.wake()
     await stream.serve(make_mocked_request("POST", "/exchange", writer=writer), {})
     assert happened == ["write first", "ask", "write a", "drain", "ask", "write b", "drain", "gone"]

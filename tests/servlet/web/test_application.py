@@ -28,7 +28,7 @@ from tunnel.wire import (
 from tunnel.wire.form_data import wrap_form
 from tunnel_servlet.config import ListenAddress
 from tunnel_servlet.web.application import RELAY, create_app
-from tunnel_servlet.web.server import RelayRunner, listen
+from tunnel_servlet.web.http.server import RelayRunner, listen
 
 
 @in_loop
@@ -314,7 +314,7 @@ async def test_two_users_an_endpoint_that_does_not_state_that_it_is_an_exit_gets
             await ann.attach()
             reply = await ann.post(exchange_body(ann.epoch, 1, connect(11), data(11, 0, 101)))
             (refused,) = parse_packets(reply.message.data)[0]
-            assert read_rejected(refused).reason == RejectReason.UNREACHABLE
+            assert read_rejected(refused).reason == RejectReason.NO_EXIT
             reply = await plain.post(exchange_body(plain.epoch, 2, seed=2))
             assert parse_packets(reply.message.data)[0] == []
     assert [line["user"] for line in logs if line["event"] == "no_role"] == ["exits"] * (role == "")

@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from tests.servlet.rig import TOKENS, Client, attach_body, exchange_body, relay, settings, until
-from tests.servlet.web.rig import answer, certificates, close, connect, files
+from tests.servlet.web.rig import answer, certificates, close, connect, files, request
 from tests.support.logs import limited_logs
-from tests.support.loops import in_loop
+from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.wire import Attached, StatusCode
-from tunnel_servlet.web.payers import UNAUTHENTICATED
+from tunnel_servlet.web.http.payers import UNAUTHENTICATED
 from tunnel_servlet.web.running import RunningRelay
 
 __all__ = ["certificates"]
@@ -89,13 +89,47 @@ async def test_two_users_wrong_tokens_of_any_bytes_are_counted() -> None:
 
 
 @pytest.mark.parametrize("path", [b"/", b"/exchange", b"/link"])
-@in_loop
+@in_loop_within(HANGING_S)
 async def test_two_users_an_answer_to_an_unauthenticated_client_ends_the_connection(path: bytes) -> None:
     async with relay() as running:
         reader, writer = await unauthenticated(running)
         writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
         assert (await answer(reader))[0] in (401, 404, 405)
         assert await reader.read() == b""
+        await close(writer)
+
+
+@pytest.mark.parametrize(
+    ("refused", "status"),
+    [
+        (POST + b"Authorization: Bearer tnl_wrong\r\n\r\n", 401),
+        (POST + b"\r\n", 401),
+        (b"GET /link HTTP/1.1\r\nHost: x\r\nUpgrade: tunnel\r\nConnection: Upgrade\r\n\r\n", 401),
+        (b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+    ],
+)
+@in_loop_within(HANGING_S)
+async def test_two_users_who_fails_on_a_connection_that_a_proxy_has_used_for_a_user_waits_with_strangers_and_ends_it(
+    refused: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with relay() as running:
+        turns, waited = running.relay.host.turns, []
+        wait = turns.wait_for_turn
+
+        async def wait_for_turn(payer: str) -> None:
+            waited.append(payer)
+            await wait(payer)
+
+        monkeypatch.setattr(turns, "wait_for_turn", wait_for_turn)
+        reader, writer = await connect(running)
+        for seed in (1, 2):  # the connection is kept for the user
+            writer.write(request(attach_body(seed), "ann"))
+            assert (await answer(reader))[0] == 200
+        waited.clear()
+        writer.write(refused)
+        assert (await answer(reader))[0] == status
+        assert await reader.read() == b""
+        assert waited == [UNAUTHENTICATED]
         await close(writer)
 
 

@@ -17,7 +17,7 @@ from tests.servlet.rig import Client, attach_body, relay, until
 from tests.servlet.support import data
 from tests.servlet.web.rig import close, connect, linked, request
 from tests.support.loops import run
-from tunnel_servlet.web.handler import RelayHandler
+from tunnel_servlet.web.http.handler import RelayHandler
 from tunnel_servlet.web.relay_link import RelayLink
 from tunnel_servlet.web.running import RunningRelay
 
@@ -61,5 +61,32 @@ def test_the_collector_finds_no_connection_that_has_ended(use: Callable[[Running
 
     try:
         run(main(), uvloop.new_event_loop)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_link_keeps_nothing_that_served_its_request(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Thousands of links may be idle for days."""
+
+    async def main() -> None:
+        async with relay() as running, Client(running) as client:
+            await client.attach()
+            gc.collect()
+            gc.disable()
+            before = {id(each) for each in gc.get_objects() if isinstance(each, RelayHandler)}
+            async with linked(running, client) as link:
+                link.send(data(1, 1, 1, b"x"))
+                await asyncio.sleep(0.05)
+                links = [each for each in gc.get_objects() if isinstance(each, RelayLink)]
+                handlers = [each for each in gc.get_objects() if isinstance(each, RelayHandler)]
+                assert len(links) == 1
+                assert [each for each in handlers if id(each) not in before] == []
+                assert [task for task in asyncio.all_tasks() if "_handle_request" in repr(task)] == []
+                total = running.connections.total
+            await until(lambda: running.connections.total < total)
+
+    try:
+        run(main(), new_loop)
     finally:
         gc.enable()

@@ -13,11 +13,11 @@ from tests.servlet.support import data
 from tests.servlet.web.rig import TurnCounter, answer, close, connect, linked, request
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tests.turns.fake_meter import FakeMeter
-from tunnel.clock import now_us
+from tunnel.system.clock import now_us
 from tunnel.turns.shares import TURN_US
 from tunnel.wire import Attached, Frame, decode_envelope
-from tunnel_servlet.web.handler import RelayHandler
-from tunnel_servlet.web.payers import REQUEST_US, UNAUTHENTICATED
+from tunnel_servlet.web.http.handler import RelayHandler
+from tunnel_servlet.web.http.payers import REQUEST_US, UNAUTHENTICATED
 from tunnel_servlet.web.running import RunningRelay
 
 MANY = 64

@@ -13,8 +13,8 @@ from tests.servlet.rig import until
 from tests.support.loops import run
 from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import Connections, CountedConnection
-from tunnel_servlet.web.acceptor import Acceptor, listen
-from tunnel_servlet.web.public_sides import HttpSide, PublicSide
+from tunnel_servlet.web.http.acceptor import Acceptor, listen
+from tunnel_servlet.web.public.sides import HttpSide, PublicSide
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
@@ -74,7 +74,7 @@ def test_a_side_that_fails_at_once_is_no_longer_counted(
     def fail(side: PublicSide, transport: asyncio.BaseTransport) -> None:
         raise OSError("no options can be set")
 
-    monkeypatch.setattr("tunnel.splice.SocketSide.connection_made", fail)
+    monkeypatch.setattr("tunnel.streams.splice.SocketSide.connection_made", fail)
 
     async def scenario() -> None:
         problems: list[object] = []

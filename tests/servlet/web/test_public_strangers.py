@@ -20,7 +20,7 @@ from tests.support.loops import in_loop, run
 from tunnel import PublicPlace, StreamReader, StreamWriter, attach
 from tunnel.turns.meter import Start
 from tunnel_servlet.access.tokens import TokenTable
-from tunnel_servlet.web.public_request import PublicRequest
+from tunnel_servlet.web.public.request import PublicRequest
 
 
 @in_loop
@@ -48,7 +48,7 @@ async def test_a_request_that_is_complete_after_its_place_was_withdrawn_reaches_
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
         await until(lambda: world.public.open_connections)
         server.close()
-        await until(lambda: not world.public.published)
+        await until(lambda: not world.public.public_services)
         await world.users["ann"].start_server(note, "web")  # from now on, it is for users alone
         writer.write(b"\r\n")
         assert (await client.read()).startswith(b"HTTP/1.1 503 ")
@@ -113,7 +113,7 @@ async def test_an_endpoint_of_the_owner_may_be_called_public() -> None:
             assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
             assert first.refusal is None
             server.close()
-            await until(lambda: not world.public.published)
+            await until(lambda: not world.public.public_services)
         await world.serve("ann", "site", place)
         async with attach(url, token=TOKENS["ann"], name="public", proxy=None, linger=0.1):
             assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
@@ -126,7 +126,7 @@ async def test_a_user_whose_token_comes_back_gets_strangers_again() -> None:
         assert (await request(world.http, "ann.example")).startswith(b"HTTP/1.1 200")
         rest = TokenTable({user: keys for user, keys in KEYS.items() if user != "ann"})
         world.running.relay.reload(replace(world.running.config, tokens=rest))
-        await until(lambda: not world.public.published)
+        await until(lambda: not world.public.public_services)
         world.running.relay.reload(world.running.config)
         async with attach(f"http://{world.running.addresses[0]}", token=TOKENS["ann"], proxy=None, linger=0.1) as again:
             await again.start_server(greet, "site", public=PublicPlace(host="ann.example", http=True))

@@ -59,7 +59,7 @@ async def test_an_older_relay_opens_nothing_and_the_check_passes(monkeypatch: py
         found = decode_connect(data)
         return None if found is not None and asked_about(found.target) is not None else found
 
-    monkeypatch.setattr("tunnel_servlet.switch.openings.decode_connect", older)
+    monkeypatch.setattr("tunnel_servlet.switch.routes.openings.decode_connect", older)
     async with relay(settings(grants=RULES, exit="inline")) as running, asking(running) as ann:
         for target in [*ALLOWED, ("db", 5432)]:
             await ann.check(*target)

@@ -44,7 +44,7 @@ def test_batches_go_both_ways_and_are_receipted(new_loop: Callable[[], asyncio.A
         ):
             up.send(connect(11))
             header, _ = await up.batch()
-            assert (header.number, header.received, up.state.unreceipted) == (0, 1, [])
+            assert (header.number, header.received, up.state.tokens_unreceipted) == (0, 1, [])
             assert kinds(await down.packets()) == ["CONNECT"]
             down.send(accepted(11, 22))
             assert kinds(await up.packets()) == ["ACCEPTED"]
@@ -248,15 +248,15 @@ async def test_two_users_an_empty_batch_ends_the_link() -> None:
 
 @in_loop
 async def test_a_link_has_the_keepalive_of_tcp_and_is_watched_until_it_ends() -> None:
-    async with relay() as running, Client(running) as client:
-        async with linked(running, client):
+    async with relay() as running:
+        async with Client(running) as client, linked(running, client):
             (served,) = running.relay.host.links.values()
-            assert [id(each) for each in running.relay._watched] == [id(served)]
+            assert [id(each) for each in running.relay.token_bound] == [id(served)]
             sock = served._transport.get_extra_info("socket")  # type: ignore[attr-defined]
             names = ("TCP_NODELAY", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
             found = [sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
             assert found == [1, 30, 10, 3, 60_000]
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         await until(lambda: not running.relay.host.links)
-        assert not running.relay._watched
+        assert not running.relay.token_bound
         await until(lambda: not running.relay.host.turns.inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, LOOPBACK, Client, relay, settings
-from tests.servlet.web.rig import SECRET, ask
+from tests.servlet.web.rig import SECRET, ask, certificates  # noqa: F401  # `certificates` is a fixture
 from tests.support.loops import in_loop
 from tunnel.wire import Attached
 from tunnel_servlet.command.files import Overrides, load_config, reload_config, write_users
@@ -69,6 +70,11 @@ def _unreadable(file: Path) -> None:
     tokens.mkdir()
 
 
+def _pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file, 0o600)
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "emptied": (lambda file: file.with_name("keys.toml").write_text(""), "keys.toml: the file is missing, or lists"),
     "missing": (lambda file: file.with_name("keys.toml").unlink(), "keys.toml: the file is missing, or lists no user"),
@@ -77,6 +83,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut between users": (_cut_between_users, "keys.toml: the file is not whole, because its line '# end' is missing"),
     "cut after a name": (_cut_after_a_name, "keys.toml: bob: the key `tokens` is missing"),
     "unreadable": (_unreadable, "keys.toml cannot be read"),
+    "a pipe": (lambda file: _pipe(file.with_name("keys.toml")), "keys.toml cannot be read: it is no ordinary file"),
+    "configuration a pipe": (_pipe, "relay.toml cannot be read: it is no ordinary file"),
     "not TOML": (lambda file: file.with_name("keys.toml").write_text("\0"), "keys.toml: not TOML"),
     "nested": (lambda file: file.with_name("keys.toml").write_text("a = " + "[" * 9999), "nested too deeply"),
     "configuration emptied": (lambda file: file.write_text(""), "tokens.toml: the file is missing, or lists no user"),
@@ -104,8 +112,77 @@ async def test_two_users_stay_when_a_file_cannot_be_used(
         assert isinstance(await bob.attach(2), Attached)
         state = msgspec.json.decode((await ask(running, "/state"))[1])
         assert state["reloads"] == {"applied": 0, "failed": 1, "error": line["text"]}
-        assert "\ntunnel_reloads_failed_total 1\n" in (await ask(running, "/metrics"))[1]
+        assert "\ntunnel_reloads_failed_total 1.0\n" in (await ask(running, "/metrics"))[1]
         assert (await ask(running, "/readyz"))[0] == 200
+
+
+TLS = '[tls]\ncertificate = "C/relay.pem"\nkey = "C/relay.key"\nclient_ca = "C/ca.pem"\nclient_optional = true\n'
+NEEDS_NO_TOKEN = {
+    "provider": (
+        '[sso]\nissuer = "https://login.example"\naudience = "tunnel"\n[groups.staff]\nservices = ["x"]\n',
+        False,
+    ),
+    "certificates": ('certificates = ["CN:bob"]\n' + TLS, False),
+    "open": ('[everyone]\nconnect = ["db.internal:5432"]\n', True),
+}
+
+
+@pytest.fixture
+def without_tokens(
+    request: pytest.FixtureRequest,
+    file: Path,
+    certificates: Path,  # noqa: F811
+) -> Callable[[], RunningRelay]:
+    """Let the relay have users that need no token, beside ann and bob, who have one each."""
+    text, is_open = NEEDS_NO_TOKEN[request.param]
+    listen = 'listen = ["http://127.0.0.1:0"]' if TLS in text else 'listen = ["127.0.0.1:0"]'
+    file.write_text(RULES.replace('listen = ["127.0.0.1:0"]', listen) + text.replace("C/", f"{certificates}/"))
+    given = Overrides(admin="127.0.0.1:0", is_open=is_open)
+    return lambda: relay(load_config(str(file), given), load=partial(reload_config, str(file), given))
+
+
+@pytest.mark.real("openssl")
+@pytest.mark.parametrize("without_tokens", NEEDS_NO_TOKEN, indirect=True)
+@pytest.mark.parametrize("damage", ["missing", "other tokens"])
+@in_loop
+async def test_two_users_tokens_stay_although_other_users_need_none(
+    damage: str, without_tokens: Callable[[], RunningRelay], file: Path
+) -> None:
+    async with without_tokens() as running, Client(running, "ann") as ann, Client(running, "bob") as bob:
+        if damage == "other tokens":
+            _rewrite(file, "keys.toml", "kyes.toml")
+        else:
+            DAMAGES[damage][0](file)
+        assert not running.reload()
+        assert "the file is missing, or lists no user" in running.relay.reloads.error
+        assert running.relay.tokens.users == ["ann", "bob"]
+        assert running.relay.admin_secret == SECRET
+        assert isinstance(await ann.attach(1), Attached)
+        assert isinstance(await bob.attach(2), Attached)
+        _rewrite(file, "kyes.toml", "keys.toml")
+        write_users(file.with_name("keys.toml"), {"ann": ()}, SECRET)
+        assert running.reload()  # this was meant
+        assert running.relay.tokens.users == []
+
+
+@pytest.mark.real("openssl")
+@pytest.mark.parametrize("without_tokens", NEEDS_NO_TOKEN, indirect=True)
+@in_loop
+async def test_a_relay_without_tokens_reloads_and_keeps_its_admin_secret(
+    without_tokens: Callable[[], RunningRelay], file: Path
+) -> None:
+    tokens = file.with_name("keys.toml")
+    tokens.unlink()
+    async with without_tokens() as running:  # it starts without the file
+        _rewrite(file, "5432", "5433")
+        assert running.reload()
+        assert running.relay.grants.rules_of("ann").check_target("db.internal", 5433).allowed
+        write_users(tokens, {}, SECRET)
+        assert running.reload()
+        assert running.reload()  # the same again
+        tokens.write_text("")
+        assert not running.reload()
+        assert running.relay.admin_secret == SECRET
 
 
 @in_loop

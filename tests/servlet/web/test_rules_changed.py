@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +14,10 @@ from structlog.testing import capture_logs
 from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, python_command, says_event
 from tests.servlet.rig import KEYS, TOKENS, Client, attach_body, exchange_body, relay, settings, until
-from tests.servlet.web.rig import Link, linked
+from tests.servlet.web.rig import ALLOWED, ANY, Echo, Link, hang_up, inline, linked, opened, still_echoes, two_clients
 from tests.support.loops import in_loop
 from tests.support.targets import target
 from tunnel import (
-    Attachment,
     DeniedError,
     LostReason,
     NotAuthenticatedError,
@@ -27,7 +26,7 @@ from tunnel import (
     StreamWriter,
     attach,
 )
-from tunnel.exit_codes import DENIED
+from tunnel.ground.exit_codes import DENIED
 from tunnel.wire import StatusCode
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import parse_rule
@@ -36,50 +35,6 @@ from tunnel_servlet.config import ListenAddress
 from tunnel_servlet.exit.dialer import Dialer
 from tunnel_servlet.web.running import RunningRelay
 
-ANY = Grant(connect=(parse_rule("127.0.0.0/8:*"),), services=("*",), listen=("*",))
-ALLOWED = {"ann": ANY, "bob": ANY, "exits": Grant(exit=True)}
-
-
-class Echo:
-    """A target that echoes, and counts the connections that are open."""
-
-    def __init__(self) -> None:
-        self.open = 0
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.open += 1
-        try:
-            while chunk := await reader.read(1 << 16):
-                writer.write(chunk)
-                await writer.drain()
-        finally:
-            self.open -= 1
-
-
-Streams = tuple[StreamReader, StreamWriter]
-
-
-@asynccontextmanager
-async def two_clients(running: RunningRelay, **options: Any) -> AsyncIterator[tuple[Attachment, Attachment]]:
-    """Attach ann and bob."""
-    url = f"http://{running.addresses[0]}"
-    common: dict[str, Any] = {"proxy": None, "linger": 0.1, **options}
-    async with attach(url, token=TOKENS["ann"], **common) as ann, attach(url, token=TOKENS["bob"], **common) as bob:
-        yield ann, bob
-
-
-async def opened(client: Attachment, port: int) -> Streams:
-    streams = await client.open_connection("127.0.0.1", port)
-    await still_echoes(streams)
-    return streams
-
-
-async def still_echoes(streams: Streams, size: int = 5) -> None:
-    reader, writer = streams
-    payload = bytes(range(1, 251)) * (size // 250 + 1)
-    writer.write(payload)
-    assert await reader.readexactly(len(payload)) == payload
-
 
 async def until_slowly(condition: Callable[[], object]) -> None:
     """Wait until the condition holds, and leave the processor to another process meanwhile."""
@@ -87,20 +42,10 @@ async def until_slowly(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def hang_up(*all_streams: Streams) -> None:
-    for _, writer in all_streams:
-        writer.close()
-        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-
-
 def changed(running: RunningRelay, tokens: dict[str, Any] | None = None, **grants: Grant) -> None:
     """Reload with other grants or tokens."""
     config = replace(running.config, grants=GrantTable({**ALLOWED, **grants}), tokens=TokenTable(tokens or KEYS))
     running.relay.reload(config)
-
-
-def inline(**switch: Any) -> RunningRelay:
-    return relay(settings(exit="inline", grants=GrantTable(ALLOWED), switch={"settle_us": 0, **switch}))
 
 
 @pytest.mark.parametrize("carrier", ["poll", "link"])
@@ -340,7 +285,7 @@ async def test_two_users_a_body_that_was_on_its_way_when_its_token_was_revoked_a
     sent = asyncio.Event()
     async with relay() as running, Client(running) as ann:
         coming = asyncio.ensure_future(ann.post(attach_in_parts(sent)))
-        await until(lambda: running.relay._watched)
+        await until(lambda: running.relay.token_bound)
         running.relay.reload(settings(tokens=TokenTable({"bob": KEYS["bob"]})))
         sent.set()
         assert (await coming).status == 401
@@ -370,7 +315,7 @@ async def test_two_users_a_body_on_its_way_when_its_user_may_no_longer_be_an_exi
     sent = asyncio.Event()
     async with relay() as running, Client(running, "exits") as was_exit:
         coming = asyncio.ensure_future(was_exit.post(attach_in_parts(sent)))
-        await until(lambda: running.relay._watched)
+        await until(lambda: running.relay.token_bound)
         changed(running, exits=Grant())
         sent.set()
         reply = await coming

@@ -12,21 +12,24 @@ from pathlib import Path
 import msgspec
 import pytest
 import uvloop
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, control, data, kinds, of_kind, read_rejected
-from tests.servlet.web.rig import admin, ask
+from tests.servlet.web.rig import SECRET, admin, ask
 from tests.support.logs import limited_logs
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
-from tunnel.event_loops import new_event_loop
+from tunnel.process.event_loops import new_event_loop
 from tunnel.traces.jsonl import read_trace
 from tunnel.traces.record import TraceEvent
-from tunnel.wire import Attached, PacketType, RejectReason, StatusCode, parse_packets
+from tunnel.wire import Attached, Option, Options, PacketType, RejectReason, StatusCode, decode_option, parse_packets
 from tunnel_servlet.access.grants import GrantTable
 from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.command.files import write_users
+from tunnel_servlet.command.main import main
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig
-from tunnel_servlet.switch.stats import Undelivered
+from tunnel_servlet.web.drain_outcome import DrainOutcome, DrainWatch
 from tunnel_servlet.web.running import serve
 
 NEVER_S = 1e9  # if a relay waits this long, the test fails at its deadline
@@ -110,6 +113,8 @@ async def test_draining_refuses_openings_and_waits_for_open_connections() -> Non
         reply = await ann.post(exchange_body(ann.epoch, 2, connect(12), serial_received=1))
         (rejected,) = of_kind(parse_packets(reply.message.data)[0], PacketType.REJECTED)
         assert read_rejected(rejected).reason == RejectReason.SHUTTING_DOWN
+        (notice,) = of_kind(parse_packets(reply.message.data)[0], PacketType.OPTION)
+        assert decode_option(notice.payload) == Option(0, Options(draining=True))
         assert not running.stopped.is_set()
         await ann.post(exchange_body(ann.epoch, 3, control(PacketType.SHUTDOWN, 11, 22)))
         await exit_.post(exchange_body(exit_.epoch, 3, control(PacketType.SHUTDOWN, 22, 11), seed=2))
@@ -189,6 +194,55 @@ def test_a_second_sigterm_stops_the_relay_at_once(monkeypatch: pytest.MonkeyPatc
             assert running.stopped.is_set()
 
     scenario()
+
+
+@pytest.mark.parametrize("is_cut_by_signal", [True, False])
+@in_loop
+async def test_a_drain_says_how_many_connections_were_cut(*, is_cut_by_signal: bool) -> None:
+    async with relay(admin()) as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await route(ann, exit_)
+        assert (await ask(running, "/drain?wait=1", "POST", Tunnel_Admin=""))[0] == 403
+        seconds = round(NEVER_S) if is_cut_by_signal else 1
+        waiting = asyncio.ensure_future(ask(running, f"/drain?wait=1&timeout={seconds}", "POST"))
+        await until(lambda: running.relay.is_draining)
+        if is_cut_by_signal:
+            running.terminate()
+        status, text = await waiting
+        assert (status, msgspec.json.decode(text)) == (200, {"moved": 0, "ended": 0, "cut": 1})
+        assert running.stopped.is_set()
+
+
+@pytest.mark.parametrize("has_connection", [True, False])
+@in_loop
+async def test_the_command_says_what_became_of_the_connections(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_connection: bool
+) -> None:
+    file = tmp_path / "relay.toml"
+    file.write_text('listen = ["127.0.0.1:0"]\nadmin = "127.0.0.1:0"\ntokens = "keys.toml"\n')
+    write_users(tmp_path / "keys.toml", {"ann": KEYS["ann"]}, SECRET)
+    async with relay(admin()) as running, Client(running) as ann, Client(running, "exits") as exit_:
+        if has_connection:
+            await route(ann, exit_)
+        words = ["drain", "--timeout", "1", "--json", "--admin", str(running.admin), "-c", str(file)]
+        ordered = asyncio.ensure_future(asyncio.to_thread(main, words))
+        await running.stopped.wait()
+    assert await ordered == (6 if has_connection else 0)
+    said, cut = capsys.readouterr(), int(has_connection)
+    assert f"0 connections moved to another relay, 0 ended, {cut} {'was' if cut else 'were'} cut" in said.err
+    shown = next(line for line in said.out.splitlines() if line.startswith('{"stopped"'))
+    assert msgspec.json.decode(shown) == {"stopped": True, "moved": 0, "ended": 0, "cut": cut}
+
+
+@in_loop
+async def test_connections_that_moved_or_ended_while_a_relay_drained_are_counted_apart() -> None:
+    async with relay() as running:
+        now = running.relay.host.switch.stats()
+        watch = DrainWatch()
+        now.counters.routes_moved = 4
+        watch.begin(structs.replace(now, routes=9))
+        now.counters.routes_moved = 8
+        assert watch.end(structs.replace(now, routes=2)) == DrainOutcome(moved=4, ended=3, cut=2)
+        assert await watch.outcome() == DrainOutcome(moved=4, ended=3, cut=2)
 
 
 @in_loop
@@ -306,20 +360,8 @@ async def test_two_users_a_flood_of_requests_does_not_fill_the_log() -> None:
 
 
 @in_loop
-async def test_the_metrics_page_has_all_counters_and_those_of_the_trace_only_with_a_trace(tmp_path: Path) -> None:
-    async with relay(admin(trace=str(tmp_path / "traces"))) as running, Client(running) as client:
-        await client.attach()
-        status, page = await ask(running, "/metrics")
-    assert status == 200
-    names = [line.split()[0] for line in page.splitlines() if not line.startswith("#")]
-    assert names == [
-        *(f"tunnel_log_lines_{what}_total" for what in ("written", "dropped", "suppressed")),
-        *(f"tunnel_reloads_{what}_total" for what in ("applied", "failed")),
-        *(f"tunnel_{what}_denied_total" for what in ("routes", "listeners", "attachments")),
-        *(f"tunnel_trace_records_{what}_total" for what in ("written", "dropped")),
-        "tunnel_trace_files_removed_total",
-        *(f'tunnel_packets_undelivered_total{{reason="{why.name.lower()}"}}' for why in Undelivered),
-    ]
-    assert page.count("# TYPE ") == page.count(" counter\n") == len({name.split("{")[0] for name in names})
+async def test_the_metrics_page_has_those_of_the_trace_only_with_a_trace(tmp_path: Path) -> None:
+    async with relay(admin(trace=str(tmp_path / "traces"))) as running:
+        assert "\ntunnel_trace_records_dropped_total 0.0\n" in (await ask(running, "/metrics"))[1]
     async with relay(admin()) as running:
         assert "tunnel_trace" not in (await ask(running, "/metrics"))[1]

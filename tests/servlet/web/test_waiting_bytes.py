@@ -90,9 +90,9 @@ async def test_the_memory_of_an_unfinished_batch_is_free_when_its_link_has_ended
             (served,) = running.relay.host.links.values()
             assert isinstance(served, RelayLink)
             link.writer.write(encode_link_header(LinkHeader(1, 0, 1 << 20)) + bytes(1 << 19))
-            await until(lambda: served.state._intake.held_bytes == 1 << 19)
+            await until(lambda: served.state._intake.end - served.state._intake.start == 1 << 19)
         await until(lambda: served.is_over)
-        assert served.state._intake.held_bytes == len(served.state._intake._view) == 0
+        assert served.state._intake.end == len(served.state._intake.view) == 0
 
 
 @in_loop
@@ -153,7 +153,7 @@ async def test_two_users_a_request_waits_one_turn_and_its_body_is_charged_until_
     user."""
     async with relay() as running, Client(running) as client, Client(running, "bob") as victim:
         turns, switch = running.relay.host.turns, running.relay.host.switch
-        admitted, handle = turns.admitted, switch.request
+        admitted, handle = turns.wait_for_turn, switch.request
         body = exchange_body(client.epoch, 1, data(1, 2, 3, bytes(5000)))
         log: list[tuple[str, int]] = []
 
@@ -167,7 +167,7 @@ async def test_two_users_a_request_waits_one_turn_and_its_body_is_charged_until_
                 log.append(("handled", running.connections.held_bytes))
             handle(handle_, user, *arguments, **others)
 
-        turns.admitted, switch.request = noted_admitted, noted_request  # type: ignore[method-assign, assignment]
+        turns.wait_for_turn, switch.request = noted_admitted, noted_request  # type: ignore[method-assign, assignment]
         turns.spend("ann", 10_000_000)
         waiting = [client.post_soon(body) for _ in range(30)]
         await until(lambda: running.connections.held_bytes == 30 * len(body))

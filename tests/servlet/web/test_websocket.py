@@ -13,10 +13,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
-from tests.servlet.rig import KEYS, Client, relay, settings, until
+from tests.servlet.rig import KEYS, TOKENS, Client, relay, settings, until
 from tests.servlet.support import accepted, connect, data, kinds
-from tests.servlet.web.rig import BINARY, CONTINUATION, METADATA, PING, TEXT, TurnCounter, frame, opening, raw
+from tests.servlet.web.rig import BINARY, CONTINUATION, METADATA, PING, TEXT, TurnCounter, close, frame, opening, raw
+from tests.servlet.web.rig import connect as raw_connect
 from tests.support.loops import in_loop
 from tests.turns.fake_meter import FakeMeter
 from tunnel.exchange import LinkState
@@ -120,7 +122,7 @@ async def test_batches_go_both_ways_and_are_receipted() -> None:
         assert kinds(await down.packets()) == ["CONNECT"]
         await down.send(accepted(11, 22))
         assert kinds(await up.packets()) == ["ACCEPTED"]
-        assert up.state.unreceipted == []
+        assert up.state.tokens_unreceipted == []
         payload = Random(1).randbytes(200_000)
         await up.send(data(11, 22, 101, payload))
         packets = await down.packets()
@@ -165,6 +167,22 @@ async def test_requests_that_ask_for_no_websocket_are_refused() -> None:
         assert (await client.ask("GET", "/link", **wrong)).status == 401
         reply = await client.ask("GET", "/link", Authorization=f"Bearer {client.token}", **wrong)
         assert reply.status == 400
+
+
+@pytest.mark.parametrize("wrong", ["Connection", "Upgrade", "Sec-WebSocket-Version", "Sec-WebSocket-Key"])
+@in_loop
+async def test_a_field_that_is_no_text_is_refused_without_an_error(wrong: str) -> None:
+    fields = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    fields["Sec-WebSocket-Key"] = "MDEyMzQ1Njc4OWFiY2RlZg=="
+    lines = [f"GET /link HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['ann']}\r\n".encode()]
+    lines += [f"{name}: {value}".encode() + b"\xd9" * (name == wrong) + b"\r\n" for name, value in fields.items()]
+    with capture_logs() as logs:
+        async with relay(settings()) as running:
+            reader, writer = await raw_connect(running)
+            writer.write(b"".join(lines) + b"\r\n")
+            assert (await reader.readuntil(b"\r\n")).startswith((b"HTTP/1.1 400", b"HTTP/1.1 426"))
+            await close(writer)
+    assert [line for line in logs if line["event"] == "failed"] == []
 
 
 @in_loop
@@ -274,7 +292,7 @@ async def test_a_connection_that_is_cut_is_no_longer_charged_or_watched() -> Non
             writer.transport.abort()
             await until(lambda: not running.connections.total)
         assert (running.connections.held_bytes, running.relay.host.turns.inputs) == (0, 0)
-        assert running.relay._watched == {}
+        assert running.relay.token_bound == []
         assert isinstance(await client.attach(), Attached)
 
 

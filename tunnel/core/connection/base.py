@@ -38,6 +38,9 @@ class ConnectionIdentity(msgspec.Struct):
     first_sequence: int
     user: str = ""  # added by the relay; known to the acceptor only
     acceptor_endpoint: bytes | None = None  # the acceptor's endpoint id, which a resume must name (6.5)
+    further_ids: tuple[bytes, ...] | None = None  # of the acceptor at other relays, to which the connection may move
+    move: int = 0  # the number that resumes at the present relay have (6.11); at the acceptor, of the last answered one
+    tried_move: int = 0  # at the initiator, the highest number that a try to move has had
 
 
 class QueuePlace:
@@ -57,6 +60,7 @@ class Owner:
     config: EndpointConfig
     endpoint_id: bytes
     carrier: CarrierView
+    further_ids: tuple[bytes, ...] | None  # of this endpoint at other relays, to which what it accepts may move (6.11)
 
     def enter_budget(self, user: str) -> WindowBudget:
         """Return the budget of a new connection. `user` has opened it; empty: this endpoint opens it."""
@@ -93,6 +97,11 @@ class ConnectionBase:
         self.receiver = Receiver(ReceiveWindow(config, self.budget, 0), self.timers, self.stats, self.round_trip_us)
 
         self._carrier = owner.carrier
+
+    def use_carrier(self, carrier: CarrierView) -> None:
+        """Use another carrier from now on."""
+        self._carrier = carrier
+        self.sender.use_carrier(carrier)
 
     def round_trip_us(self) -> int:
         """Return an estimate of the time from this endpoint to the peer and back; 0: unknown.

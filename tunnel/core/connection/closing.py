@@ -23,7 +23,16 @@ _SHUTDOWN = int(PacketType.SHUTDOWN)
 class Closing:
     """Ends one connection, cleanly or with an error."""
 
-    __slots__ = ("_connection", "_handshake", "_owner", "_peer_released", "_shutdowns_sent", "finished_writing", "loss")
+    __slots__ = (
+        "_connection",
+        "_drain_until_us",
+        "_handshake",
+        "_owner",
+        "_shutdowns_sent",
+        "finished_writing",
+        "is_released",
+        "loss",
+    )
 
     def __init__(self, connection: ConnectionBase, handshake: Handshake, owner: Owner) -> None:
         self._connection = connection
@@ -32,7 +41,12 @@ class Closing:
         self.finished_writing = False  # finish() or close() was called
         self.loss: tuple[LostReason, str] | None = None  # why the connection ended, if that was an error
         self._shutdowns_sent = 0  # attempt of the next repeat of SHUTDOWN; 0: none was sent (5.7)
-        self._peer_released = False  # the peer sent SHUTDOWN
+        self.is_released = False  # the peer sent SHUTDOWN: it awaits nothing more
+        self._drain_until_us = NEVER_US  # no resume lets the drain last longer (5.7)
+
+    def leave_for(self, owner: Owner) -> None:
+        """Belong to another endpoint from now on."""
+        self._owner = owner
 
     # requests of the application
 
@@ -67,7 +81,7 @@ class Closing:
     def peer_released(self, now: int) -> None:
         """Process SHUTDOWN: the peer no longer needs the route (5.7)."""
         connection = self._connection
-        self._peer_released = True
+        self.is_released = True
         if connection.state is State.DRAIN:
             connection.apply(Input.SHUTDOWN, now)
         elif connection.state is State.CLOSING:
@@ -77,7 +91,7 @@ class Closing:
 
     # reports
 
-    def junked(self, junked_bytes: int) -> None:
+    def on_peer_closed(self, junked_bytes: int) -> None:
         """Record that the peer closed with `junked_bytes` of ours unacknowledged; more than 0 are an error."""
         if junked_bytes:
             self.loss = (LostReason.PEER_CLOSED, f"{junked_bytes} bytes were not acknowledged")
@@ -161,17 +175,22 @@ class Closing:
         connection.sender.stop()
         connection.timers.clear(Timer.KEEPALIVE)
         connection.receiver.window.discard()
-        if self._peer_released:
+        if self.is_released:
             connection.apply(Input.SHUTDOWN, now)
         else:
+            self._drain_until_us = now + 2 * self._drain_us
             self.drain_anew(now)
 
     def drain_anew(self, now: int) -> None:
         """Start or restart the drain: acknowledge late repeats until SHUTDOWN comes or the drain time is over (5.7)."""
         connection = self._connection
-        connection.timers.set(Timer.DRAIN, now + max(DRAIN_US, connection.liveness.user_timeout_us))
+        connection.timers.set(Timer.DRAIN, min(now + self._drain_us, self._drain_until_us))
         if self._shutdowns_sent or connection.sender.window.close_sequence != NO_EDGE:
             self._await_shutdown(now)
+
+    @property
+    def _drain_us(self) -> int:
+        return max(DRAIN_US, self._connection.liveness.user_timeout_us)
 
     def handle_timers(self, now: int) -> None:
         """Handle FAREWELL and DRAIN if they are due."""

@@ -15,7 +15,7 @@ from tunnel.core.connection.outbound import Outbound
 from tunnel.core.connection.state import LIVE, TRANSITIONS, Action, Input, State
 from tunnel.core.constants import NEVER_US
 from tunnel.core.errors import LocalProtocolError, PeerClosedError
-from tunnel.core.events import Flushed, LostReason, PeerClosed, PeerFinished, Readable, Writable
+from tunnel.core.events import Event, Flushed, LostReason, PeerClosed, PeerFinished, Readable, Writable
 from tunnel.core.receive.window import Arrival
 from tunnel.core.send.window import NO_EDGE, Segment
 from tunnel.core.stats import ConnectionStats
@@ -33,6 +33,10 @@ class ConnectionOwner(Owner):
 
     is_traced: bool
 
+    def hand_over(self, connection: Connection) -> list[Event]:
+        """Let a sibling have the connection, with the events that were not polled yet (6.11)."""
+        raise NotImplementedError
+
     def touch(self, connection: Connection) -> None:
         """Queue and schedule a connection that may have something to send, or whose next deadline may have changed."""
         raise NotImplementedError
@@ -49,6 +53,10 @@ class ConnectionOwner(Owner):
         """Write a trace record of what an ACK acknowledged for the first time. Called only if `is_traced`."""
         raise NotImplementedError
 
+    def note_read(self, connection: Connection, now: int) -> None:
+        """Write a trace record if the application read late. Called only if `is_traced`."""
+        raise NotImplementedError
+
 
 class Connection(ConnectionBase):
     """A byte stream in each direction between this endpoint and a peer.
@@ -59,7 +67,7 @@ class Connection(ConnectionBase):
 
     def __init__(self, owner: ConnectionOwner, identity: ConnectionIdentity, now: int) -> None:
         super().__init__(owner, identity, now)
-        self._owner = owner
+        self.owner = owner
         self.handshake = Handshake(self, owner, now)
         self.closing = Closing(self, self.handshake, owner)
         self.outbound = Outbound(self, self.handshake, owner)
@@ -125,7 +133,7 @@ class Connection(ConnectionBase):
             self._write_refused = True
         if taken:
             self._unflushed = True
-            self._owner.touch(self)
+            self.owner.touch(self)
         return taken
 
     def flush(self, waiting_bytes: int = 0) -> None:
@@ -135,25 +143,27 @@ class Connection(ConnectionBase):
         """
         if self.identity.peer_id and self.unacknowledged_bytes + waiting_bytes:
             self.sender.flush(self.sender.window.written_bytes + waiting_bytes)
-            self._owner.touch(self)
+            self.owner.touch(self)
 
     def read(self, size_max: int, now: int) -> Buffer:
         """Return the next bytes of the stream, at most `size_max`; b"" if there are none now, or at its end."""
         data = self.receiver.window.read(size_max)
         if len(data):
             window = self.receiver.window
-            self.receiver.opened(now)
+            self.receiver.on_read(now)
+            if self.owner.is_traced:
+                self.owner.note_read(self, now)
             if window.finished:
                 self._check_end(now)
-                self._owner.touch(self)
+                self.owner.touch(self)
             elif self.receiver.ack_due:
-                self._owner.touch(self)
+                self.owner.touch(self)
         return data
 
     def finish(self, now: int) -> None:
         """End this direction after everything written (5.1). Calling it again has no effect."""
         self.closing.finish(now)
-        self._owner.touch(self)
+        self.owner.touch(self)
 
     def close(self, now: int) -> None:
         """Deliver everything written, unless the peer has closed, and read nothing more (5.2). Closed, Lost or Refused
@@ -164,14 +174,14 @@ class Connection(ConnectionBase):
         if self.state is State.REQUESTED:
             raise LocalProtocolError("close() before accept(): refuse it instead")
         self.apply(Input.CLOSE_CALLED, now)
-        self._owner.touch(self)
+        self.owner.touch(self)
 
     def accept(self, now: int, *, encrypted: bool = False) -> None:
         """Answer a requested connection with ACCEPTED. Bytes that the initiator has sent already are readable."""
         self.handshake.is_encrypted = encrypted
         if not self.apply(Input.ACCEPT_CALLED, now):
             raise LocalProtocolError("accept() of a connection that the peer did not request, or that was answered")
-        self._owner.touch(self)
+        self.owner.touch(self)
 
     def refuse(self, reason: RejectReason, text: str, now: int) -> None:
         """Answer a requested connection with REJECTED. Raise ValueError if the text does not fit a packet (2.3)."""
@@ -187,9 +197,9 @@ class Connection(ConnectionBase):
 
     # packets (called by inbound.py)
 
-    def sequenced(self, packet: Packet, now: int, end: End | None = None) -> None:
+    def handle_sequenced(self, packet: Packet, now: int, end: End | None = None) -> None:
         """Process a packet with a sequence number. `end` is the decoded payload of FINISH and CLOSE."""
-        if len(packet.payload) + HEADER_SIZE > self._owner.config.packet_bytes_max:
+        if len(packet.payload) + HEADER_SIZE > self.owner.config.packet_bytes_max:
             self.stats.packets_discarded += 1  # 1.3
             return
         window = self.receiver.window
@@ -205,17 +215,17 @@ class Connection(ConnectionBase):
         if packet.type == PacketType.CLOSE and end is not None:
             self._peer_closing(end, now)
         if not was_readable and window.readable:
-            self._owner.emit(Readable(self.id))
+            self.owner.emit(Readable(self.id))
         if window.finished:
             self._check_end(now)
 
-    def acknowledged(self, ack: Ack, now: int) -> bool:
+    def handle_ack(self, ack: Ack, now: int) -> bool:
         """Process an ACK. Return False if it is malformed."""
         window = self.sender.window
         newly = self.sender.acknowledge(ack, now)
         if newly is None:
             return False
-        owner = self._owner
+        owner = self.owner
         if owner.is_traced:
             owner.note_acknowledged(self, ack, newly, now)
         self._fit_send_buffer(ack.window)
@@ -235,7 +245,7 @@ class Connection(ConnectionBase):
 
         The budget decides because a peer may claim any window. When the window is smaller, the buffer shrinks again.
         """
-        window, config = self.sender.window, self._owner.config
+        window, config = self.sender.window, self.owner.config
         wanted = max(config.send_buffer_bytes_max, min(peer_window_bytes, config.window_bytes_max))
         more = wanted - window.buffer_bytes_max
         if more > 0 and self._write_refused:
@@ -267,9 +277,20 @@ class Connection(ConnectionBase):
             return
         if not self._end_shown:
             self._end_shown = True
-            self._owner.emit(PeerFinished(self.id))
+            self.owner.emit(PeerFinished(self.id))
         if window.closed:
             self.apply(Input.READER_AT_CLOSE, now)
+
+    # moves (6.11)
+
+    def leave_for(self, owner: ConnectionOwner) -> None:
+        """Belong to another endpoint, at another relay, from now on."""
+        self.owner = owner
+        self.use_carrier(owner.carrier)
+        self.place = QueuePlace()
+        self.handshake.leave_for(owner)
+        self.closing.leave_for(owner)
+        self.outbound.leave_for(owner)
 
     # calls from the parts
 
@@ -279,7 +300,7 @@ class Connection(ConnectionBase):
     def route_resumed(self, now: int) -> None:
         if self.state is State.DRAIN:
             self.closing.drain_anew(now)
-        self._owner.note(self, TraceEvent.ROUTE_RESUMED, now)
+        self.owner.note(self, TraceEvent.ROUTE_RESUMED, now)
 
     # timers
 
@@ -288,21 +309,26 @@ class Connection(ConnectionBase):
         timers = self.timers
         if timers.next() > now:
             return
-        self.receiver.handle_timers(now)
+        deadlines = timers.deadlines
+        if deadlines[Timer.ACK_DELAY] <= now:
+            self.receiver.handle_timers(now)
         self.sender.handle_timers(now)
+        if timers.next() > now:
+            return  # the usual case
         if timers.due(Timer.OPEN, now):
             self.handshake.open_now(now)
-        if timers.due(Timer.KEEPALIVE, now) and self.state in LIVE and not self.complete:
-            self.liveness.handle_keepalive(self.sender.rtt.base_rto_us(), now)
+        if timers.due(Timer.KEEPALIVE, now):
+            is_over = self.state not in LIVE or self.complete
+            self.liveness.handle_keepalive(self.sender.rtt.base_rto_us(), now, is_over=is_over)
         self.closing.handle_timers(now)
-        if timers.due(Timer.USER_TIMEOUT, now) and self.liveness.expired(self._unanswered_since(), now):
+        if timers.due(Timer.USER_TIMEOUT, now) and self.liveness.handle_user_timeout(self._unanswered_since(), now):
             self.fail(LostReason.TIMEOUT, AbortReason.USER_TIMEOUT, now)
 
     def _unanswered_since(self) -> int:
         """Return the start of the longest wait that the user timeout limits (4.15); NEVER_US if nothing waits."""
         if self.state is State.REQUESTED or self.state is State.DRAIN:
             return NEVER_US
-        gone_since_us = min(self.handshake.suspended_since_us, self._owner.carrier.absent_since_us)
+        gone_since_us = min(self.handshake.suspended_since_us, self.owner.carrier.absent_since_us)
         since = min(gone_since_us, self.sender.probing_since_us, self.liveness.pinging_since_us)
         if self.state in (State.CONNECTING, State.CLOSED_EARLY):
             return min(since, self.handshake.opened_us)
@@ -317,7 +343,7 @@ class Connection(ConnectionBase):
         self.state, actions = row
         for action in actions:
             ACTIONS[action](self, now)
-        self._owner.note(self, TraceEvent.CONNECTION_STATE_UPDATED, now)
+        self.owner.note(self, TraceEvent.CONNECTION_STATE_UPDATED, now)
         return True
 
     def fail(self, reason: LostReason, tell: AbortReason | None, now: int, text: str = "") -> None:
@@ -328,15 +354,15 @@ class Connection(ConnectionBase):
         junked = self.sender.stop()
         self._unflushed = self._write_refused = False  # a later ACK must not emit Flushed or Writable
         if self.state is State.PEER_CLOSED:
-            self._owner.emit(PeerClosed(self.id, junked))
-        self.closing.junked(junked)
+            self.owner.emit(PeerClosed(self.id, junked))
+        self.closing.on_peer_closed(junked)
 
     def forget(self, now: int) -> None:
         """Free everything. The endpoint keeps a tombstone."""
         self.sender.stop()
         self.receiver.window.discard()
         self.timers.clear_all()
-        self._owner.forget(self, now)
+        self.owner.forget(self, now)
 
 
 ACTIONS: dict[Action, Callable[[Connection, int], None]] = {

@@ -4,6 +4,8 @@ The initiator repeats CONNECT until it is answered. When the relay has lost its 
 sends CONNECT with `resume`, and ACCEPTED binds the route again. Until the first answer, the peer's packets are held.
 """
 
+from msgspec import structs
+
 from tunnel.core.connection.base import ConnectionBase, ConnectionIdentity, Owner
 from tunnel.core.connection.state import Input, State
 from tunnel.core.constants import (
@@ -19,6 +21,7 @@ from tunnel.core.constants import (
     SECOND_US,
 )
 from tunnel.core.events import Connected, Incoming, LostReason, Refused
+from tunnel.core.ports import CarrierView
 from tunnel.core.send.window import SegmentState
 from tunnel.core.timers import Timer
 from tunnel.wire import (
@@ -62,7 +65,10 @@ _FINAL_REFUSALS = frozenset({RejectReason.GONE, RejectReason.DENIED, RejectReaso
 
 
 class Handshake:
-    """Opens one connection, keeps its route, and exchanges options with the peer."""
+    """Opens one connection, keeps its route, and exchanges options with the peer.
+
+    One thing because opening and resuming send the same packets, and one timer repeats both.
+    """
 
     __slots__ = (
         "_answer_resumed",
@@ -111,6 +117,11 @@ class Handshake:
         self._option_sent = 0
         self._option_received = 0
 
+    def leave_for(self, owner: Owner) -> None:
+        """Belong to another endpoint, with another carrier, from now on (6.11)."""
+        self._owner = owner
+        self._add_pull_intervals()
+
     # opening, at the initiator
 
     def open_now(self, now: int) -> None:
@@ -141,7 +152,7 @@ class Handshake:
         else:
             self._connection.stats.packets_discarded += 1
 
-    def answered(self, accepted: Accepted, packet: Packet, now: int) -> list[Packet]:
+    def handle_accepted(self, accepted: Accepted, packet: Packet, now: int) -> list[Packet]:
         """Process ACCEPTED: the first opens the connection, one after a lost route resumes it, others are repeats.
 
         Return the held packets, in order.
@@ -153,13 +164,14 @@ class Handshake:
             self._owner.send_abort(identity.own_id, packet.destination)
             connection.fail(LostReason.GONE, None, now, "another endpoint answered in place of the peer")
             return []
-        connection.liveness.heard(now)
+        connection.liveness.on_heard(now)
         if not identity.peer_id:
             self._opened(accepted, packet, now)
             held, self._held = self._held, []
             return held
         if self.suspended_since_us != NEVER_US:
-            self.resume(now)  # ACCEPTED came over a bound route, whether it says "resumed" or is the first one again
+            if (accepted.options.move or 0) == identity.move:  # else it answers an earlier resume
+                self.resume(now)  # it came over a bound route, whether it says "resumed" or is the first one again
         else:
             sequence = unwrap(packet.sequence, connection.receiver.window.next_sequence)
             connection.receiver.insert(sequence, packet.attempt, packet.type, b"", None, now)
@@ -170,6 +182,7 @@ class Handshake:
         identity, receiver, window = connection.identity, connection.receiver, connection.sender.window
         identity.peer_id = packet.destination
         identity.acceptor_endpoint = accepted.options.endpoint_id
+        identity.further_ids = accepted.options.further_ids
         self.is_encrypted = bool(self.offer) and accepted.options.encryption is not None
         self.offer = b""
         receiver.window.next_sequence = (1 << 32) + packet.sequence
@@ -180,7 +193,7 @@ class Handshake:
         self.learn(accepted.options)
         connection.apply(Input.ANSWERED, now)
 
-    def rejected(self, rejected: Rejected, now: int) -> None:
+    def handle_rejected(self, rejected: Rejected, now: int) -> None:
         """Process REJECTED with the right route key: the connection does not open, or is not resumed (6.8)."""
         connection = self._connection
         if connection.state in (State.CONNECTING, State.CLOSED_EARLY):
@@ -262,7 +275,7 @@ class Handshake:
             # Early data may still be in flight: it is not lost, and it still counts against the edge.
             sender.suspended = False
             sender.window.edge_bytes = initial_edge_bytes
-            sender.rtt.progressed()  # the peer could not acknowledge early data, so its silence was no failure
+            sender.rtt.reset_backoff()  # the peer could not acknowledge early data, so its silence was no failure
             sender.arm(now)
             self._owner.emit(Connected(connection.id))
         else:
@@ -296,16 +309,23 @@ class Handshake:
             if connection.identity.initiator:
                 self.open_now(now)
 
-    def repeated(self, *, resume: bool, now: int) -> None:
+    def handle_repeat(self, *, resume: bool, now: int) -> None:
         """Process a repeated CONNECT: answer as before. With `resume`, or if the route was lost, also resume."""
         connection = self._connection
         if connection.state is State.REQUESTED:
             return
         if resume or self.suspended_since_us != NEVER_US:
             self.resume(now)
-        if not connection.sender.repeat_first():
+        if connection.identity.move or not connection.sender.repeat_first():  # the first one names no move
             self.answer_due = True
             self._answer_resumed = resume
+
+    def go_on(self, options: Options, now: int) -> None:
+        """Go on at the relay to which the connection has moved, with what the acceptor has announced there (6.11)."""
+        identity = self._connection.identity
+        identity.acceptor_endpoint, identity.further_ids = options.endpoint_id, options.further_ids
+        self.learn(options)
+        self.resume(now)
 
     def resume(self, now: int) -> None:
         """Resume after the route is bound again: resend what is unacknowledged, and acknowledge what has come (6.6)."""
@@ -313,7 +333,7 @@ class Handshake:
         self.suspended_since_us = NEVER_US
         self.open_due = False
         connection.timers.clear(Timer.OPEN)
-        connection.liveness.heard(now)
+        connection.liveness.on_heard(now)
         connection.sender.resume(self._owner.carrier.initial_edge_bytes, now)
         connection.receiver.request_ack(now)
         connection.route_resumed(now)
@@ -364,12 +384,29 @@ class Handshake:
             packets.append(accepted_packet(self._connection.identity, payload, self._answers))
         return packets
 
+    def moving_packet(self, carrier: CarrierView, number: int) -> Packet:
+        """Build CONNECT with resume for another relay, which `carrier` leads to (6.11)."""
+        identity = self._connection.identity
+        options = structs.replace(
+            self._options(identity.acceptor_endpoint, None),
+            further_ids=identity.further_ids,
+            move=number,
+            pull_interval_ms=carrier.pull_interval_us // 1000,
+        )
+        return self._connect_with(options)
+
     def _connect_packet(self) -> Packet:
         """Build CONNECT: with resume (6.5) once the peer is known, else without (3.1)."""
         self.open_due = False
+        self._backoff += 1
+        identity = self._connection.identity
+        return self._connect_with(
+            self._options(identity.acceptor_endpoint if identity.peer_id else None, self.offer or None)
+        )
+
+    def _connect_with(self, options: Options) -> Packet:
         identity = self._connection.identity
         resume = bool(identity.peer_id)
-        options = self._options(identity.acceptor_endpoint if resume else None, self.offer or None)
         window_bytes = self._connection.receiver.window.window_bytes
         connect = Connect(identity.route_key, resume, identity.target, window_bytes, options)
         packet = Packet(
@@ -381,17 +418,18 @@ class Handshake:
             self._opens & 0xFF,
         )
         self._opens += 1
-        self._backoff += 1
         return packet
 
     def _accepted_payload(self, *, resumed: bool) -> bytes:
         """Encode the payload of ACCEPTED with the present window (2.2)."""
         route_key = self._connection.identity.route_key
         window_bytes = self._connection.receiver.window.window_bytes
-        options = self._options(self._owner.endpoint_id, b"" if self.is_encrypted else None)
+        options = self._options(self._owner.endpoint_id, b"" if self.is_encrypted else None, self._owner.further_ids)
         return encode_accepted(Accepted(route_key, resumed, window_bytes, options))
 
-    def _options(self, endpoint: bytes | None, encryption: bytes | None) -> Options:
+    def _options(
+        self, endpoint: bytes | None, encryption: bytes | None, further_ids: tuple[bytes, ...] | None = None
+    ) -> Options:
         config = self._owner.config
         return Options(
             versions=VERSIONS,
@@ -401,6 +439,8 @@ class Handshake:
             pull_interval_ms=self._owner.carrier.pull_interval_us // 1000,
             endpoint_id=endpoint,
             encryption=encryption,
+            further_ids=further_ids,
+            move=self._connection.identity.move or None,
         )
 
 

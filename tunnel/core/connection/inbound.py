@@ -49,7 +49,7 @@ def receive(connection: Connection, packet: Packet, now: int) -> None:
             else:
                 connection.handshake.hold(packet)
             return
-        connection.liveness.heard(now)
+        connection.liveness.on_heard(now)
         if connection.handshake.suspended_since_us != NEVER_US and not connection.identity.initiator:
             connection.handshake.resume(now)  # the packet came over a bound route, so the route is not lost (6.7)
         # A packet that ends the connection does not count as the initiator's first packet (3.5).
@@ -72,7 +72,7 @@ def _on_end(connection: Connection, packet: Packet, now: int) -> None:
     if end is None:
         _discard(connection)
     else:
-        connection.sequenced(packet, now, end)
+        connection.handle_sequenced(packet, now, end)
 
 
 def _on_option(connection: Connection, packet: Packet, now: int) -> None:
@@ -80,13 +80,13 @@ def _on_option(connection: Connection, packet: Packet, now: int) -> None:
     if option is None:
         _discard(connection)
         return
-    connection.sequenced(packet, now)
+    connection.handle_sequenced(packet, now)
     connection.handshake.option_received(option)
 
 
 def _on_ack(connection: Connection, packet: Packet, now: int) -> None:
     ack = decode_ack(packet.payload)
-    if ack is None or not connection.acknowledged(ack, now):
+    if ack is None or not connection.handle_ack(ack, now):
         _discard(connection)
 
 
@@ -95,7 +95,7 @@ def _on_accepted(connection: Connection, packet: Packet, now: int) -> None:
     if accepted is None or not _answers_ours(connection, accepted.route_key) or not packet.destination:
         _discard(connection)
         return
-    for held in connection.handshake.answered(accepted, packet, now):
+    for held in connection.handshake.handle_accepted(accepted, packet, now):
         if connection.state is not State.CLOSED:
             receive(connection, held, now)
 
@@ -105,7 +105,7 @@ def _on_rejected(connection: Connection, packet: Packet, now: int) -> None:
     if rejected is None or not _answers_ours(connection, rejected.route_key):
         _discard(connection)
     else:
-        connection.handshake.rejected(rejected, now)
+        connection.handshake.handle_rejected(rejected, now)
 
 
 def _answers_ours(connection: Connection, route_key: bytes) -> bool:
@@ -130,8 +130,12 @@ def _on_ping(connection: Connection, packet: Packet, now: int) -> None:
         connection.liveness.queue_pong(bytes(packet.payload))
 
 
+def _on_pong(connection: Connection, packet: Packet, now: int) -> None:
+    connection.liveness.pongs_received += 1
+
+
 def _on_nothing(connection: Connection, packet: Packet, now: int) -> None:
-    """Handle PONG and NOOP, which only show that the peer is alive."""
+    """Handle NOOP, which only shows that the peer is alive."""
 
 
 def _on_probe(connection: Connection, packet: Packet, now: int) -> None:
@@ -149,7 +153,7 @@ def _on_dropped(connection: Connection, packet: Packet, now: int) -> None:
     elif dropped.reason == DropReason.TOO_LARGE:
         connection.fail(LostReason.PROTOCOL, AbortReason.PROTOCOL, now, "a packet was too large for the relay")
     else:
-        connection.sender.dropped(dropped.first, dropped.last, dropped.limit, now)
+        connection.sender.on_dropped(dropped.first, dropped.last, dropped.limit, now)
 
 
 def _on_edge(connection: Connection, packet: Packet, now: int) -> None:
@@ -166,7 +170,7 @@ _Handler = Callable[[Connection, Packet, int], None]
 
 # Packets from the peer, whose id must be the one that the connection knows (3.8).
 _FROM_PEER: dict[int, _Handler] = {
-    PacketType.DATA: Connection.sequenced,
+    PacketType.DATA: Connection.handle_sequenced,
     PacketType.CLOSE: _on_end,
     PacketType.FINISH: _on_end,
     PacketType.OPTION: _on_option,
@@ -175,7 +179,7 @@ _FROM_PEER: dict[int, _Handler] = {
     PacketType.ABORT: _on_abort,
     PacketType.NOOP: _on_nothing,
     PacketType.PING: _on_ping,
-    PacketType.PONG: _on_nothing,
+    PacketType.PONG: _on_pong,
     PacketType.PROBE: _on_probe,
 }
 

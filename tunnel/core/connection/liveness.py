@@ -25,6 +25,8 @@ class Liveness:
         "heard_us",
         "packet_due",
         "pinging_since_us",
+        "pings_left",
+        "pongs_received",
         "user_timeout_us",
     )
 
@@ -33,6 +35,8 @@ class Liveness:
         self.heard_us = now
         self.packet_due = False  # a PING or a PONG must leave
         self.pinging_since_us = NEVER_US  # time of the first unanswered PING
+        self.pings_left = 0  # for the watch of silence (6.11), and the next one
+        self.pongs_received = 0
         self._ping_due = False
         self._pongs: list[bytes] = []
         self._keepalive_us = keepalive_us
@@ -40,7 +44,7 @@ class Liveness:
         self._pings = 0
         timers.set(Timer.USER_TIMEOUT, now + user_timeout_us)
 
-    def heard(self, now: int) -> None:
+    def on_heard(self, now: int) -> None:
         """Record that a packet of the peer came."""
         self.heard_us = now
         if self._pings:
@@ -55,12 +59,23 @@ class Liveness:
         if self._keepalive_us:
             self._timers.set(Timer.KEEPALIVE, now + self._keepalive_us)
 
-    def handle_keepalive(self, rto_us: int, now: int) -> None:
-        """Handle KEEPALIVE: send a PING if the peer has been silent. Repeat it after RTO, with exponential backoff."""
-        deadline = self.heard_us + self._keepalive_us
-        if deadline > now:
-            self._timers.set(Timer.KEEPALIVE, deadline)
-            return
+    def handle_keepalive(self, rto_us: int, now: int, *, is_over: bool = False) -> None:
+        """Handle KEEPALIVE: send a PING if the peer has been silent, or again if it does not answer.
+
+        Without a keepalive, or when everything of the peer has come (`is_over`), only what `ask` has begun is repeated,
+        until the peer is heard.
+        """
+        if not self._pings:
+            if is_over or not self._keepalive_us:
+                return
+            deadline = self.heard_us + self._keepalive_us
+            if deadline > now:
+                self._timers.set(Timer.KEEPALIVE, deadline)
+                return
+        self.ask(rto_us, now)
+
+    def ask(self, rto_us: int, now: int) -> None:
+        """Send a PING now. Repeat it after RTO, with exponential backoff."""
         if not self._pings:
             self.pinging_since_us = now
         interval_us = min(rto_us << min(self._pings, 16), BACKOFF_MAX_US)
@@ -77,6 +92,7 @@ class Liveness:
     def take(self) -> tuple[list[bytes], bool]:
         """Return the payloads of the PONGs that leave now, and whether a PING leaves. Nothing is due afterwards."""
         pongs, ping_due = self._pongs, self._ping_due
+        self.pings_left += ping_due
         self._pongs = []
         self._ping_due = self.packet_due = False
         return pongs, ping_due
@@ -88,7 +104,7 @@ class Liveness:
         if shorter_us > 0:
             self._timers.set(Timer.USER_TIMEOUT, self._timers.get(Timer.USER_TIMEOUT) - shorter_us)
 
-    def expired(self, since_us: int, now: int) -> bool:
+    def handle_user_timeout(self, since_us: int, now: int) -> bool:
         """Handle USER_TIMEOUT. Return whether the wait that began at `since_us` has expired; else set the timer again.
 
         `since_us` is NEVER_US if nothing waits.

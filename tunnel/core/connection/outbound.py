@@ -22,6 +22,10 @@ class Outbound:
         self._handshake = handshake
         self._owner = owner
 
+    def leave_for(self, owner: Owner) -> None:
+        """Belong to another endpoint from now on."""
+        self._owner = owner
+
     def wants_control(self) -> bool:
         """Return whether a control packet must leave now. A delayed ACK does not count."""
         connection, handshake = self._connection, self._handshake

@@ -14,6 +14,8 @@ __all__ = ["CLOSING", "LIVE", "OPENING", "TRANSITIONS", "Action", "Input", "Stat
 class State(enum.Enum):
     """The states of a connection."""
 
+    __hash__ = object.__hash__  # the members are single objects; the hash of `enum` is a function of Python
+
     CONNECTING = "connecting"
     """CONNECT was sent and is not answered."""
     CLOSED_EARLY = "closed before the answer"
@@ -37,6 +39,8 @@ class State(enum.Enum):
 class Input(enum.Enum):
     """The inputs of the state table: events that can change the state of a connection."""
 
+    __hash__ = object.__hash__  # the members are single objects; the hash of `enum` is a function of Python
+
     ANSWERED = "ACCEPTED came"
     REJECTED = "REJECTED came"
     ACCEPT_CALLED = "accept() called"
@@ -53,6 +57,8 @@ class Input(enum.Enum):
 
 class Action(enum.Enum):
     """The actions that `Connection` carries out on a transition."""
+
+    __hash__ = object.__hash__  # the members are single objects; the hash of `enum` is a function of Python
 
     SEND_ACCEPTED = "send ACCEPTED at the head of the stream"
     SEND_REJECTED = "send REJECTED"
@@ -105,7 +111,7 @@ CLOSING: dict[tuple[State, Input], Row] = {
     ),
     # 5.7: the ACK of a CLOSE that crossed the peer's
     (State.DRAIN, Input.CLOSE_ACKED): (State.DRAIN, (Action.SEND_SHUTDOWN,)),
-    (State.DRAIN, Input.SHUTDOWN): (State.CLOSED, (Action.SEND_LAST_SHUTDOWN, Action.FORGET)),
+    (State.DRAIN, Input.SHUTDOWN): (State.CLOSED, (Action.SEND_SHUTDOWN, Action.FORGET)),
     (State.DRAIN, Input.DRAINED): (State.CLOSED, (Action.SEND_LAST_SHUTDOWN, Action.FORGET)),
     (State.DRAIN, Input.LOST): (State.CLOSED, (Action.FORGET,)),
 }

@@ -111,7 +111,7 @@ class Receiver:
         if self._timers.due(Timer.ACK_DELAY, now) and self.ack_pending:
             self.ack_due = True
 
-    def opened(self, now: int) -> None:
+    def on_read(self, now: int) -> None:
         """React to bytes that the reader took: make an ACK due if the window has opened far enough (4.12)."""
         if self.window.advance():
             self.request_ack(now)
@@ -143,7 +143,7 @@ class Receiver:
         ranges = [(wrap(first), wrap(last)) for first, last in window.ranges()]
         return Ack(
             cumulative=wrap(window.next_sequence - 1),
-            window=min(window.announced(), 0xFFFFFFFF),
+            window=min(window.announce(), 0xFFFFFFFF),
             delay_us=min(max(delay_us, 0), 0xFFFFFFFF),
             echo_sequence=wrap(sequence),
             echo_attempt=attempt,

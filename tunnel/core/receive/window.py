@@ -50,7 +50,8 @@ class ReceiveWindow:
     """The receive window of one stream.
 
     The caller inserts every sequenced packet except CONNECT. `read` returns the stream, and `at_end` tells
-    when the reader has reached its end.
+    when the reader has reached its end. One thing because each packet that comes, and each read, changes the gaps, the
+    window and the memory that is charged together.
     """
 
     def __init__(self, config: EndpointConfig, budget: WindowBudget, first_sequence: int) -> None:
@@ -256,7 +257,8 @@ class ReceiveWindow:
 
     def advance(self) -> bool:
         """Move the right edge as far as the bytes read allow. Return whether a window update is due (4.12)."""
-        self._grow()
+        if self._used_up:
+            self._grow()
         edge = self.delivered_offset + self.size_bytes - self.pinned_bytes
         if edge <= self.right_edge:
             return False
@@ -282,7 +284,7 @@ class ReceiveWindow:
         """Accept at least `early_bytes`, which the initiator may send before it knows the window (3.6)."""
         self.right_edge = self._announced_edge = max(self.right_edge, early_bytes)
 
-    def announced(self) -> int:
+    def announce(self) -> int:
         """Return the window for an ACK that leaves now, and remember its edge: the next update is measured from it."""
         self._announced_edge = self.right_edge
         return self.window_bytes

@@ -24,7 +24,7 @@ class LossDetector:
     def __len__(self) -> int:
         return len(self._receipted)
 
-    def receipted(self, segment: Segment) -> None:
+    def on_receipted(self, segment: Segment) -> None:
         """Add a segment whose latest attempt is queued at the relay."""
         self.forget(segment)
         segment.order = self._next_order
@@ -37,7 +37,7 @@ class LossDetector:
             del self._receipted[segment.order]
             segment.order = -1
 
-    def acknowledged(self, segment: Segment) -> None:
+    def on_acknowledged(self, segment: Segment) -> None:
         """Remove an acknowledged segment. Attempts that were receipted before it now count as overtaken."""
         if segment.order > self._overtaken_order:
             self._overtaken_order = segment.order
@@ -47,7 +47,7 @@ class LossDetector:
         """Return the segment whose attempt was receipted last, or None."""
         return next(reversed(self._receipted.values()), None)
 
-    def lost(self, now: int, patience_us: int) -> tuple[list[Segment], int]:
+    def find_lost(self, now: int, patience_us: int) -> tuple[list[Segment], int]:
         """Return the overtaken segments receipted at least `patience_us` ago, and when the next one will be due."""
         lost: list[Segment] = []
         for order, segment in self._receipted.items():

@@ -67,7 +67,7 @@ class RttEstimator:
         """Double RTO, after it has expired."""
         self.backoff += 1
 
-    def progressed(self) -> None:
+    def reset_backoff(self) -> None:
         """Reset the backoff, because something new was acknowledged."""
         self.backoff = 0
 

@@ -16,9 +16,9 @@ __all__ = ["Sender"]
 class Sender:
     """The sender of a connection.
 
-    The caller must call `receipted` or `given_up` for each segment taken, when its batch is done; `acknowledge` for
+    The caller must call `on_receipted` or `given_up` for each segment taken, when its batch is done; `acknowledge` for
     each ACK; and `handle_timers` when a timer of the table is due. While suspended, the sender sends nothing and no
-    timer runs.
+    timer runs. One thing because each of these inputs can change the round trip, the losses and the timers together.
     """
 
     def __init__(self, window: SendWindow, timers: TimerTable, stats: ConnectionStats, carrier: CarrierView) -> None:
@@ -38,6 +38,10 @@ class Sender:
         self._probes = 0
         self._held_back = False  # during the pause after DROPPED(full) (4.10)
 
+    def use_carrier(self, carrier: CarrierView) -> None:
+        """Use another carrier from now on."""
+        self._carrier = carrier
+
     # getters
 
     def sendable(self) -> bool:
@@ -50,15 +54,16 @@ class Sender:
 
         NEVER_US if there are none, or if the peer has no room: then window probes show whether the peer is there.
         """
-        return NEVER_US if self.window.idle or self.window.blocked else self.progress_us
+        return NEVER_US if self.window.idle or self.window.is_blocked else self.progress_us
 
     # calls from the connection
 
     def write(self, data: Buffer, now: int) -> int:
         """Take bytes of the stream. Return how many were taken."""
         self._begin_wait(now)
-        taken = self.window.write(data)
-        if self.window.blocked:
+        window = self.window
+        taken = window.write(data)
+        if window.peer_edge <= window.sent_offset and window.is_blocked:
             self.arm(now)  # nothing is in flight, so no ACK will arm the window probe
         return taken
 
@@ -83,7 +88,7 @@ class Sender:
         self.flush_offset = NEVER_US
 
     def _begin_wait(self, now: int) -> None:
-        if self.window.idle or self.window.blocked:
+        if self.window.idle or self.window.is_blocked:
             self.progress_us = now
 
     def take(self, size_max: int, now: int) -> Segment | None:
@@ -115,7 +120,7 @@ class Sender:
         self._probes = 0
         self.progress_us = now
         # The silence came from the old route, so it must not delay the new one (4.6).
-        self.rtt.progressed()
+        self.rtt.reset_backoff()
         self._loss.clear()
         self._void_receipts()
         for segment in self.window.outstanding.values():
@@ -134,6 +139,8 @@ class Sender:
 
     def stop(self) -> int:
         """Stop sending for good. Return how many unacknowledged bytes were dropped."""
+        if self.stopped and self.window.idle:
+            return 0
         self.stopped = True
         self._loss.clear()
         junked = self.window.junk()
@@ -142,7 +149,7 @@ class Sender:
         self._clear_timers()
         return junked
 
-    def receipted(self, segment: Segment, attempt: int, now: int) -> None:
+    def on_receipted(self, segment: Segment, attempt: int, now: int) -> None:
         """Record that this attempt is queued at the relay."""
         self._stats.bytes_receipted += segment.size
         if segment.state is SegmentState.ACKNOWLEDGED or self.stopped:
@@ -153,7 +160,7 @@ class Sender:
         segment.receipt_us = now
         if segment.state is SegmentState.CARRIED:
             segment.state = SegmentState.RECEIPTED
-            self._loss.receipted(segment)
+            self._loss.on_receipted(segment)
 
     def given_up(self, segment: Segment, attempt: int) -> None:
         """Declare this attempt lost: the carrier has given up its batch."""
@@ -169,7 +176,7 @@ class Sender:
             self._lose(first, TraceCause.HANDSHAKE_TIMEOUT)
         return True
 
-    def dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
+    def on_dropped(self, first: int, last: int, room_bytes: int, now: int) -> None:
         """Declare packets lost, because the relay had no room for them. They are resent after the pause of 4.10.
 
         A relay that names room for packets in DROPPED, which PROTOCOL 2.9 does not provide for, gets them at once.
@@ -203,7 +210,7 @@ class Sender:
         ranges = [(unwrap(first, near), unwrap(last, near)) for first, last in ack.ranges] if ack.ranges else []
         echoed = window.outstanding.get(unwrap(ack.echo_sequence, near))
         fresh_echo = echoed is not None and echoed.state is not SegmentState.ACKNOWLEDGED
-        was_blocked = window.blocked
+        was_blocked = window.is_blocked
         newly = window.acknowledge(cumulative, ranges)
         if newly is None:
             return None
@@ -212,10 +219,10 @@ class Sender:
             if segment.attempt and segment is not exact:
                 self._loss.forget(segment)  # it is unknown which attempt arrived: this tells nothing of other packets
             else:
-                self._loss.acknowledged(segment)
+                self._loss.on_acknowledged(segment)
         if newly:
             self.progress_us = now
-            self.rtt.progressed()
+            self.rtt.reset_backoff()
             self._tail_probed = False
             self._held_back = False
         if window.open_peer_window(cumulative, ack.window):
@@ -248,7 +255,10 @@ class Sender:
 
     def handle_timers(self, now: int) -> None:
         """Handle REORDER, TAIL_PROBE, RETRANSMIT and WINDOW_PROBE if they are due."""
-        timers = self._timers
+        timers, deadlines = self._timers, self._timers.deadlines
+        if min(deadlines[Timer.REORDER : Timer.OPEN]) > now:  # the usual case
+            self.arm(now)
+            return
         if timers.due(Timer.REORDER, now):
             self._detect_losses(now)
         if timers.due(Timer.TAIL_PROBE, now):
@@ -295,10 +305,14 @@ class Sender:
         window = self.window
         head = window.outstanding.get(window.oldest)
         if head is None:
-            timers.clear(Timer.RETRANSMIT)
-            timers.clear(Timer.TAIL_PROBE)
-            timers.clear(Timer.REORDER)
-            self._arm_window_probe(now)
+            deadlines = timers.deadlines  # written directly: most ACKs come here
+            deadlines[Timer.REORDER] = deadlines[Timer.TAIL_PROBE] = deadlines[Timer.RETRANSMIT] = NEVER_US
+            if window.is_blocked:
+                self._arm_window_probe(now)
+            else:
+                deadlines[Timer.WINDOW_PROBE] = NEVER_US
+                self._probes = 0
+                self.probe_due = False
         else:
             self._arm_in_flight(head)
 
@@ -326,11 +340,7 @@ class Sender:
         return max(newest.receipt_us, self.progress_us) + self.rtt.tail_probe_us()
 
     def _arm_window_probe(self, now: int) -> None:
-        if not self.window.blocked:
-            self._timers.clear(Timer.WINDOW_PROBE)
-            self._probes = 0
-            self.probe_due = False
-        elif self._timers.get(Timer.WINDOW_PROBE) == NEVER_US:
+        if self._timers.get(Timer.WINDOW_PROBE) == NEVER_US:
             interval_us = self.rtt.base_rto_us() << min(self._probes, 16)
             self._timers.set(Timer.WINDOW_PROBE, now + min(interval_us, BACKOFF_MAX_US))
 
@@ -338,7 +348,7 @@ class Sender:
         if self.suspended or not self.rtt.srtt_us:
             return  # without an RTT sample no loss is detected by time (4.8)
         patience_us = self.rtt.latest_us + self.rtt.reorder_window_us(self._carrier.lanes)
-        lost, due = self._loss.lost(now, patience_us)
+        lost, due = self._loss.find_lost(now, patience_us)
         for segment in lost:
             self._lose(segment, TraceCause.RETRANSMIT_REORDERED)
         self._timers.set(Timer.REORDER, due)
@@ -348,5 +358,5 @@ class Sender:
         self.window.lose(segment, cause)
 
     def _clear_timers(self) -> None:
-        for timer in (Timer.REORDER, Timer.TAIL_PROBE, Timer.RETRANSMIT, Timer.WINDOW_PROBE):
-            self._timers.clear(timer)
+        self._timers.clear_in_flight()
+        self._timers.clear(Timer.WINDOW_PROBE)

@@ -96,7 +96,8 @@ class Segment:
 class SendWindow:
     """Written bytes, numbered segments, and the two limits of bytes in flight: the peer's window and the relay's edge.
 
-    `take` returns the segment that may leave next; lost segments go first, oldest first.
+    `take` returns the segment that may leave next; lost segments go first, oldest first. One thing because all its
+    numbers are sums over the same segments: each segment that is sent, lost or acknowledged changes several of them.
     """
 
     def __init__(self, first_sequence: int, buffer_bytes_max: int, peer_edge: int) -> None:
@@ -152,7 +153,7 @@ class SendWindow:
         return not self.outstanding and not self._ends and self.pending_bytes == 0
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether nothing waits to be sent, for the first time or again.
 
         It may be False although nothing waits, since `_lost` may hold entries that were acknowledged meanwhile.
@@ -160,9 +161,11 @@ class SendWindow:
         return self.written_bytes == self.sent_offset and not self._lost and not self._ends
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether the peer's window must be probed: bytes wait, nothing is in flight, and it has no room (4.12)."""
-        return not self.outstanding and self.pending_bytes > 0 and self.peer_edge <= self.sent_offset
+        if self.outstanding or self.peer_edge > self.sent_offset:
+            return False
+        return self.written_bytes > self.sent_offset
 
     def find(self, wire_sequence: int) -> Segment | None:
         """Return the outstanding segment with that number on the wire, or None."""
@@ -170,7 +173,7 @@ class SendWindow:
 
     def lost_size(self) -> int:
         """Return the payload size of the lost segment that `take` would return next; 0 if none is lost."""
-        return len(self.outstanding[self._lost[0]].payload) if self._prune_lost() else 0
+        return len(self.outstanding[self._lost[0]].payload) if self._lost and self._prune_lost() else 0
 
     def digest(self) -> bytes:
         """Return the XXH3-128 digest of all bytes that have been put into segments so far."""
@@ -208,7 +211,7 @@ class SendWindow:
 
     def sendable(self) -> bool:
         """Return whether `take` would return a segment for a large enough size."""
-        if self._prune_lost():
+        if self._lost and self._prune_lost():
             return self._may_resend(self.outstanding[self._lost[0]])
         if self.written_bytes > self.sent_offset:
             return self.peer_edge > self.sent_offset and self._cut_size(1 << 30) > 0
@@ -219,7 +222,7 @@ class SendWindow:
 
         The segment is then in flight until it is acknowledged or lost. Return None if nothing may leave.
         """
-        if self._prune_lost():
+        if self._lost and self._prune_lost():
             segment = self.outstanding[self._lost[0]]
             if not self._may_resend(segment):
                 return None

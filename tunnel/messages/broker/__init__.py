@@ -1,21 +1,20 @@
-"""Brokers: one log that is served by calls (`log_broker`), and the broker with topics, groups and replicas.
+"""The broker with topics, groups and replicas, and the partition that is served without one.
 
 Where to start
 --------------
 
 `server.py` for the broker, `client.py` and `listener.py` for its clients, `protocol.py` for the calls between them.
 
-    both kinds of brokers
-      log_broker.py       one log: clients append and fetch; this module exports its names
     the broker
       server.py           the class `Broker`: connections, and the parts below
       settings.py         topics and limits, as an operator sets them
       connection.py, intake.py   one connection; its input, bounded
       users.py            turns, and what each user holds
-      topics.py, partition.py   what is kept, on disk or in memory; readers.py says who has read it
+      topics.py           which topics there are
+      partition.py, stored_partition.py   what is kept, in memory or on disk; readers.py says who has read it
       storing.py          how requests get into topics: all checks first
       groups.py, positions.py   who reads which partition, and how far
-      replication.py      copies the topics of a master
+      replica.py          copies the partitions of a master
       deleting.py, disk_room.py   removes topics; refuses before the disk is full
       in_parts.py, unbroken.py   long work in parts; work that goes on when its client is gone
     the clients
@@ -26,32 +25,4 @@ Where to start
       protocol.py         codes, fields and limits of the calls; events.py has the events for logs
 """
 
-from tunnel.messages.broker.log_broker import (
-    APPEND,
-    BEHIND_BYTES,
-    BEHIND_MESSAGES,
-    CORRUPT,
-    FETCH,
-    MALFORMED,
-    BrokerConfig,
-    LogBroker,
-    Replica,
-    check_range,
-    count_messages,
-    place_fields,
-)
-
-__all__ = [
-    "APPEND",
-    "BEHIND_BYTES",
-    "BEHIND_MESSAGES",
-    "CORRUPT",
-    "FETCH",
-    "MALFORMED",
-    "BrokerConfig",
-    "LogBroker",
-    "Replica",
-    "check_range",
-    "count_messages",
-    "place_fields",
-]
+__all__: list[str] = []

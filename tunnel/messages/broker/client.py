@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from tunnel.messages.broker.log_broker import BEHIND_MESSAGES
 from tunnel.messages.broker.protocol import (
     COMMIT,
     CREATE,
@@ -22,15 +21,15 @@ from tunnel.messages.broker.protocol import (
     TopicReport,
     numbers,
 )
-from tunnel.messages.broker.settings import TopicSpec
-from tunnel.messages.calls import CALL_TIMEOUT_S
-from tunnel.messages.channels import ChannelTable
-from tunnel.messages.codec import Codec
-from tunnel.messages.consumer import Consumer
+from tunnel.messages.broker.settings import BEHIND_MESSAGES, TopicSpec
+from tunnel.messages.calls.calls import CALL_TIMEOUT_S
+from tunnel.messages.calls.channels import ChannelTable
 from tunnel.messages.errors import DiscardedError, RemoteCallError
-from tunnel.messages.message import MESSAGE_BYTES_MAX
-from tunnel.messages.producers import Encoder, Producer, ProducerData, encode_requests
-from tunnel.messages.requests import ProduceRequest
+from tunnel.messages.sets.codec import Codec
+from tunnel.messages.sets.message import MESSAGE_BYTES_MAX
+from tunnel.messages.topics.consumer import Consumer
+from tunnel.messages.topics.producers import Encoder, Producer, ProducerData, encode_requests
+from tunnel.messages.topics.requests import ProduceRequest
 
 __all__ = ["BrokerClient", "BrokerProducer", "Place"]
 

@@ -43,10 +43,10 @@ from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.storing import Outcome, Pace, Storing, free
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.broker.users import Holdings, User
-from tunnel.messages.calls import CallChannel, CallHandler, Request, Response
+from tunnel.messages.calls.calls import CallChannel, CallHandler, Request, Response
 from tunnel.messages.errors import MalformedFrameError, RemoteCallError
-from tunnel.messages.requests import ProduceDecoder, ProduceRequest
 from tunnel.messages.resets import reset_stream
+from tunnel.messages.topics.requests import ProduceDecoder, ProduceRequest
 
 __all__ = ["CallConnection", "Counters", "Shared", "serve_producer"]
 
@@ -112,12 +112,12 @@ async def serve_producer(shared: Shared, reader: MeteredReader, writer: asyncio.
                     await partition.room()
                 ends |= outcome.ends
                 outcome.check_discarded()
-                await pace.worked(_REQUEST_BYTES + alone)
-            await pace.worked(len(data))
+                await pace.on_worked(_REQUEST_BYTES + alone)
+            await pace.on_worked(len(data))
         if not decoder.is_between_requests:
             raise MalformedFrameError("it has ended within a request")
         for partition, end in ends.items():
-            await partition.flushed(end)
+            await partition.flush_before(end)
     except RemoteCallError as error:
         shared.counters.refused_requests += 1
         _logger.warning("refused", user=user.name, reason=REASONS.get(error.code, "failed"), text=str(error))
@@ -232,7 +232,7 @@ class CallConnection:
                 found += decoder.feed(part)
                 if len(found) > 1:
                     break
-                await pace.worked(len(part))
+                await pace.on_worked(len(part))
             if len(found) == 1 and decoder.is_between_requests:
                 return found.pop()
             raise RemoteCallError(MALFORMED, "the body must be one whole produce request and nothing else")
@@ -247,7 +247,7 @@ class CallConnection:
     async def _acknowledge(self, ends: dict[Partition, int], *, durable: bool) -> None:
         for partition, end in ends.items():
             if durable:
-                await partition.flushed(end)
+                await partition.flush_before(end)
             else:
                 await partition.room()
 
@@ -258,9 +258,8 @@ class CallConnection:
         partition = topic.partition(number_field(request, "partition", 0))
         await partition.readable()
         await self._channel.room(_UNREAD_BYTES_MAX)
-        number_field(request, "offset")  # refuse what is no number with the code for it
         await self._user.turn()
-        return await partition.fetch(request, self._user.disk_reads, self._user)
+        return await partition.fetch(request, self._user)
 
     # positions and groups
 
@@ -328,7 +327,7 @@ class CallConnection:
             self._joined.add((group, name, member))
             shared.members.add(self._user.name)
         if wait_ms:
-            await found.changed(generation, wait_ms / 1000)
+            await found.until_changed(generation, wait_ms / 1000)
             await self._user.turn()  # the members of the group go on together
             if shared.topics.found.get(name) is not topic:  # a new one has other messages
                 raise RemoteCallError(UNKNOWN, f"the topic {name} was deleted")
@@ -356,7 +355,7 @@ class CallConnection:
         key = group, topic, number
         memory = self._shared.topics.memory(topic, number)
         if memory is not None and not self._shared.positions.knows(key):
-            return memory.joined(group)
+            return memory.on_joined(group)
         return self._shared.positions.get(key)
 
     async def _leave(self, request: Request) -> Response:

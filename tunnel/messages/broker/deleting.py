@@ -60,7 +60,7 @@ class Deleting:
         for group, topic, number in keys:
             memory = self._topics.memory(topic, number)
             if memory is not None and not self._positions.knows((group, topic, number)):
-                memory.left(group)
+                memory.on_left(group)
         return count
 
     async def _forget_topic(self, name: str) -> None:

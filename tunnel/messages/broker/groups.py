@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from tunnel.ground.printable import counted
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.protocol import LIMIT, NOT_OWNER
 from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import RemoteCallError
-from tunnel.printable import counted
 
 __all__ = ["Group", "Groups"]
 
@@ -70,7 +70,7 @@ class Group:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def changed(self, generation: int, seconds: float) -> None:
+    async def until_changed(self, generation: int, seconds: float) -> None:
         """Wait until there is another generation, or until the time has passed."""
         if self.generation != generation:
             return

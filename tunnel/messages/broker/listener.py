@@ -15,16 +15,16 @@ import msgspec
 import structlog
 
 from tunnel.errors import TunnelError
+from tunnel.ground.printable import counted
 from tunnel.messages.broker.client import BrokerClient
 from tunnel.messages.broker.delivery import DeliveredMessage, ListenerConfig, ListHandler, MessageHandler, RetryLater
 from tunnel.messages.broker.events import note
 from tunnel.messages.broker.progress import Progress
 from tunnel.messages.broker.protocol import JOIN, LEAVE, NOT_OWNER, UNKNOWN, numbers
-from tunnel.messages.channels import ChannelTable
-from tunnel.messages.consumer import ConsumedMessage, Consumer
+from tunnel.messages.calls.channels import ChannelTable
 from tunnel.messages.errors import CorruptMessageError, DecompressError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.life import Startable
-from tunnel.printable import counted
+from tunnel.messages.topics.consumer import ConsumedMessage, Consumer
 
 __all__ = ["GroupConsumer", "MessageListener"]
 
@@ -185,7 +185,7 @@ class MessageListener(Startable):
 
     # progress
 
-    def progressed(self) -> None:
+    def on_progress(self) -> None:
         """Note that there is progress to store."""
         self._progressed.set()
 
@@ -377,8 +377,8 @@ class _Worker:
                 )
                 self._listener.unreadable += 1
                 self._consumer.offset += 1
-                self.progress.fetched([], self._consumer.offset)
-                self._listener.progressed()
+                self.progress.on_fetched([], self._consumer.offset)
+                self._listener.on_progress()
                 continue
             except CorruptMessageError as error:
                 _logger.error("damaged", topic=self._topic, partition=self._number, text=str(error))
@@ -392,9 +392,9 @@ class _Worker:
             trouble = _TROUBLE_S
             self.end = max(self.end, self._consumer.end_offset)
             self._note_skipped()
-            self.progress.fetched(messages, self._consumer.offset)
+            self.progress.on_fetched(messages, self._consumer.offset)
             await self._handle(messages)
-            self._listener.progressed()
+            self._listener.on_progress()
 
     async def _resume(self, error: OffsetOutOfRangeError) -> None:
         """Go on with the oldest message, if retention has removed the next one."""
@@ -403,7 +403,7 @@ class _Worker:
             await asyncio.sleep(_TROUBLE_MAX_S)  # the broker has lost messages; perhaps it is restored from a replica
             return
         self._consumer.offset = error.first
-        self.progress.fetched([], error.first)
+        self.progress.on_fetched([], error.first)
 
     def _note_skipped(self) -> None:
         skipped, self._consumer.skipped = self._consumer.skipped, 0
@@ -426,7 +426,7 @@ class _Worker:
             ]
 
     async def _handle(self, messages: list[ConsumedMessage]) -> None:
-        listener, is_ordered, settled = self._listener, self._listener.is_ordered, self.progress.settled
+        listener, is_ordered, settled = self._listener, self._listener.is_ordered, self.progress.on_settled
         for delivered in self._lists(messages):
             if is_ordered:
                 begun = listener.begin(delivered)
@@ -437,7 +437,7 @@ class _Worker:
                 self._passed += len(delivered)
                 if self._passed >= _PASSED_MAX:
                     self._passed = 0
-                    listener.progressed()  # a long batch is stored in parts
+                    listener.on_progress()  # a long batch is stored in parts
                     await asyncio.sleep(0)  # a handler that never waits would let no other task run
                 continue
             while len(self._handling) >= self._config.ahead_max:
@@ -449,5 +449,5 @@ class _Worker:
     async def _settle(self, messages: list[DeliveredMessage]) -> None:
         await self._listener.settle(messages, lambda: self.end)
         for message in messages:
-            self.progress.settled(message.offset)
-        self._listener.progressed()
+            self.progress.on_settled(message.offset)
+        self._listener.on_progress()

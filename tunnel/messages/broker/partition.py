@@ -1,40 +1,26 @@
-"""A partition of a topic: a log on disk that is opened when it is needed and again after a failure, or a backlog."""
+"""A partition of a topic, and the kind that is a backlog in memory."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
-import structlog
-
-from tunnel.durable_files import make_directory, sync_directory
-from tunnel.messages.backlog import DiscardPolicy, MemoryBacklog
-from tunnel.messages.broker.disk_room import DiskRoom
-from tunnel.messages.broker.log_broker import BrokerConfig, LogBroker
-from tunnel.messages.broker.protocol import CONFLICT, DISCARDED, LIMIT, STORAGE, PartitionReport, number_field
+from tunnel.ground.printable import counted
+from tunnel.messages.broker.protocol import CONFLICT, DISCARDED, LIMIT, PartitionReport, number_field
 from tunnel.messages.broker.readers import Readers
 from tunnel.messages.broker.settings import TopicSpec
-from tunnel.messages.broker.unbroken import unbroken
-from tunnel.messages.calls import Request, Response
-from tunnel.messages.errors import LogError, RemoteCallError
-from tunnel.messages.log import Log, LogConfig
-from tunnel.messages.message import LENGTH_BYTES
+from tunnel.messages.calls.calls import Request, Response
+from tunnel.messages.errors import RemoteCallError
+from tunnel.messages.kept.backlog import DiscardPolicy, MemoryBacklog
 from tunnel.messages.payers import FREE, Payer
-from tunnel.messages.segments import segment_path
-from tunnel.printable import counted
+from tunnel.messages.sets.message import LENGTH_BYTES
 
-__all__ = ["MemoryPartition", "Partition", "ProduceOptions", "StoredPartition"]
+__all__ = ["MemoryPartition", "Partition", "ProduceOptions", "fetch_fields"]
 
-_REOPEN_S = 1.0  # between two attempts to open a failed log
-_FETCH_BYTES_MAX = 64 * 1024  # largest answer from a partition in memory
+_FETCH_BYTES = 64 * 1024  # if a fetch does not say how much it wants; the largest answer from a partition in memory
 _WAIT_MS_MAX = 60_000
 _SET_MESSAGES_MAX = 2_000  # of a set for a partition in memory: it is stored as a whole, while other clients wait
 _REMOVED_MAX = 1_000  # messages removed from memory at once, while other clients wait: about 1 ms
-_logger = structlog.get_logger("tunnel.broker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +31,12 @@ class ProduceOptions:
     """The offset that the first message must get; with any other, nothing is stored."""
     priority: int = 0
     ttl_s: float | None = None
+
+
+def fetch_fields(request: Request, bytes_max: int) -> tuple[int, int, float]:
+    """Return what a FETCH asks for: an offset, how many bytes, and how many seconds it waits for a message."""
+    size = min(bytes_max, number_field(request, "bytes", _FETCH_BYTES, 1))
+    return number_field(request, "offset"), size, min(_WAIT_MS_MAX, number_field(request, "wait_ms", 0)) / 1000
 
 
 class Partition:
@@ -90,16 +82,11 @@ class Partition:
     async def room(self) -> None:
         """Wait until there is room for more messages."""
 
-    async def flushed(self, end: int) -> None:
+    async def flush_before(self, end: int) -> None:
         """Have the messages before this offset stored at once, and wait until they are."""
 
-    async def fetch(
-        self,
-        request: Request,
-        disk_reads: AbstractAsyncContextManager[object] | None = None,
-        payer: Payer = FREE,
-    ) -> Response:
-        """Answer a FETCH. `disk_reads` is held while the disk is read. After a wait, it goes on at the payer's turn."""
+    async def fetch(self, request: Request, payer: Payer = FREE) -> Response:
+        """Answer a FETCH. One that has waited for messages goes on when it is the turn of `payer`."""
         raise NotImplementedError
 
     def report(self, number: int) -> PartitionReport:
@@ -113,189 +100,6 @@ class Partition:
 
     async def close(self) -> None:
         """Store everything, and accept nothing more."""
-
-
-class StoredPartition(Partition):
-    """A log in a directory. A log that has failed is opened again, at most once a second, when it is needed."""
-
-    def __init__(
-        self,
-        directory: Path,
-        config: LogConfig,
-        room: DiskRoom,
-        serving: BrokerConfig | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__()
-        self.directory = directory
-        self._config = config
-        self._room = room
-        self._serving = serving or BrokerConfig()
-        self._clock = clock
-        self._log: Log | None = None
-        self._broker: LogBroker | None = None
-        self._opening = asyncio.Lock()
-        self._failed_at = float("-inf")
-        self._problem = ""
-        self._closed = False
-
-    @property
-    def is_ready(self) -> bool:
-        return self._log is not None and self._log.error is None
-
-    async def readable(self) -> None:
-        if self._log is None:
-            await self.ready()
-
-    @property
-    def is_failed(self) -> bool:
-        return bool(self._problem)
-
-    @property
-    def log(self) -> Log:
-        """The open log. Call `ready` first."""
-        if self._log is None:
-            raise RemoteCallError(STORAGE, f"{self._name} is not open yet: send again")
-        return self._log
-
-    async def ready(self) -> None:
-        if not self.is_ready:
-            await unbroken(self._make_ready())
-
-    async def _make_ready(self) -> None:
-        async with self._opening:
-            if self.is_ready:
-                return
-            if self._closed:
-                raise RemoteCallError(STORAGE, "the broker is closing: send again when it has started")
-            if self._clock() - self._failed_at < _REOPEN_S:
-                raise self._refusal()
-            try:
-                await self._open_again()
-            except (LogError, OSError) as error:
-                self._fail(str(error))
-                raise self._refusal() from None
-
-    async def open(self) -> None:
-        """Open the log. LogError or OSError if it cannot be opened."""
-        async with self._opening:
-            await self._open_again()
-
-    async def _open_again(self) -> None:
-        log = await asyncio.to_thread(self._open)
-        if self._problem:
-            _logger.warning("storage_recovered", partition=self._name, end=log.end_offset)
-        self._problem = ""
-        self._log, self._broker = log, LogBroker(log, self._serving)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.directory.parent.name}/{self.directory.name}"
-
-    def _open(self) -> Log:
-        old = self._log
-        if old is not None:
-            self._fail(str(old.error))
-            old.close()
-            old.discard_unflushed()
-        return Log.open(self.directory, self._config)
-
-    async def restart_at(self, offset: int) -> None:
-        """Remove all messages, and go on from this offset: for a replica whose master no longer has older ones."""
-        await unbroken(self._restart_at(offset))
-
-    async def _restart_at(self, offset: int) -> None:
-        async with self._opening:
-            await asyncio.to_thread(self._restart, offset)
-
-    def _restart(self, offset: int) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-        make_directory(self.directory)
-        for path in [*self.directory.glob("*.log"), *self.directory.glob("*.index")]:
-            path.unlink()
-        segment_path(self.directory, offset).touch(0o600)
-        sync_directory(self.directory)
-
-    def _fail(self, problem: str) -> None:
-        if problem != self._problem:
-            _logger.error("storage_failed", partition=self._name, text=problem)
-        self._problem, self._failed_at = problem, self._clock()
-
-    def _refusal(self) -> RemoteCallError:
-        return RemoteCallError(
-            STORAGE, f"{self._name} cannot be written: {self._problem}; nothing was stored: send again later"
-        )
-
-    @property
-    def first_offset(self) -> int:
-        return self.log.first_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.log.end_offset
-
-    def append(self, data: bytes, count: int, options: ProduceOptions) -> int:
-        log = self.log
-        if options.at is not None and options.at != log.next_offset:
-            raise RemoteCallError(
-                CONFLICT, f"the next offset of {self._name} is {log.next_offset}, not {options.at}: nothing was stored"
-            )
-        self._room.take(len(data))
-        try:
-            offset = log.append_set(data, count)
-        except LogError as error:
-            self._problem = self._problem or str(error)
-            raise self._refusal() from None
-        self.appended += count
-        self.appended_bytes += len(data)
-        return offset
-
-    async def room(self) -> None:
-        if not self.log.has_room:
-            await self._guarded(self.log.room())
-
-    async def flushed(self, end: int) -> None:
-        await self._guarded(self.log.flushed(end, now=True))
-
-    async def _guarded(self, waiting: object) -> None:
-        try:
-            await waiting  # type: ignore[misc]
-        except LogError as error:
-            self._problem = self._problem or str(error)
-            raise self._refusal() from None
-
-    async def fetch(
-        self,
-        request: Request,
-        disk_reads: AbstractAsyncContextManager[object] | None = None,
-        payer: Payer = FREE,
-    ) -> Response:
-        assert self._broker is not None, "call `ready` before"
-        self.fetches += 1
-        try:
-            return await self._broker.fetch(request, disk_reads, payer)
-        except LogError as error:  # the log failed while the request waited for messages
-            raise RemoteCallError(STORAGE, f"{self._name} cannot be read: {error}") from None
-
-    def report(self, number: int) -> PartitionReport:
-        if self._log is None:
-            size = sum(path.stat().st_size for path in self.directory.glob("*.log"))
-            return PartitionReport(number, 0, 0, size, self._problem or "not open yet")
-        log = self._log
-        return PartitionReport(number, log.first_offset, log.end_offset, log.size_bytes, self._problem)
-
-    def retain(self) -> None:
-        if self._log is not None:
-            self._log.retain()
-
-    async def close(self) -> None:
-        async with self._opening:
-            self._closed = True
-            if self._log is not None:
-                await asyncio.to_thread(self._log.close)
 
 
 class MemoryPartition(Partition):
@@ -325,7 +129,7 @@ class MemoryPartition(Partition):
         return self._backlog.size_bytes
 
     @property
-    def discarded(self) -> int:
+    def messages_discarded(self) -> int:
         """The number of messages that were discarded."""
         return self._backlog.discarded_count
 
@@ -339,7 +143,7 @@ class MemoryPartition(Partition):
 
     # the groups that read it
 
-    def joined(self, group: str) -> int:
+    def on_joined(self, group: str) -> int:
         """Return the position of a group that has stored none: the oldest message when it joined first.
 
         From now on, messages are kept for the group.
@@ -356,7 +160,7 @@ class MemoryPartition(Partition):
         self._readers.put(group, position)
         self._free()
 
-    def left(self, group: str) -> None:
+    def on_left(self, group: str) -> None:
         """Forget a group that has no stored position."""
         self._readers.remove(group)
         self._free()
@@ -398,23 +202,16 @@ class MemoryPartition(Partition):
                 waiter.set_result(None)
         return offset
 
-    async def fetch(
-        self,
-        request: Request,
-        disk_reads: AbstractAsyncContextManager[object] | None = None,
-        payer: Payer = FREE,
-    ) -> Response:
+    async def fetch(self, request: Request, payer: Payer = FREE) -> Response:
         """Answer with messages from an offset on. The field `offset` says where they begin: others were discarded."""
         self.fetches += 1
-        wanted = number_field(request, "offset")
-        size_max = min(_FETCH_BYTES_MAX, number_field(request, "bytes", _FETCH_BYTES_MAX, 1))
-        wait_ms = min(_WAIT_MS_MAX, number_field(request, "wait_ms", 0))
+        wanted, size_max, wait_s = fetch_fields(request, _FETCH_BYTES)
         found: list[bytes] = []
         first = end = self.end_offset
         if wanted < end:
             first, found = self._backlog.peek(wanted, size_max)
-        if not found and wait_ms and wanted <= end:
-            await self._wait(wait_ms / 1000)
+        if not found and wait_s and wanted <= end:
+            await self._wait(wait_s)
             await payer.turn()  # a set wakes all fetches that wait
             first, found = self._backlog.peek(wanted, size_max)
         fields = {"max": str(self.end_offset), "first": str(self.first_offset)}
@@ -447,7 +244,7 @@ class MemoryPartition(Partition):
             self._waiters.discard(waiter)
 
     def report(self, number: int) -> PartitionReport:
-        problem = f"{self.discarded} discarded" if self.discarded else ""
+        problem = f"{self.messages_discarded} discarded" if self.messages_discarded else ""
         return PartitionReport(number, self.first_offset, self.end_offset, self._backlog.size_bytes, problem)
 
 

@@ -12,17 +12,19 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from tunnel import clock
-from tunnel.durable_files import write_atomically
 from tunnel.messages.broker.disk_room import DiskRoom
 from tunnel.messages.broker.in_parts import in_parts
-from tunnel.messages.broker.partition import ProduceOptions, StoredPartition
+from tunnel.messages.broker.partition import ProduceOptions
 from tunnel.messages.broker.protocol import LIMIT, STORAGE
+from tunnel.messages.broker.settings import BrokerSettings
+from tunnel.messages.broker.stored_partition import StoredPartition
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import LogError, RemoteCallError
-from tunnel.messages.log import Log, LogConfig
-from tunnel.messages.message import encode_payloads
+from tunnel.messages.kept.log import Log, LogConfig
+from tunnel.messages.sets.message import encode_payloads
+from tunnel.system import clock
+from tunnel.system.durable_files import write_atomically
 
 __all__ = ["PositionKey", "Positions"]
 
@@ -30,7 +32,7 @@ PositionKey: TypeAlias = tuple[str, str, int]
 """Group, topic and partition."""
 
 _CHECKPOINT_RECORDS = 50_000  # between checkpoints: opening reads at most about this many records
-_LOG_CONFIG = LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=4 * 1024 * 1024)
+_SETTINGS = BrokerSettings(log=LogConfig(flush_messages=1, flush_s=0.0, segment_bytes=4 * 1024 * 1024))
 _REMOVED_MAX = 1_000  # positions removed at once, while other clients wait
 _OPTIONS = ProduceOptions()
 _logger = structlog.get_logger("tunnel.broker")
@@ -65,7 +67,7 @@ class Positions:
         *,
         checkpoint_records: int = _CHECKPOINT_RECORDS,
     ) -> None:
-        self._store = StoredPartition(directory, _LOG_CONFIG, room)
+        self._store = StoredPartition(directory, _SETTINGS, room)
         self._file = directory / "positions.json"
         self._checkpoint_records = checkpoint_records
         self._positions: dict[PositionKey, int] = {}
@@ -163,7 +165,7 @@ class Positions:
             self._uses[key] = payer, clock.passed_s()
             if known is None:
                 self._holdings.add(payer)
-        await self._store.flushed(end)
+        await self._store.flush_before(end)
         if key in self._positions and end >= self._stored.get(key, (0, 0))[0]:  # it may have been removed meanwhile
             self._stored[key] = end, offset
         if self._checkpoint_is_due:
@@ -179,7 +181,7 @@ class Positions:
         """Return the positions that are wanted, in order. Lets other clients in now and then."""
         return [key async for part in in_parts(list(self._positions), is_wanted) for key in part]
 
-    async def unused(self, seconds: float, is_used: Callable[[str, str], bool]) -> list[PositionKey]:
+    async def find_unused(self, seconds: float, is_used: Callable[[str, str], bool]) -> list[PositionKey]:
         """Return the positions that were not used for longer. `is_used(group, topic)`: they are used now."""
         now = clock.passed_s()
 
@@ -209,7 +211,7 @@ class Positions:
                 del self._positions[key]
                 self._stored.pop(key, None)
                 self._holdings.add(self._uses.pop(key)[0], -1)
-            await self._store.flushed(end)
+            await self._store.flush_before(end)
         return len(known)
 
     @property
@@ -241,7 +243,7 @@ class Positions:
             log = self._store.log
             records = self._records()
             checkpoint = _Checkpoint(log.next_offset, records)
-            await self._store.flushed(checkpoint.offset)
+            await self._store.flush_before(checkpoint.offset)
             try:
                 await asyncio.to_thread(write_atomically, self._file, msgspec.json.encode(checkpoint))
             except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunnel.messages.consumer import ConsumedMessage
+from tunnel.messages.topics.consumer import ConsumedMessage
 
 __all__ = ["Progress"]
 
@@ -26,13 +26,13 @@ class Progress:
     def __len__(self) -> int:
         return len(self._open)
 
-    def fetched(self, messages: Sequence[ConsumedMessage], end: int) -> None:
+    def on_fetched(self, messages: Sequence[ConsumedMessage], end: int) -> None:
         """Add fetched messages; the next fetch begins at `end`."""
         for message in messages:
             self._open[message.offset] = self._open.get(message.offset, 0) + 1
         self._fetched = end
 
-    def settled(self, offset: int) -> None:
+    def on_settled(self, offset: int) -> None:
         """Note that a message needs no further attempt."""
         left = self._open[offset] - 1
         if left:

@@ -1,9 +1,10 @@
-"""The calls that a broker answers, besides the FETCH of `log_broker`: their codes, fields and limits.
+"""The calls that a broker answers: their codes, fields and limits.
 
-Every call is a frame of `tunnel.messages.frames`. Fields are text; lists of numbers are separated by commas.
+Every call is a frame of `tunnel.messages.calls.frames`. Fields are text; lists of numbers are separated by commas.
 
 | code | fields of the request | fields of the answer |
 |---|---|---|
+| APPEND | `durable`; the body is a message set | `offset` |
 | PRODUCE | `durable`, `at`, `priority`, `ttl_ms`; the body is a produce request | `partitions`, `offsets` |
 | FETCH | `topic`, `partition`, `offset`, `bytes`, `wait_ms`, `stay`, `gather` | `first`, `max`, `next`, `offset`, \
 `redirect` |
@@ -27,9 +28,8 @@ import re
 
 import msgspec
 
-from tunnel.messages.broker.log_broker import APPEND, CORRUPT, FETCH, MALFORMED
-from tunnel.messages.calls import Request
-from tunnel.messages.errors import RemoteCallError
+from tunnel.messages.calls.calls import Request, Response
+from tunnel.messages.errors import OffsetOutOfRangeError, RemoteCallError
 
 __all__ = [
     "APPEND",
@@ -60,16 +60,21 @@ __all__ = [
     "PositionReport",
     "TopicReport",
     "check_name",
+    "check_range",
     "join_numbers",
     "number_field",
     "numbers",
+    "place_fields",
     "text_field",
 ]
 
-# Codes of requests.
+# Codes of requests. A partition that is served without a broker answers APPEND and FETCH.
+APPEND, FETCH = 120, 121
 PRODUCE, COMMIT, POSITIONS, JOIN, LEAVE, TOPICS, CREATE, METRICS, DELETE_TOPIC, DELETE_GROUP = range(122, 132)
 
-UNKNOWN = 132  # codes of answers: there is no such topic or partition
+MALFORMED = 130  # codes of answers
+CORRUPT = 131
+UNKNOWN = 132  # there is no such topic or partition
 LIMIT = 133  # a limit of the broker is reached
 NOT_MASTER = 134  # this is a replica
 STORAGE = 135  # the disk is full or failed: nothing was stored, try again later
@@ -163,6 +168,20 @@ def number_field(request: Request, name: str, default: int | None = None, low: i
         shown = "nothing" if text is None else repr(text[:50])
         raise RemoteCallError(MALFORMED, f"the field {name} must be a number from {low} to {high}, not {shown}")
     return value
+
+
+def check_range(offset: int, response: Response) -> int:
+    """Return the end of the log that answered a fetch. OffsetOutOfRangeError if that log lacks the offset."""
+    fields = response.fields or {}
+    first, end = int(fields["first"]), int(fields["max"])
+    if not first <= offset <= end:
+        raise OffsetOutOfRangeError(offset, first, end)
+    return end
+
+
+def place_fields(topic: str, partition: int) -> dict[str, str]:
+    """Return the fields of a fetch that name the partition. One that is served without a broker needs none."""
+    return {"topic": topic, "partition": str(partition)} if topic else {}
 
 
 def join_numbers(values: list[int]) -> str:

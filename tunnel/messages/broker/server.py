@@ -10,7 +10,6 @@ from pathlib import Path
 
 import structlog
 
-from tunnel.durable_files import make_directory
 from tunnel.messages.broker.connection import CallConnection, Counters, Shared, serve_producer
 from tunnel.messages.broker.deleting import Deleting
 from tunnel.messages.broker.disk_room import DiskRoom, free_bytes
@@ -18,14 +17,16 @@ from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import FIRST_BYTES, MeteredReader, is_call
 from tunnel.messages.broker.partition import MemoryPartition, Partition
 from tunnel.messages.broker.positions import Positions
-from tunnel.messages.broker.replication import Replication
+from tunnel.messages.broker.replica import Replica
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.storing import Storing
 from tunnel.messages.broker.topics import Topics
 from tunnel.messages.broker.users import Slots, User, Users, user_of
-from tunnel.messages.channels import ChannelTable
+from tunnel.messages.calls.channels import ChannelTable
 from tunnel.messages.errors import LogError, MalformedFrameError
 from tunnel.messages.resets import reset_stream
+from tunnel.streams.asyncio_compat import start_server
+from tunnel.system.durable_files import make_directory
 
 __all__ = ["Broker"]
 
@@ -111,12 +112,12 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._sweep()))
         if self.settings.master:
-            replication = Replication(self.topics, self.settings.master, self._make_table)
-            self._tasks.append(loop.create_task(replication.run()))
+            replica = Replica(self._make_table(), self.settings.master)
+            self._tasks.append(loop.create_task(replica.follow_topics(self.topics)))
 
     async def listen(self, host: str, port: int) -> str:
         """Accept connections at this address, and return the address with the port that was chosen for port 0."""
-        server = await asyncio.start_server(self.serve, host, port)
+        server = await start_server(self.serve, host, port)
         self._servers.append(server)
         found = server.sockets[0].getsockname()
         return f"[{found[0]}]:{found[1]}" if ":" in found[0] else f"{found[0]}:{found[1]}"
@@ -154,7 +155,7 @@ class Broker:
 
     async def expire_positions(self) -> None:
         """Remove the positions of groups that have had no member and stored nothing for long."""
-        unused = await self.positions.unused(self.settings.position_s, self.groups.has_members)
+        unused = await self.positions.find_unused(self.settings.position_s, self.groups.has_members)
         if unused:
             await self._deleting.forget(unused)
             _logger.warning("positions_expired", positions=len(unused), groups=len({key[0] for key in unused}))
@@ -165,7 +166,7 @@ class Broker:
         for number in range(len(found.partitions) if found is not None else 0):
             memory = self.topics.memory(topic, number)
             if memory is not None and not self.positions.knows((group, topic, number)):
-                memory.left(group)
+                memory.on_left(group)
 
     # connections
 
@@ -179,7 +180,7 @@ class Broker:
             return
         self._serving.add(task)
         try:
-            await user.charged(self._serve(reader, writer, user))
+            await user.charge_for(self._serve(reader, writer, user))
         except (OSError, asyncio.IncompleteReadError):
             pass  # the peer has gone
         except asyncio.CancelledError:
@@ -187,7 +188,7 @@ class Broker:
                 raise  # not while closing: asyncio's server would report an error for each task that `close` cancels
         finally:
             self._serving.discard(task)
-            self.users.left(user)
+            self.users.on_left(user)
             self.counters.connections -= 1
             writer.close()
 
@@ -239,7 +240,7 @@ class Broker:
         found["messages_stored_total"] = sum(each.appended for each in partitions)
         found["bytes_stored_total"] = sum(each.appended_bytes for each in partitions)
         found["messages_discarded_total"] = sum(
-            each.discarded for each in partitions if isinstance(each, MemoryPartition)
+            each.messages_discarded for each in partitions if isinstance(each, MemoryPartition)
         )
         return found
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tunnel.messages.backlog import DiscardPolicy
-from tunnel.messages.broker.log_broker import BEHIND_BYTES
-from tunnel.messages.log import LogConfig
+from tunnel.messages.kept.backlog import DiscardPolicy
+from tunnel.messages.kept.log import LogConfig
 
-__all__ = ["BrokerSettings", "TopicSpec"]
+__all__ = ["BEHIND_MESSAGES", "BrokerSettings", "TopicSpec"]
 
+BEHIND_MESSAGES = 10_000  # the threshold for a backlog in remoting-and-backlog.md (docs/REFERENCES.md)
 _MIB = 1024 * 1024
 
 
@@ -51,7 +51,7 @@ class BrokerSettings:
     """For each partition: when to flush, when to start a new segment, what to keep."""
     replica: str = ""
     """The address of a replica, to which readers that are far behind are redirected."""
-    behind_bytes: int = BEHIND_BYTES
+    behind_bytes: int = 64 * _MIB  # a segment
     """A reader is far behind when more bytes than this are before it, or when what it reads next is not in the page
     cache."""
     master: str = ""

@@ -16,9 +16,9 @@ from tunnel.messages.broker.topics import Topic, Topics
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.broker.users import User
 from tunnel.messages.errors import CorruptMessageError, RemoteCallError
-from tunnel.messages.message import count_whole
 from tunnel.messages.payers import FREE, Payer
-from tunnel.messages.requests import ProduceRequest
+from tunnel.messages.sets.message import count_whole
+from tunnel.messages.topics.requests import ProduceRequest
 
 __all__ = ["Outcome", "Pace", "Stored", "Storing", "check_set", "free"]
 
@@ -36,7 +36,7 @@ class Pace:
         self._payer = payer
         self._left = _SLICE_BYTES
 
-    async def worked(self, size: int) -> None:
+    async def on_worked(self, size: int) -> None:
         """Count work on a set of this size."""
         self._left -= size + _SET_BYTES
         if self._left <= 0:
@@ -77,7 +77,7 @@ class Outcome:
         try:
             while places:
                 found._add(places.pop())
-                await pace.worked(0)
+                await pace.on_worked(0)
             return found
         finally:
             await free(places)
@@ -158,12 +158,12 @@ class Storing:
                 topic = await self._topic(request.topic, user.name)
                 checked.append((request, topic, await check_set(request.messages.data, user)))
                 if has_many:
-                    await pace.worked(len(request.messages.data))
+                    await pace.on_worked(len(request.messages.data))
             await self._choose(checked, places, pace)
             if has_many:  # a single set is checked when it is appended
                 for data, count, partition, _ in places:
                     partition.check(data, count)
-                    await pace.worked(0)
+                    await pace.on_worked(0)
             return await self._append(places, options, pace)
         finally:
             await free(requests, checked, places)
@@ -182,7 +182,7 @@ class Storing:
             if not partition.is_ready:
                 await partition.ready()
             places.append((request.messages.data, count, partition, number))
-            await pace.worked(0)
+            await pace.on_worked(0)
 
     async def _append(
         self, places: deque[tuple[bytes, int, Partition, int]], options: ProduceOptions, pace: Pace
@@ -194,7 +194,7 @@ class Storing:
                 data, count, partition, number = places.popleft()
                 found.append(_appended(partition, number, data, count, options))
                 if has_many:
-                    await pace.worked(len(data))
+                    await pace.on_worked(len(data))
         except BaseException:
             await free(found)
             raise

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from tunnel.durable_files import make_directory, sync_directory, write_atomically
+from tunnel.ground.printable import counted
 from tunnel.messages.broker.disk_room import DiskRoom
-from tunnel.messages.broker.log_broker import BrokerConfig
-from tunnel.messages.broker.partition import MemoryPartition, Partition, StoredPartition
+from tunnel.messages.broker.partition import MemoryPartition, Partition
 from tunnel.messages.broker.protocol import LIMIT, STORAGE, UNKNOWN, TopicReport, check_name
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
+from tunnel.messages.broker.stored_partition import StoredPartition
 from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import LogError, RemoteCallError
-from tunnel.messages.message import HEADER_BYTES
-from tunnel.printable import counted
+from tunnel.messages.sets.message import HEADER_BYTES
+from tunnel.system.durable_files import make_directory, sync_directory, write_atomically
 
 __all__ = ["Topic", "Topics"]
 
@@ -70,9 +70,6 @@ class Topics:
         self._directory = directory
         self._settings = settings
         self._room = room
-        self._serving = BrokerConfig(
-            replica=settings.replica, behind_bytes=settings.behind_bytes, master=settings.master
-        )
         self._creating = asyncio.Lock()
         self._partitions = Holdings(settings.partitions_max)
         self._memory_bytes = Holdings(settings.memory_topics_bytes_max)
@@ -207,24 +204,18 @@ class Topics:
 
     def _make(self, name: str, spec: TopicSpec, owner: str, first: int = 0) -> Topic:
         """Make a topic. `first` is the offset at which its partitions begin if they are in memory."""
+        partitions: list[Partition]
         if spec.storage == "memory":
-            backlogs: list[Partition] = [MemoryPartition(spec, name=name, first=first) for _ in range(spec.partitions)]
-            return Topic(name, spec, backlogs, owner)
-        config = self._settings.log
-        if spec.retain_bytes is not None:
-            config = replace(config, retain_bytes=spec.retain_bytes)
-        if spec.retain_s is not None:
-            config = replace(config, retain_s=spec.retain_s)
-        place = self._directory / name
-        return Topic(
-            name,
-            spec,
-            [
-                StoredPartition(place / str(number), config, self._room, self._serving)
-                for number in range(spec.partitions)
-            ],
-            owner,
-        )
+            partitions = [MemoryPartition(spec, name=name, first=first) for _ in range(spec.partitions)]
+        else:
+            config, place = self._settings.log, self._directory / name
+            if spec.retain_bytes is not None:
+                config = replace(config, retain_bytes=spec.retain_bytes)
+            if spec.retain_s is not None:
+                config = replace(config, retain_s=spec.retain_s)
+            settings = replace(self._settings, log=config)
+            partitions = [StoredPartition(place / str(each), settings, self._room) for each in range(spec.partitions)]
+        return Topic(name, spec, partitions, owner)
 
 
 def _read_owner(place: Path) -> str:

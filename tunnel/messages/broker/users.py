@@ -12,8 +12,8 @@ from collections.abc import Coroutine
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any, TypeVar
 
-from tunnel.garbage import CollectorTime
 from tunnel.messages.payers import Payer
+from tunnel.process.garbage import CollectorTime
 from tunnel.turns.charging import Charged
 from tunnel.turns.meter import ProcessorMeter
 from tunnel.turns.queues import Turns
@@ -142,9 +142,9 @@ class User(Payer):
 
     async def turn(self) -> None:
         if self._turns is not None and self._turns.is_stopped(self.name):
-            await self._turns.admitted(self.name)
+            await self._turns.wait_for_turn(self.name)
 
-    def charged(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
+    def charge_for(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
         return work if self._turns is None else Charged(self._turns, self.name, work)
 
     def hold(self, size: int) -> bool:
@@ -181,7 +181,7 @@ class Users:
             user = self._found[name] = User(name, self.turns, self.requests)
         return user
 
-    def left(self, user: User) -> None:
+    def on_left(self, user: User) -> None:
         """Note that a connection has ended."""
         self.connections.add(user.name, -1)
         if user.name not in self.connections.of_user:

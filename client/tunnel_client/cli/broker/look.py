@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from tunnel import DeniedError, TunnelError, UnreachableError
-from tunnel.command_line import show, show_json, show_payload, tell
-from tunnel.exit_codes import LOST, OK
+from tunnel.ground.exit_codes import LOST, OK
+from tunnel.ground.printable import counted, printable
 from tunnel.messages import (
     BrokerClient,
     ChannelTable,
@@ -24,7 +24,7 @@ from tunnel.messages import (
     split_address,
 )
 from tunnel.messages.broker.protocol import NOT_ALLOWED
-from tunnel.printable import counted, printable
+from tunnel.process.command_line import show, show_json, show_payload, tell
 from tunnel_client.cli.attaching import QUIET_S, attached, told_of_waiting
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import relay_settings

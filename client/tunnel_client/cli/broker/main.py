@@ -2,12 +2,21 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tunnel import __version__
-from tunnel.command_line import LOG_LEVELS, CommandAdder, CommandParser, add_events_option, exit_code_of, queued_log
-from tunnel.exit_codes import EXIT_CODES
+from tunnel.ground.exit_codes import EXIT_CODES
+from tunnel.process.command_line import (
+    LOG_LEVELS,
+    CommandAdder,
+    CommandParser,
+    add_events_option,
+    exit_code_of,
+    queued_log,
+)
+from tunnel.process.unit_files import add_unit_options
 from tunnel.refusals import OR_WAIT
-from tunnel_client.cli.broker import look, serve
+from tunnel_client.cli.broker import install_unit, look, serve
 from tunnel_client.cli.options import add_relay_options, positive_seconds
 from tunnel_client.cli.service_key import add_key_options
 from tunnel_client.errors import UsageError
@@ -43,7 +52,7 @@ def make_parser() -> CommandParser:
         "--log", choices=LOG_LEVELS, default="info", help="log events of this level and above (default: info)"
     )
     commands = CommandAdder(parser)
-    for add in (_add_serve, _add_topics, _add_topic, _add_lag, _add_group, _add_read, _add_metrics):
+    for add in (_add_serve, _add_topics, _add_topic, _add_lag, _add_group, _add_read, _add_metrics, _add_install_unit):
         add(commands)
     return parser
 
@@ -179,6 +188,16 @@ def _add_replicas_and_limits(parser: argparse.ArgumentParser) -> None:
         help="remove the position of a group that has had no member and stored nothing for S seconds; the group then "
         "begins with the oldest message again (default: 604800, a week)",
     )
+
+
+def _add_install_unit(commands: CommandAdder) -> None:
+    parser = commands.add(
+        "install-unit",
+        "write a systemd unit that keeps a broker running, with no rights that it does not need",
+        "tunnel-broker install-unit serve --dir /var/lib/tunnel-broker/messages --topic orders:4",
+    )
+    add_unit_options(parser, "tunnel-broker", ("serve",), "none; serve needs --dir")
+    parser.set_defaults(run=partial(install_unit.run, parse=lambda words: make_parser().parse_args(words)))
 
 
 def _add_address(parser: argparse.ArgumentParser) -> None:

@@ -6,21 +6,22 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from tunnel import Attachment, DeniedError, NotAuthenticatedError, TunnelError
-from tunnel.command_line import shows_people, tell
-from tunnel.exit_codes import OK
 from tunnel.logs.outages import OutageLog
 from tunnel.messages import Broker, BrokerSettings, LogConfig, LogError, RemoteCallError, TopicSpec
 from tunnel.messages.broker.protocol import check_name
+from tunnel.process.command_line import shows_people, tell
+from tunnel.process.service_manager import say_ready
+from tunnel.process.stopping import until_stopped
 from tunnel_client.cli.attaching import look_at, say_or_log, told_of_waiting
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import relay_settings
 from tunnel_client.cli.service_key import show_key, with_service_key
-from tunnel_client.cli.serving import stop_signals
 from tunnel_client.errors import UsageError
 from tunnel_client.places import Address, parse_bind, parse_service
 from tunnel_client.settings import RelaySettings
@@ -44,25 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     listens = arguments.listen or ([] if arguments.service else [_DEFAULT_LISTEN])
     addresses = [parse_bind(text) for text in listens]
     service = parse_service(arguments.service) if arguments.service else ""
-    settings = with_service_key(relay_settings(arguments), arguments.key) if service else None
+    settings = None
+    if service:
+        settings = replace(with_service_key(relay_settings(arguments), arguments.key), same_users=arguments.same_users)
     broker = Broker(Path(arguments.dir), _settings(arguments), topics=topics)
 
-    async def serve() -> int:
-        async with stop_signals() as signals:
-            work = asyncio.get_running_loop().create_task(_serve(broker, addresses, service, settings))
-            signals.is_serving = True
-            try:
-                ends: list[asyncio.Future[int] | asyncio.Future[None]] = [work, signals.cut, signals.finish]
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                if work.done():
-                    await work
-                return signals.cut.result() if signals.cut.done() else OK
-            finally:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
-
     with asyncio.Runner(loop_factory=client_loop) as runner:
-        return runner.run(serve())
+        return runner.run(until_stopped(_serve(broker, addresses, service, settings)))
 
 
 def parse_topic(text: str) -> tuple[str, TopicSpec]:
@@ -130,6 +119,7 @@ async def _serve(broker: Broker, addresses: Sequence[Address], service: str, set
 
 
 def _announce(address: str) -> None:
+    say_ready(f"listening on {address}")
     if shows_people():
         tell(f"listening on {address}")
     else:
@@ -144,6 +134,7 @@ async def _serve_relay(broker: Broker, service: str, settings: RelaySettings) ->
     attachment at once, and clients whose connections led there get an error instead of silence.
     """
     is_first = True
+    say_ready(f"asking {settings.url}")  # now, since a broker waits for its relay for as long as it takes
     while True:
         attachment: Attachment = settings.attach(attach_timeout=None, wait=True, name=service)
         try:

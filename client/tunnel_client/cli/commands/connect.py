@@ -8,9 +8,9 @@ import contextlib
 from typing import Any
 
 import tunnel
-from tunnel.command_line import CommandAdder
-from tunnel.exit_codes import OK
-from tunnel.printable import no_answer
+from tunnel.ground.exit_codes import OK
+from tunnel.ground.printable import no_answer
+from tunnel.process.command_line import CommandAdder
 from tunnel_client.cli.attaching import WAITING, add_wait_option, attached, say_to_people
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.stdio import Input, Output

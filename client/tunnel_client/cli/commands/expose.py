@@ -10,12 +10,12 @@ from pathlib import Path
 import structlog
 
 from tunnel import Attachment, DeniedError, PublicPlace
-from tunnel.command_line import CommandAdder, tell
-from tunnel.datagram_sockets import open_datagrams
-from tunnel.defaults import BACKLOG
 from tunnel.encryption.keys import KeyFile
 from tunnel.endpoint_names import OwnName
-from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel.ground.defaults import BACKLOG
+from tunnel.process.command_line import CommandAdder, tell
+from tunnel.streams.datagram_sockets import open_datagrams
+from tunnel.streams.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.service_key import add_key_options, show_key, with_service_key
@@ -171,7 +171,11 @@ async def _serving(
 ) -> AsyncIterator[Served]:
     traffic = Traffic(attachment)
     leads = ", ".join(f"{name} -> {address}" for name, address in services.items())
-    async with traffic.reported(stats_seconds), serve_status(attachment, f"expose {leads}"), AsyncExitStack() as stack:
+    async with (
+        traffic.report_every(stats_seconds),
+        serve_status(attachment, f"expose {leads}"),
+        AsyncExitStack() as stack,
+    ):
         served = Served(traffic)
         for name, address in services.items():
             exposing = Exposing(attachment, name, address, traffic, backlog, public)
@@ -242,7 +246,7 @@ class Exposing:
 
     def _accepted(self, far: Side) -> None:
         assert isinstance(far, TunnelSide)
-        self._traffic.opened(far)
+        self._traffic.on_opened(far)
         self._tasks[far] = asyncio.get_running_loop().create_task(self._dial(far))
 
     async def _dial(self, far: Side) -> None:
@@ -275,7 +279,7 @@ class Exposing:
         task = self._tasks.pop(far)
         if not task.done():
             task.cancel()
-        self._traffic.ended(far)
+        self._traffic.on_ended(far)
         if error is not None:
             self._traffic.fail(str(error))
             _log.warning("lost", service=self.name, text=str(error))

@@ -11,8 +11,8 @@ from functools import partial
 import structlog
 
 from tunnel import Attachment, TunnelError
-from tunnel.command_line import CommandAdder, shows_people, tell
-from tunnel.splice import Side, SocketSide, TunnelSide, splice
+from tunnel.process.command_line import CommandAdder, shows_people, tell
+from tunnel.streams.splice import Side, SocketSide, TunnelSide, splice
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
 from tunnel_client.errors import UsageError
@@ -118,7 +118,11 @@ async def _serving(
     leads = ", ".join(f"{address_of(sock)} -> {spec.target}" for spec, sock in bound[:_SHOWN_MAX])
     if len(bound) > _SHOWN_MAX:
         leads += f", and {len(bound) - _SHOWN_MAX} more"
-    async with traffic.reported(stats_seconds), serve_status(attachment, f"forward {leads}"), AsyncExitStack() as stack:
+    async with (
+        traffic.report_every(stats_seconds),
+        serve_status(attachment, f"forward {leads}"),
+        AsyncExitStack() as stack,
+    ):
         await require_allowed(attachment, [spec for spec, _ in bound])
         served = Served(traffic)
         for spec, sock in bound:
@@ -217,12 +221,12 @@ class Forwarding:
             near.abort()
             raise
         else:
-            self._traffic.opened(far)
+            self._traffic.on_opened(far)
             splice(near, far)
 
     def _far_ended(self, far: Side, error: Exception | None) -> None:
         assert isinstance(far, TunnelSide)
-        self._traffic.ended(far)
+        self._traffic.on_ended(far)
         if error is not None:
             self._traffic.fail(str(error))
             _log.warning("lost", target=str(self._target), text=str(error))

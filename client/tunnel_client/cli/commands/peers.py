@@ -3,8 +3,9 @@
 import argparse
 import os
 
-from tunnel.command_line import CommandAdder, show, tell
-from tunnel.exit_codes import OK
+from tunnel.ground.exit_codes import OK
+from tunnel.ground.relay_lists import split_relays
+from tunnel.process.command_line import CommandAdder, show, tell
 from tunnel_client.errors import UsageError
 
 __all__ = ["add"]
@@ -111,7 +112,8 @@ def _relay(arguments: argparse.Namespace) -> str:
     from tunnel_client.login_file import read_login
 
     login = None if arguments.relay or os.environ.get("TUNNEL_RELAY") else read_login()
-    url = arguments.relay or os.environ.get("TUNNEL_RELAY", "") or (login.relay if login else "")
+    named = split_relays(arguments.relay) or split_relays(os.environ.get("TUNNEL_RELAY", ""))
+    url = named[0] if named else login.relay if login else ""
     if not url:
         raise UsageError("no relay: give --relay URL, set TUNNEL_RELAY, or store one with `tunnel login URL`")
     return str(url)

@@ -10,9 +10,9 @@ from functools import partial
 import structlog
 
 from tunnel import Attachment
-from tunnel.command_line import CommandAdder
-from tunnel.splice import Side, TunnelSide
-from tunnel.tasks import KeptTasks
+from tunnel.process.command_line import CommandAdder
+from tunnel.streams.splice import Side, TunnelSide
+from tunnel.system.tasks import KeptTasks
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, positive_seconds, relay_settings
 from tunnel_client.cli.serving import Served, add_serving_options, run_serving
@@ -83,7 +83,7 @@ async def _serving(
         attachment, sock, traffic, dial_seconds=arguments.timeout, connections_max=arguments.connections
     )
     where = str(address_of(sock))
-    async with traffic.reported(arguments.stats), proxying, serve_status(attachment, f"proxy {where}"):
+    async with traffic.report_every(arguments.stats), proxying, serve_status(attachment, f"proxy {where}"):
         announce(f"socks5h://{where} and http://{where}", bind=where)
         yield Served(traffic, proxying)
 
@@ -133,19 +133,19 @@ class Proxying:
         self._server.close()
         for front in list(self._fronts):
             front.abort()
-            self.left(front)
+            self.forget(front)
         await self._closing.done()
 
     # the methods of `ProxyServices`, which the connections of the proxy call
 
-    def entered(self, front: ProxyFront) -> bool:
+    def register(self, front: ProxyFront) -> bool:
         if len(self._fronts) >= self._connections_max:
             _log.warning("full", connections=len(self._fronts), text="connection reset: raise --connections for more")
             return False
         self._fronts[front] = None
         return True
 
-    def left(self, front: ProxyFront) -> None:
+    def forget(self, front: ProxyFront) -> None:
         self._fronts.pop(front, None)
         association = self._associations.pop(front, None)
         if association is not None:
@@ -156,7 +156,7 @@ class Proxying:
     ) -> TunnelSide:
         def far_ended(side: Side, error: Exception | None) -> None:
             assert isinstance(side, TunnelSide)
-            self._traffic.ended(side)
+            self._traffic.on_ended(side)
             if error is not None:
                 self._traffic.fail(str(error))
             ended(side, error)
@@ -169,7 +169,7 @@ class Proxying:
         except Exception as error:
             self._traffic.fail(f"{Address(host, port)}: {error}")
             raise
-        self._traffic.opened(far)
+        self._traffic.on_opened(far)
         return far
 
     async def associate(self, request: Socks5Request, front: ProxyFront) -> bytes:
@@ -177,4 +177,4 @@ class Proxying:
         association = Association(self._attachment, self._traffic, client, request.port, self._flow_connects)
         self._associations[front] = association
         where = await association.open(ours)
-        return request.associated(*where)
+        return request.association_answer(*where)

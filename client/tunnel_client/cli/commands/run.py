@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tunnel.command_line import CommandAdder, tell
-from tunnel.exit_codes import USAGE
+from tunnel.ground.exit_codes import USAGE
+from tunnel.process.command_line import CommandAdder, tell
 from tunnel_client.borrowed.hosts import Hosts
 from tunnel_client.cli.attaching import QUIET_S, told_of_waiting
 from tunnel_client.cli.bypasses import Bypasses, Noticing, program_name
@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
     telling = partial(told_of_waiting, who=settings.url, quiet_s=QUIET_S)
     summary = RunSummary(os.path.basename(command[0]), hosts.patterns)
     clients = _Clients(summary, hosts, tells=not arguments.quiet)
-    with Lender(runtime, summary.command, clients.loaded, telling) as lender:
+    with Lender(runtime, summary.command, clients.on_loaded, telling) as lender:
         process = _start(command, environment(lender.path, hosts.patterns))
         if process is None:
             code = USAGE
@@ -95,7 +95,7 @@ class _Clients:
         self._unless = "" if hosts.patterns == ["*"] else " if it connects to one of your --hosts"
         self._tells = tells
 
-    def loaded(self, client: str, pid: int) -> None:
+    def on_loaded(self, client: str, pid: int) -> None:
         if client in self._summary.clients:
             return
         self._summary.clients.append(client)

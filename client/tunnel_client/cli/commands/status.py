@@ -5,8 +5,8 @@ import shutil
 import sys
 import time
 
-from tunnel.command_line import CommandAdder, may_escape, show, show_json
-from tunnel.exit_codes import OK
+from tunnel.ground.exit_codes import OK
+from tunnel.process.command_line import CommandAdder, may_escape, show, show_json
 from tunnel_client.cli.status_table import Rates, render
 from tunnel_client.status import running_clients
 

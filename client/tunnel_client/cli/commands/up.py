@@ -6,16 +6,17 @@ import argparse
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from tunnel.command_line import CommandAdder, add_events_option, show, show_json, shows_people, tell
-from tunnel.exit_codes import OK, USAGE
-from tunnel.private_files import create_private, make_private_directory
+from tunnel.ground.exit_codes import OK, USAGE
+from tunnel.process.command_line import CommandAdder, add_events_option, show, show_json, shows_people, tell
+from tunnel.process.service_manager import say_ready, say_status
+from tunnel.process.stopping import until_stopped
+from tunnel.system.private_files import create_private, make_private_directory
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import add_relay_options, trace_of
-from tunnel_client.cli.serving import Signals, add_rate_option, stop_signals
+from tunnel_client.cli.serving import add_rate_option
 from tunnel_client.cli.up.declaration import json_schema
 from tunnel_client.cli.up.display import can_draw, drawn
 from tunnel_client.cli.up.example import EXAMPLE
@@ -23,7 +24,6 @@ from tunnel_client.cli.up.file import BrokenFileError, ReadFile, default_path, o
 from tunnel_client.cli.up.kinds import KINDS
 from tunnel_client.cli.up.relay_choice import chosen_settings
 from tunnel_client.cli.up.supervisor import Load, Supervisor
-from tunnel_client.cli.up.unit import unit_text
 from tunnel_client.errors import UsageError
 from tunnel_client.settings import RelaySettings
 from tunnel_client.status import serve_reports
@@ -54,17 +54,11 @@ def add(commands: CommandAdder) -> None:
         help="check the file and exit: print its mistakes or, if there are none, its entries",
     )
     group.add_argument("--example", action="store_true", help="write a commented FILE, unless it exists, and exit")
-    group.add_argument(
-        "--install-unit",
-        action="store_true",
-        help="print a systemd user unit for FILE, without installing it, and exit",
-    )
     group.add_argument("--schema", action="store_true", help="print the JSON schema of the file, and exit")
     add_rate_option(parser, default="the rate in the file's [relay], or no limit")
     add_events_option(parser)
     add_relay_options(parser, has_file=True)
     parser.set_defaults(run=run, serves=True)
-    parser.set_defaults(links=None, pull_interval=None, user_timeout=None)  # the file may set them
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,8 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.config or default_path()
     if arguments.schema:
         show_json(json_schema(), is_indented=True)
-    elif arguments.install_unit:
-        show(unit_text(path), end="")
     elif arguments.example:
         _write_example(path)
     elif arguments.check:
@@ -104,7 +96,8 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     except BrokenFileError as error:
         tell("\n".join(error.problems))
         return USAGE
-    show(f"{path}: {len(read.entries)} {'entry' if len(read.entries) == 1 else 'entries'} for {settings.url}")
+    where = ", ".join(each.url for each in settings.each())
+    show(f"{path}: {len(read.entries)} {'entry' if len(read.entries) == 1 else 'entries'} for {where}")
     for entry in read.entries.values():
         rate = f" at {entry.part.rate}" if entry.part.rate else ""
         show(f"  {entry.id}: {KINDS[entry.kind].leads(entry.part)}{rate}")
@@ -134,36 +127,15 @@ def _serve(path: Path, arguments: argparse.Namespace) -> int:
 
 async def _run(load: Load, level: str) -> int:
     supervisor = Supervisor(*load(), load, say)
-    async with stop_signals() as signals, serve_reports(supervisor.report):
-        signals.is_serving = True
+    say_ready()
+    async with serve_reports(supervisor.report):
         with drawn(supervisor, level) if can_draw() else contextlib.nullcontext():
-            return await _until_stopped(supervisor, signals)
-
-
-async def _until_stopped(supervisor: Supervisor, signals: Signals) -> int:
-    """Run until a signal; after SIGTERM, until no connection moves bytes any more. Return the exit code."""
-    loop = asyncio.get_running_loop()
-    work = loop.create_task(supervisor.run())
-    ending: asyncio.Task[None] | None = None
-    try:
-        first: list[asyncio.Future[Any]] = [work, signals.finish, signals.cut]
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            await work  # only a defect ends it
-        if not signals.cut.done():
-            ending = loop.create_task(supervisor.finish())
-            last: list[asyncio.Future[Any]] = [ending, signals.cut]
-            await asyncio.wait(last, return_when=asyncio.FIRST_COMPLETED)
-        return signals.cut.result() if signals.cut.done() else OK
-    finally:
-        tasks = [work, *([ending] if ending is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            return await until_stopped(supervisor.run(), supervisor.finish)
 
 
 def say(event: str, text: str, *, is_bad: bool = False, **fields: str) -> None:
     """Say one line: for people on a terminal, otherwise as an event of the log."""
+    say_status(text)
     if shows_people():
         tell(f"tunnel: {text}")
     elif is_bad:

@@ -5,14 +5,26 @@ An entry is written as a text, in the form that the command line takes, or as a 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Collection
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
 
-from tunnel.carrier_names import CarrierName
+from tunnel.ground.relay_options import OPTIONS, OwnKeywords
 
-__all__ = ["ENTRY_TYPES", "EntryPart", "ExposePart", "ForwardPart", "ProxyPart", "RelayPart", "UpFile", "json_schema"]
+__all__ = [
+    "ENTRY_TYPES",
+    "EntryPart",
+    "ExposePart",
+    "ForwardPart",
+    "FurtherPart",
+    "OwnPart",
+    "ProxyPart",
+    "RelayPart",
+    "UpFile",
+    "json_schema",
+]
 
 _RATE = "bytes per second in each direction, such as 20 MiB/s; bytes that exceed it wait"
 Rate: TypeAlias = Annotated[str, Meta(description=_RATE, examples=["20 MiB/s"])]
@@ -26,29 +38,61 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     """A table of the file. Unknown settings are errors, so that a slip of the pen does not go unnoticed."""
 
 
-class RelayPart(_Part, frozen=True, kw_only=True):
-    """The relay, and how to reach it. Options of the command line take precedence. A setting that is missing here is
-    looked up in the environment, and then in what `tunnel login` stored. Secrets stand in files of mode 0600."""
+_P = TypeVar("_P", bound=_Part)
+
+
+def _made(form: Any, *parts: object) -> Any:
+    """Return a type that is known only when the program runs."""
+    return form[parts]
+
+
+def _with_options(declared: type[_P], names: Collection[str] = tuple(OPTIONS)) -> type[_P]:
+    """Add these options of a relay, except those that the table declares itself."""
+    added: list[tuple[str, Any, object]] = []
+    for name, option in OPTIONS.items():
+        if name not in names or option.kind is None or name in declared.__struct_fields__:
+            continue
+        kind = _made(Annotated, option.kind, Meta(description=option.text or None, ge=option.least, le=option.most))
+        if option.kind in (int, float):
+            added.append((name, kind | None, None))
+        elif option.choices:
+            added.append((name, _made(Literal, "", *option.choices), ""))
+        else:
+            added.append((option.plural or name, kind, option.kind()))
+    made = msgspec.defstruct(declared.__name__, added, bases=(declared,), module=declared.__module__, frozen=True)
+    return cast(type[_P], made)
+
+
+def _with_own_options(declared: type[_P]) -> type[_P]:
+    """Add the options that each relay has for itself."""
+    return _with_options(declared, tuple(OwnKeywords.__annotations__))
+
+
+class OwnPart(_Part, frozen=True, kw_only=True):
+    """A relay, and what belongs to it alone."""
 
     url: Annotated[str, Meta(description="URL of the relay")] = ""
     token_file: Annotated[FileName, Meta(description="file that holds the token")] = ""
     proxy: Annotated[str, Meta(description="URL of a proxy without a password, or none for a direct connection")] = ""
     proxy_file: Annotated[FileName, Meta(description="file that holds the URL of a proxy with user and password")] = ""
     header_file: Annotated[FileName, Meta(description="file with a header for a gateway on each line")] = ""
-    hostname: Annotated[str, Meta(description="host name for a gateway, if it is not that of the URL")] = ""
-    sni: Annotated[str, Meta(description="server name in TLS")] = ""
-    ca: Annotated[FileName, Meta(description="PEM file with the authorities to trust")] = ""
-    cert: Annotated[FileName, Meta(description="PEM file with your certificate and its key")] = ""
-    insecure_http: Annotated[bool, Meta(description="allow the token to cross a network without encryption")] = False
-    carrier: Literal["", CarrierName] = ""
-    links: Annotated[int, Meta(ge=1, le=4, description="number of links to keep open")] | None = None
-    pull_interval: Annotated[float, Meta(ge=0, description="seconds between pulls without a link")] | None = None
-    user_timeout: (
-        Annotated[float, Meta(ge=1, le=4_000_000, description="seconds without an answer; then connections are lost")]
-        | None
-    ) = None
-    encryption: Literal["", "off", "auto", "require"] = ""
-    peer_keys: Annotated[list[str], Meta(description="keys that exits and services must have")] = []
+
+
+@_with_own_options
+class FurtherPart(OwnPart, frozen=True, kw_only=True):
+    """Another relay: new connections use the first of all that answers. Its proxy, ca and insecure-http are those of
+    [relay] if they are missing here; what else is missing is looked up in what `tunnel login` stored for this relay."""
+
+    url: Annotated[str, Meta(description="URL of the relay")]
+
+
+@_with_options
+class RelayPart(OwnPart, frozen=True, kw_only=True):
+    """The relay, and how to reach it. Options of the command line take precedence. A setting that is missing here is
+    looked up in the environment, and then in what `tunnel login` stored. Secrets stand in files of mode 0600."""
+
+    further: Annotated[list[FurtherPart], Meta(description="other relays, in the order of preference")] = []
+    same_users: Annotated[bool, Meta(description="equal names of users mean the same user at all these relays")] = False
     key: Annotated[FileName, Meta(description="file with the key of exposed services; made if missing")] = ""
     rate: Annotated[Rate, Meta(description="for all entries together: " + _RATE)] = ""
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TextIO
 
-from tunnel.command_line import LOG_LEVELS, may_escape, shows_people
+from tunnel.ground.printable import printable
 from tunnel.logs.setup import queued
-from tunnel.printable import printable
+from tunnel.process.command_line import LOG_LEVELS, may_escape, shows_people
 from tunnel_client.cli.status_table import entry_lines
 from tunnel_client.status import ClientReport
 

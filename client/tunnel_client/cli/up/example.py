@@ -20,6 +20,12 @@ EXAMPLE = """\
 #user-timeout = 300                # seconds without an answer; then connections are lost
 #key = "service.key"               # encrypts exposed services from end to end; made if missing
 #rate = "20 MiB/s"                 # all entries together, in each direction
+#same-users = true                 # at all relays, so connections to exposed services may move between them
+
+# Another relay, for the time when the first one does not answer.
+#[[relay.further]]
+#url = "https://other.example"
+#token-file = "other-token"
 
 # Local ports that lead to targets and services beyond the relay, as for `tunnel forward`.
 [forward]

@@ -17,8 +17,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tunnel.rates import parse_rate
-from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, ExposePart, RelayPart, UpFile
+from tunnel.ground.rates import parse_rate
+from tunnel.ground.relay_lists import split_files
+from tunnel.ground.relay_options import OPTIONS
+from tunnel.ground.relay_urls import relay_key
+from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, ExposePart, OwnPart, RelayPart, UpFile
 from tunnel_client.cli.up.kinds import KINDS, Claim
 from tunnel_client.errors import UsageError
 from tunnel_client.login_file import config_directory
@@ -27,6 +30,7 @@ __all__ = ["BrokenFileError", "Entry", "ReadFile", "default_path", "option_of", 
 
 _FILE_BYTES_MAX = 1 << 20
 _T = TypeVar("_T")
+_O = TypeVar("_O", bound=OwnPart)
 
 
 def option_of(path: Path) -> str:
@@ -73,8 +77,12 @@ class ReadFile:
     def files(self) -> list[Path]:
         """The files to watch: this file, and those with the secrets that it names. A change of any of them can change
         the settings."""
-        named = (self.relay.token_file, self.relay.proxy_file, self.relay.header_file)
-        return [self.path, *(Path(name) for name in named if name)]
+        named = [
+            name
+            for relay in (self.relay, *self.relay.further)
+            for name in (*split_files(relay.token_file), relay.proxy_file, relay.header_file)
+        ]
+        return [self.path, *(Path(name) for name in dict.fromkeys(named) if name)]
 
 
 def default_path() -> Path:
@@ -103,7 +111,9 @@ def read_up_file(path: Path, *, token_file: str = "") -> ReadFile:
     if problems:
         raise BrokenFileError(path, problems)
     if token_file:
-        relay = msgspec.structs.replace(relay, token_file=str(Path(token_file).absolute()))
+        absolute = [str(Path(name).absolute()) for name in split_files(token_file)]
+        further = [msgspec.structs.replace(one, token_file="") for one in relay.further]
+        relay = msgspec.structs.replace(relay, token_file="\n".join(absolute), further=further)
     return ReadFile(path, relay, entries)
 
 
@@ -141,14 +151,25 @@ def _converted(where: str, found: Any, kind: type[_T], problems: list[str]) -> _
 
 def _located(relay: RelayPart, base: Path, problems: list[str]) -> RelayPart:
     """Check what the types do not say, and join relative paths to `base`."""
+    _check(problems, "relay", lambda: parse_rate(relay.rate) if relay.rate else None)
+    if relay.further and not relay.url:
+        problems.append("relay: write its url, since there are further relays: it is the preferred one")
+    urls = [relay_key(one.url) for one in (relay, *relay.further)]
+    for url in dict.fromkeys(url for url in urls if urls.count(url) > 1):
+        problems.append(f"relay: {url} is named twice: name each relay once")
+    further = [_located_own(one, f"relay {one.url}", base, problems) for one in relay.further]
+    located = msgspec.structs.replace(_located_own(relay, "relay", base, problems), further=further)
+    return msgspec.structs.replace(located, key=str(base / Path(relay.key).expanduser())) if relay.key else located
+
+
+def _located_own(relay: _O, where: str, base: Path, problems: list[str]) -> _O:
     if relay.proxy and relay.proxy_file:
-        problems.append("relay: both proxy and proxy-file are set: name one of them")
+        problems.append(f"{where}: both proxy and proxy-file are set: name one of them")
     if "@" in relay.proxy:
         problems.append(
-            "relay: proxy holds a password: write the URL to a file of mode 0600, and name that as proxy-file"
+            f"{where}: proxy holds a password: write the URL to a file of mode 0600, and name that as proxy-file"
         )
-    _check(problems, "relay", lambda: parse_rate(relay.rate) if relay.rate else None)
-    names = ("token_file", "proxy_file", "header_file", "ca", "cert", "key")
+    names = ("token_file", "proxy_file", "header_file", *(name for name, one in OPTIONS.items() if one.is_path))
     given = {name: str(base / Path(getattr(relay, name)).expanduser()) for name in names if getattr(relay, name)}
     return msgspec.structs.replace(relay, **given)
 

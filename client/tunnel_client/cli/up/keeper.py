@@ -90,7 +90,7 @@ class Keeper:
         return found
 
     def _limit(self, attachment: Attachment) -> RateLimit | None:
-        return RateLimit.parsed(self.entry.part.rate, attachment.rate_limit)
+        return RateLimit.parse(self.entry.part.rate, attachment.rate_limit)
 
     async def _keep(self, attachment: Attachment, traffic: Traffic) -> None:
         while True:
@@ -98,7 +98,7 @@ class Keeper:
             try:
                 async with KINDS[self.entry.kind].open(self.entry.part, attachment, traffic) as opened:
                     self._serves(opened)
-                    raise await opened.ended()
+                    raise await opened.wait_for_end()
             except DeniedError as error:
                 pause_s = _AGAIN_DENIED_S
                 self._fails(str(error), pause_s)

@@ -69,7 +69,7 @@ class Opened:
         if not self._ended.done():
             self._ended.set_result(error)
 
-    async def ended(self) -> DeniedError:
+    async def wait_for_end(self) -> DeniedError:
         """Wait until the relay ends the entry, and return the error. If the relay never does, this never returns."""
         return await self._ended
 

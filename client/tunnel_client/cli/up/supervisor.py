@@ -17,9 +17,12 @@ from pathlib import Path
 import structlog
 
 from tunnel import Attachment, DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError
+from tunnel.attached_endpoint import AttachedEndpoint
+from tunnel.attachment import endpoint_of
 from tunnel.endpoint_names import OwnName
-from tunnel.file_watch import FileWatch
 from tunnel.logs.outages import OutageLog
+from tunnel.several_relays import SeveralRelays
+from tunnel.system.file_watch import FileWatch
 from tunnel_client.cli.serving import finish
 from tunnel_client.cli.up.file import ReadFile
 from tunnel_client.cli.up.keeper import Keeper, Say
@@ -84,7 +87,7 @@ class Supervisor:
         """Free the ports and names, and return when no connection moves bytes any more."""
         keepers = list(self.keepers.values())
         traffics = [keeper.traffic for keeper in keepers if keeper.traffic is not None]
-        await finish(keepers, lambda: traffics)
+        await finish(keepers, traffics)
 
     def report(self) -> ClientReport:
         """Return the report for `tunnel status`."""
@@ -122,8 +125,10 @@ class Supervisor:
                 return None
             await starting  # raises the refusal
             self._attached(attachment)
+            refusals = _Refusals(endpoint_of(attachment), partial(self._ask_again, attachment), self._say)
             while attachment.refusal is None and not self._renewed.is_set():
                 await self._renewed_within(_LOOK_S)
+                refusals.look()
             return attachment.refusal
         except TunnelError as error:
             return error
@@ -170,7 +175,7 @@ class Supervisor:
         self._refused = error, settings
         if self._settings != settings and not is_refused_again(error, settings, self._settings):
             return  # newer settings have been read since
-        again_s = next(seconds for kind, seconds in _AGAIN_S if isinstance(error, kind))
+        again_s = _again_s(error)
         files = " or ".join(map(str, self._read.files))
         if isinstance(error, ProxyPasswordError):
             awaited = f"waiting for another user and password in {files}; the same ones are not sent again"
@@ -260,33 +265,84 @@ class Supervisor:
         return "attaching anew with the new settings of the relay"
 
     def _renew(self, attachment: Attachment, settings: RelaySettings) -> str:
-        """Let the attachment use the secrets of these settings. Return in words what happens."""
+        """Let the attachment use the secrets of these settings, each relay its own. Return in words what happens."""
+        renewed = [
+            each
+            for each, used in zip(settings.each(), self._used.each(), strict=True)
+            if (each.token, each.headers, each.proxy) != (used.token, used.headers, used.proxy)
+        ]
         try:
-            attachment.renew_secrets(
-                token=settings.token,
-                headers=settings.headers,
-                proxy=settings.proxy,
-                refused=partial(self._secrets_refused, attachment),
-            )
+            for each in renewed:
+                self._renew_at(attachment, each)
         except ValueError as error:
             self._waits(f"the new secrets cannot be used ({error})", self._present_ones_stay())
             return "the new secrets are not used"
         self._used = settings
         self.trouble = ""
-        return "the new secrets are used from the next request on"
+        where = f" for {' and '.join(each.url for each in renewed)}" if settings.further_relays and renewed else ""
+        return f"the new secrets{where} are used from the next request on"
 
-    def _secrets_refused(self, attachment: Attachment, status: int) -> None:
+    def _renew_at(self, attachment: Attachment, settings: RelaySettings) -> None:
+        """Let the attachment use the secrets of these settings, which are those of one relay."""
+        attachment.renew_secrets(
+            token=settings.token,
+            headers=settings.headers,
+            proxy=settings.proxy,
+            refused=partial(self._secrets_refused, attachment, settings.url),
+            relay=settings.url,
+        )
+
+    def _ask_again(self, attachment: Attachment, url: str) -> None:
+        for each in self._used.each():
+            if each.url == url:
+                self._renew_at(attachment, each)
+
+    def _secrets_refused(self, attachment: Attachment, url: str, status: int) -> None:
         if attachment is not self._attachment:
             return
+        where = f" for {url}" if self._settings.further_relays else ""
         if status == _NOT_THIS_USER:
             self._renewed.set()
-            self._waits("the new token belongs to another user", "attaching anew as that user")
+            self._waits(f"the new token{where} belongs to another user", "attaching anew as that user")
         else:
-            self._waits(f"the new secrets are refused (HTTP {status})", self._present_ones_stay())
+            self._waits(f"the new secrets{where} are refused (HTTP {status})", self._present_ones_stay())
 
     def _present_ones_stay(self) -> str:
         files = " or ".join(map(str, self._read.files))
         return f"those before stay in use while they are accepted, waiting for a change of {files}"
+
+
+def _again_s(error: Exception) -> float:
+    return next(seconds for kind, seconds in _AGAIN_S if isinstance(error, kind))
+
+
+class _Refusals:
+    """The relays that have refused an attachment for good while others serve it: each is asked again after a while."""
+
+    def __init__(self, endpoint: AttachedEndpoint | SeveralRelays, ask_again: Callable[[str], None], say: Say) -> None:
+        self._endpoint = endpoint
+        self._ask_again = ask_again
+        self._say = say
+        self._said: dict[str, str] = {}  # by URL
+        self._due_s: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Say which relay has refused the attachment since the last look, and ask those again whose time has come."""
+        if not isinstance(self._endpoint, SeveralRelays):
+            return
+        refusals, now_s = self._endpoint.refusals, asyncio.get_running_loop().time()
+        self._due_s = {url: due_s for url, due_s in self._due_s.items() if url in refusals}
+        for url, error in refusals.items():
+            again_s = _again_s(error)
+            if now_s >= self._due_s.setdefault(url, now_s + again_s):
+                del self._due_s[url]
+                self._ask_again(url)
+            elif self._said.get(url) != str(error):
+                self._said[url] = str(error)
+                awaited = "it is asked again with another password alone"
+                if again_s < math.inf:
+                    awaited = f"trying again every {again_s:g} s"
+                self._say("waiting", f"{url} cannot be used ({error}): {awaited}; other relays serve", is_bad=True)
 
 
 def _is_kept(keeper: Keeper, read: ReadFile) -> bool:

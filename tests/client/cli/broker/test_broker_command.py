@@ -15,7 +15,7 @@ from loadtests.harness.processes import Process, python_command, relay_command, 
 from tests.messages.streams import served
 from tests.support.loops import in_loop
 from tunnel import attach
-from tunnel.exit_codes import DENIED, LOST, OK, UNREACHABLE, USAGE
+from tunnel.ground.exit_codes import DENIED, LOST, OK, UNREACHABLE, USAGE
 from tunnel.messages import (
     BrokerClient,
     ByteBufferMessageSet,
@@ -28,8 +28,8 @@ from tunnel.messages import (
     TopicSpec,
 )
 from tunnel.messages.broker.protocol import DELETE_GROUP, DELETE_TOPIC, METRICS, NOT_ALLOWED
-from tunnel.messages.message import encode_message
-from tunnel.messages.requests import ProduceRequest
+from tunnel.messages.sets.message import encode_message
+from tunnel.messages.topics.requests import ProduceRequest
 from tunnel_client.cli.broker.main import main, make_parser
 from tunnel_client.cli.broker.serve import parse_topic
 from tunnel_client.errors import UsageError

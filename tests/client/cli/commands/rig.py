@@ -10,7 +10,7 @@ from typing import Any
 from tests.servlet.rig import TOKENS, relay, settings
 from tests.support.targets import target
 from tunnel import Attachment, attach
-from tunnel.defaults import BACKLOG
+from tunnel.ground.defaults import BACKLOG
 from tunnel_client.cli.commands.expose import Exposing
 from tunnel_client.cli.commands.forward import Forwarding
 from tunnel_client.forward.listening import address_of, bind

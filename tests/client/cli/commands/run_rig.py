@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.client.sockets_rig import DEADLINE_S, ROOT, Hello, RelayThread
-from tunnel.exit_codes import OK
+from tunnel.ground.exit_codes import OK
 
 __all__ = ["hello", "run"]
 

@@ -15,7 +15,7 @@ from tests.client.cli.commands.rig import Waiting, echo, open_rig, target
 from tests.servlet.rig import until
 from tests.support.loops import in_loop
 from tunnel import DeniedError, LostError
-from tunnel.command_line import configure_log
+from tunnel.process.command_line import configure_log
 from tunnel_client.cli.main import main
 
 

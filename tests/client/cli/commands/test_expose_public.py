@@ -11,7 +11,7 @@ from tests.client.cli.commands.rig import LOOPBACK, echo, target
 from tests.servlet.rig import TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tunnel import DeniedError, PublicPlace, attach
-from tunnel.exit_codes import USAGE
+from tunnel.ground.exit_codes import USAGE
 from tunnel_client.cli.commands.expose import Exposing
 from tunnel_client.cli.main import main
 from tunnel_client.forward.traffic import Traffic

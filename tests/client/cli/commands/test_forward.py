@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from tests.client.cli.commands.rig import LOOPBACK, Waiting, echo, open_rig, target
 from tests.servlet.rig import until
 from tests.support.loops import in_loop, run
-from tunnel.command_line import configure_log
+from tunnel.process.command_line import configure_log
 
 PAYLOAD = bytes(range(256)) * 4000
 

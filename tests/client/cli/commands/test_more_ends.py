@@ -16,7 +16,7 @@ from tests.servlet.rig import TOKENS, relay, settings
 from tests.support.loops import in_loop
 from tests.support.targets import unix_target
 from tunnel import Attachment, DeniedError, attach
-from tunnel.exit_codes import USAGE
+from tunnel.ground.exit_codes import USAGE
 from tunnel_client.cli.commands.expose import Exposing
 from tunnel_client.cli.commands.forward import Forwarding
 from tunnel_client.cli.main import main

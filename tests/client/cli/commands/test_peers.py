@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tunnel_client.cli.main import main
-from tunnel_client.login_file import Login, known_peers_path, write_login
+from tunnel_client.login_file import known_peers_path, write_login
+from tunnel_client.stored_login import Login
 
 A, B = ("SHA256:" + letter * 43 for letter in "AB")
 RELAY = "https://relay.example"

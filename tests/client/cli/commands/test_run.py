@@ -20,7 +20,7 @@ from tests.encryption.rig import another_key, key
 from tests.support.certificates import TLS
 from tests.support.imports import imported_names
 from tunnel.encryption.known_peers import KnownPeers
-from tunnel.exit_codes import NOT_AUTHENTICATED, USAGE
+from tunnel.ground.exit_codes import NOT_AUTHENTICATED, USAGE
 from tunnel_client.borrowed import pair
 from tunnel_client.borrowed.borrower import Borrowed
 from tunnel_client.cli.commands.run import environment
@@ -29,12 +29,6 @@ from tunnel_client.cli.main import main
 FETCH = str(ROOT / "examples" / "fetch.py")
 # An interpreter without our packages and their dependencies.
 BARE = getattr(sys, "_base_executable", sys.executable)
-
-
-@pytest.fixture(scope="module")
-def relay() -> Iterator[RelayThread]:
-    with relay_thread() as relay:
-        yield relay
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.commands.run_rig import hello, run
-from tests.client.sockets_rig import ROOT, RelayThread, beside, relay_thread
-from tunnel.exit_codes import OK
-
-
-@pytest.fixture(scope="module")
-def relay() -> Iterator[RelayThread]:
-    with relay_thread() as relay:
-        yield relay
+from tests.client.sockets_rig import ROOT, RelayThread, beside
+from tunnel.ground.exit_codes import OK
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tunnel_client.cli.up.supervisor import Supervisor
 from tunnel_client.settings import RelaySettings
 from tunnel_servlet.web.running import RunningRelay
 
-__all__ = ["LOOPBACK", "UpRig", "ask", "free_port", "open_up", "private"]
+__all__ = ["LOOPBACK", "UpRig", "ask", "free_port", "free_ports", "open_up", "private"]
 
 LOOPBACK = "127.0.0.1"
 _WAIT_S = 60.0
@@ -123,10 +123,16 @@ async def ask(port: int, words: bytes) -> bytes:
 
 def free_port() -> int:
     """Return a port that nothing listens on."""
-    with socket.socket() as found:
-        found.bind((LOOPBACK, 0))
-        port: int = found.getsockname()[1]
-        return port
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that nothing listens on: a port that is free twice in turn may be the same."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in found]
 
 
 def private(path: Path, text: str) -> Path:

@@ -20,7 +20,7 @@ from loadtests.harness.ports import hold_port
 from loadtests.harness.processes import Process, says_event
 from loadtests.harness.relays import RelayProcess
 from tests.client.cli.commands.rig import target
-from tests.client.cli.up.rig import LOOPBACK, ask, free_port, private
+from tests.client.cli.up.rig import LOOPBACK, ask, free_ports, private
 from tests.client.rig import echo
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
@@ -31,7 +31,7 @@ _WAIT_S = 60.0
 _USER_TIMEOUT_S = 2
 _TUNNEL = """
 import sys
-from tunnel.exchange import refusals
+from tunnel.exchange.lanes import refusals
 from tunnel_client.cli.main import main
 assert refusals._ASKED_US == 60_000_000
 refusals._ASKED_US = 3_000_000
@@ -99,7 +99,7 @@ async def _answers(port: int) -> None:
 
 @in_loop
 async def test_the_day_of_a_laptop(tmp_path: Path) -> None:
-    local, more = free_port(), free_port()
+    local, more = free_ports(2)
     with hold_port() as proxy_port, RelayProcess(inline_exit=True) as relay:
         laptop = Laptop(tmp_path, relay, proxy_port)
         async with target(echo) as port:

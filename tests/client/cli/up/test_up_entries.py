@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.commands.rig import target
-from tests.client.cli.up.rig import LOOPBACK, UpRig, ask, free_port, open_up, private
+from tests.client.cli.up.rig import LOOPBACK, UpRig, ask, free_port, free_ports, open_up, private
 from tests.client.rig import echo
 from tests.servlet.rig import TOKENS, settings
 from tests.support.loops import in_loop
@@ -35,7 +35,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @in_loop
 async def test_all_kinds_are_served_in_one_attachment(tmp_path: Path) -> None:
     async with target(echo) as port:
-        local, socks, back = free_port(), free_port(), free_port()
+        local, socks, back = free_ports(3)
         entries = f"""
             [forward]
             there = "{local}:{LOOPBACK}:{port}"
@@ -137,7 +137,7 @@ async def _goes_on(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -
 @in_loop
 async def test_an_entry_that_did_not_change_keeps_its_connections(tmp_path: Path) -> None:
     async with target(echo) as port:
-        kept, other, new = free_port(), free_port(), free_port()
+        kept, other, new = free_ports(3)
         one, two = f'kept = "{kept}:{LOOPBACK}:{port}"', f'other = "{other}:{LOOPBACK}:{port}"'
         async with open_up(tmp_path, f"[forward]\n{one}\n{two}") as up:
             await up.serves("forward kept", "forward other")
@@ -246,7 +246,7 @@ async def test_services_are_encrypted_with_the_default_key_once_it_exists(tmp_pa
 @in_loop
 async def test_a_slow_entry_does_not_slow_the_others_and_shares_its_rate(tmp_path: Path) -> None:
     async with target(echo) as port:
-        slow, fast = free_port(), free_port()
+        slow, fast = free_ports(2)
         entries = f"""
             [forward]
             fast = "{fast}:{LOOPBACK}:{port}"
@@ -355,7 +355,7 @@ async def test_ranges_of_ports_and_unix_sockets_are_entries_too(tmp_path: Path) 
 async def test_a_forward_that_no_rule_allows_is_shown_and_served_once_a_rule_allows_it(tmp_path: Path) -> None:
     rule = Grant(connect=(parse_rule("127.0.0.0/8:*"),))
     async with target(echo) as port:
-        local, other = free_port(), free_port()
+        local, other = free_ports(2)
         entries = f"""
             [forward]
             there = "{local}:{LOOPBACK}:{port}"

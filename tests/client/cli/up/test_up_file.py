@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import stat
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -15,15 +13,17 @@ import jsonschema
 import pytest
 
 from tests.client.cli.up.rig import private
-from tunnel.carrier_names import CARRIERS
+from tunnel.ground.carrier_names import CARRIERS
+from tunnel.ground.relay_options import OPTIONS
 from tunnel_client.cli.main import main, make_parser
 from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, RelayPart, json_schema
 from tunnel_client.cli.up.example import EXAMPLE
 from tunnel_client.cli.up.file import BrokenFileError, default_path, read_up_file
 from tunnel_client.cli.up.relay_choice import chosen_settings
-from tunnel_client.cli.up.unit import unit_text
 from tunnel_client.errors import UsageError
-from tunnel_client.settings import ENCRYPTION
+from tunnel_client.login_file import write_login
+from tunnel_client.settings import RelaySettings
+from tunnel_client.stored_login import Login
 
 UP_MD = Path(__file__).parents[4] / "docs" / "UP.md"
 RELAY = '[relay]\nurl = "https://relay.example"\nproxy = "none"\n'
@@ -68,6 +68,21 @@ def problems(directory: Path, text: str) -> list[str]:
         ("[relay]\nrate = '9'\n" + ENTRY, "relay: '9' is not a rate"),
         ("[relay]\nproxy = 'http://a:b@c'\n" + ENTRY, "relay: proxy holds a password: write the URL to a file of mode"),
         ("[relay]\nproxy = 'x'\nproxy-file = 'y'\n" + ENTRY, "relay: both proxy and proxy-file are set"),
+        (RELAY + "[[relay.further]]\n" + ENTRY, "relay: the table misses required field `url` - at `further[0]`"),
+        (
+            RELAY + "[[relay.further]]\nurl = 'u'\nlinks = 1\n" + ENTRY,
+            "relay: the table contains unknown field `links`",
+        ),
+        ("[[relay.further]]\nurl = 'u'\n" + ENTRY, "relay: write its url, since there are further relays"),
+        (
+            RELAY + "[[relay.further]]\nurl = 'https://relay.example/'\n" + ENTRY,
+            "relay: https://relay.example is named",
+        ),
+        (
+            RELAY + "[[relay.further]]\nurl = 'https://Relay.example:443'\n" + ENTRY,
+            "relay: https://relay.example is named",
+        ),
+        (RELAY + "[[relay.further]]\nurl = 'u'\nproxy = 'http://a:b@c'\n" + ENTRY, "relay u: proxy holds a password"),
         ("[forward]\na = '1:b'\nc = '*:1:d'", "forward a and forward c both need the local tcp port 1: change it in"),
         ("[forward]\na = '1:b'\n[proxy]\nc = '1'", "forward a and proxy c both need the local tcp port 1"),
         (
@@ -123,6 +138,93 @@ def test_paths_start_at_the_directory_of_the_file_and_secrets_are_watched(tmp_pa
     assert read.files == [tmp_path / "tunnel.toml", tmp_path / "token", Path.home() / "p", Path("/h")]
 
 
+SEVERAL = f"""[relay]
+url = "https://one.example"
+token-file = "one"
+header-file = "gate"
+hostname = "gate.example"
+ca = "ca.pem"
+links = 2
+same-users = true
+
+[[relay.further]]
+url = "https://two.example"
+token-file = "two"
+sni = "two.internal"
+proxy = "none"
+
+[[relay.further]]
+url = "https://three.example"
+ca = "/other.pem"
+{ENTRY}"""
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    private(tmp_path / "one", "token-1")
+    private(tmp_path / "two", "token-2")
+    private(tmp_path / "gate", "X-Gate: key")
+    return written(tmp_path, SEVERAL)
+
+
+def chosen(path: Path, *options: str) -> list[RelaySettings]:
+    read = read_up_file(path)
+    return chosen_settings(read, make_parser(["up"]).parse_args(["up", *options])).each()
+
+
+def test_a_relay_of_the_file_may_be_named_in_another_spelling(several: Path) -> None:
+    two = "HTTPS://TWO.example:443/"
+    (alone,) = chosen(several, "--relay", two)
+    assert (alone.url, alone.token, alone.sni) == (two, "token-2", "two.internal")
+
+
+def test_each_relay_of_the_file_has_its_own_settings(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"no token for https://three.example: store it with `tunnel login --add"):
+        chosen(several)
+    write_login(
+        Login("https://three.example", token="token-3"), Login("https://one.example", token="old", proxy="none")
+    )
+    one, two, three = chosen(several)
+    assert [each.token for each in (one, two, three)] == ["token-1", "token-2", "token-3"]
+    assert [each.headers for each in (one, two, three)] == [{"X-Gate": "key"}, None, None]
+    assert [each.hostname for each in (one, two, three)] == ["gate.example", None, None]
+    assert [each.sni for each in (one, two, three)] == [None, "two.internal", None]
+    assert [each.proxy for each in (one, two, three)] == [None, None, "env"]
+    ca = str(several.parent / "ca.pem")
+    assert [each.ca for each in (one, two, three)] == [ca, ca, "/other.pem"]
+    assert all(each.links == 2 and each.same_users for each in (one, two, three))
+    monkeypatch.setenv("TUNNEL_TOKEN", "env")  # the file takes precedence
+    monkeypatch.setenv("TUNNEL_RELAY", "https://env.example")
+    assert [each.token for each in chosen(several)] == ["token-1", "token-2", "token-3"]
+    assert read_up_file(several).files == [several, *(several.parent / name for name in ("one", "gate", "two"))]
+
+
+def test_options_choose_among_the_relays_of_the_file(several: Path, tmp_path: Path) -> None:
+    write_login(Login("https://three.example", token="token-3"))
+    two, one = chosen(several, "--relay", "https://two.example/", "--relay", "https://one.example", "--ca", "/c")
+    assert [(each.token, each.ca, each.hostname) for each in (two, one)] == [
+        ("token-2", "/c", None),
+        ("token-1", "/c", "gate.example"),
+    ]
+    assert (two.sni, one.sni, two.headers, one.headers) == ("two.internal", None, None, {"X-Gate": "key"})
+    with pytest.raises(UsageError, match=r"no token for https://other\.example"):  # it gets no token of another relay
+        chosen(several, "--relay", "https://one.example", "--relay", "https://other.example")
+    assert chosen(several, "--relay", "https://other.example")[0].token is None
+    private(tmp_path / "x", "x")
+    files = [option for name in ("x", "two", "one") for option in ("--token-file", str(tmp_path / name))]
+    assert [each.token for each in chosen(several, *files, "--hostname", "h")] == ["x", "token-2", "token-1"]
+    assert [each.hostname for each in chosen(several, *files, "--hostname", "h")] == ["h", None, None]
+    assert read_up_file(several, token_file="x").files == [several, Path.cwd() / "x", several.parent / "gate"]
+
+
+def test_the_check_names_all_relays(several: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_login(Login("https://three.example", token="token-3"))
+    (several.parent / "ca.pem").write_text("")
+    several.write_text(several.read_text().replace('ca = "ca.pem"\n', "").replace('ca = "/other.pem"\n', ""))
+    assert main(["up", "-c", str(several), "--check"]) == 0
+    assert "1 entry for https://one.example, https://two.example, https://three.example" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["token-file", "proxy-file", "header-file"])
 def test_two_users_a_secret_that_others_can_read_is_refused(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -176,7 +278,7 @@ def test_the_example_is_written_once_and_can_be_used(home: Path, capsys: pytest.
 
 
 def uncommented(text: str) -> str:
-    return re.sub(r"^#(?=[a-z-]+ = )", "", text, flags=re.MULTILINE).replace('proxy = "http', '#"')
+    return re.sub(r"^#(?=[a-z-]+ = |\[\[)", "", text, flags=re.MULTILINE).replace('proxy = "http', '#"')
 
 
 @pytest.mark.parametrize("text", [EXAMPLE, uncommented(EXAMPLE)])
@@ -219,39 +321,7 @@ def test_the_file_of_the_document_can_be_copied(tmp_path: Path) -> None:
 def test_the_choices_are_those_of_the_options() -> None:
     settings = json_schema()["$defs"]["RelayPart"]["properties"]
     assert set(settings["carrier"]["enum"]) == {"", *CARRIERS}
-    assert set(settings["encryption"]["enum"]) == {"", *ENCRYPTION}
-
-
-# the systemd unit
-
-
-def _verify(path: Path) -> subprocess.CompletedProcess[str]:
-    command = ["systemd-analyze", "verify", "--user", str(path)]
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(path.parent), "SYSTEMD_LOG_TARGET": "console"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.real("systemd-analyze")
-def test_systemd_accepts_the_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / 'a $strange% "file".toml'
-    assert main(["up", "--install-unit", "-c", str(path)]) == 0
-    unit = tmp_path / "tunnel.service"
-    unit.write_text(capsys.readouterr().out)
-    found = _verify(unit)
-    assert (found.returncode, found.stdout + found.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(("started", "program"), [("tunnel.pyz", "python"), ("tunnel", "/tunnel"), ("pytest", " -m ")])
-def test_the_unit_runs_the_program_that_printed_it(
-    started: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / started).touch()
-    monkeypatch.setattr("sys.argv", [str(tmp_path / started)])
-    (line,) = [line for line in unit_text(Path("/x/t.toml")).splitlines() if line.startswith("ExecStart=")]
-    words = shlex.split(line.removeprefix("ExecStart="))
-    assert program in line
-    assert words[-3:] == ["up", "-c", "/x/t.toml"]
-    assert (str(tmp_path / started) in words) == (started != "pytest")
+    assert set(settings["encryption"]["enum"]) == {"", *OPTIONS["encryption"].choices}
 
 
 def test_a_token_file_given_as_an_option_is_watched_in_place_of_that_of_the_file(tmp_path: Path) -> None:

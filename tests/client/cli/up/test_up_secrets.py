@@ -16,9 +16,10 @@ from aiohttp import web
 from tests.client.cli.commands.rig import target
 from tests.client.cli.up.rig import LOOPBACK, UpRig, ask, free_port, open_up, private
 from tests.client.rig import echo
-from tests.servlet.rig import KEYS, TOKENS, settings
+from tests.servlet.rig import KEYS, TOKENS, relay, settings, until
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
+from tunnel_client.cli.up import supervisor
 from tunnel_servlet.access.tokens import TokenTable, make_token
 from tunnel_servlet.web.running import RunningRelay
 
@@ -125,6 +126,56 @@ async def test_a_new_token_is_used_even_if_it_comes_before_the_refusal_of_the_ol
         replace(up.path.parent / "token", NEW_TOKEN)
         up.supervisor._watch.look()
         await up.event("attached")
+
+
+@pytest.mark.parametrize("changed", ["one", "two"])
+@in_loop
+async def test_the_token_of_one_of_several_relays_is_renewed_alone(changed: str, tmp_path: Path) -> None:
+    """Connections through the other relay go on, and so do those through this one."""
+    local = free_port()
+    async with target(echo) as port, relay(settings(exit="inline", switch={"settle_us": 1})) as other:
+        url = f"http://{other.addresses[0]}"
+        private(tmp_path / "two", TOKENS["ann"])
+        more = f'[[relay.further]]\nurl = "{url}"\ntoken-file = "two"\n'
+        async with open_up(tmp_path, f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"', more) as up:
+            await up.serves("forward there")
+            attachment = up.supervisor._attachment
+            assert attachment is not None
+            stays = await asyncio.open_connection(LOOPBACK, local)
+            await goes_on(stays)
+            running, file = (up.running, "token") if changed == "one" else (other, "two")
+            let_in(running)
+            where = f"http://{running.addresses[0]}"
+            said = await renew(up, file, NEW_TOKEN)
+            assert f"the new secrets for {where} are used from the next request on" in said
+            let_in(running, old=False)
+            for _ in range(3):
+                await goes_on(stays)
+            assert up.supervisor._attachment is attachment
+            up.running.relay.drain()
+            await until(lambda: attachment.stats().relays[-1].is_used)
+            assert await ask(local, b"another") == b"another"
+            stays[1].transport.abort()
+
+
+@in_loop
+async def test_a_relay_that_refuses_the_token_is_asked_again_while_another_one_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_AGAIN_S", ((Exception, 0.1),))
+    async with relay(settings(exit="inline", switch={"settle_us": 1})) as other:
+        let_in(other, old=False)
+        private(tmp_path / "two", TOKENS["ann"])
+        url = f"http://{other.addresses[0]}"
+        more = f'[[relay.further]]\nurl = "{url}"\ntoken-file = "two"\n'
+        async with open_up(tmp_path, '[expose]\nreports = "127.0.0.1:1"', more) as up:
+            assert "trying again every 0.1 s; other relays serve" in await up.event("waiting", f"{url} cannot be used")
+            attachment = up.supervisor._attachment
+            assert attachment is not None
+            let_in(other)
+            await until(lambda: [each.attached for each in attachment.stats().relays] == [True, True])
+            assert not [text for event, text in up.said if event in ("waiting", "attached")]
+            assert up.supervisor._attachment is attachment
 
 
 @pytest.mark.parametrize("carrier", ["poll", "link"])

@@ -14,7 +14,8 @@ export const ABORT = Object.freeze({
 export const REJECT = Object.freeze({ DENIED: 1, NO_SERVICE: 6, GONE: 7, VERSION: 9, FINISHED: 13 });
 export const REJECT_TEXT = [
   '', 'denied by a rule', 'refused by the target', 'unreachable', 'name not resolved', 'timed out', 'no such service',
-  'gone', 'busy', 'no common version', 'id in use', 'shutting down', 'malformed', 'finished',
+  'gone', 'busy', 'no common version', 'id in use', 'shutting down', 'malformed', 'finished', 'allowed',
+  'no exit',
 ];
 export const TARGET = Object.freeze({ TCP: 1, SERVICE: 2 });
 const end = layout('high:u16 length:u48 digest:16 received:last', ({ high }) => high === 0);

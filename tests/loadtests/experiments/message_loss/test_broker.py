@@ -1,6 +1,8 @@
 """The small broker and its protocol, tested with the client library of NATS and with invalid input."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import nats
 import pytest
@@ -84,20 +86,24 @@ def test_a_queue_group_shares_messages_and_plain_subscribers_get_all() -> None:
     assert broker.chosen("c") == []
 
 
-@in_loop
-async def test_the_nats_client_accepts_the_broker_as_a_server() -> None:
-    broker = Broker()
-
-    left = asyncio.Event()
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Broker, tuple[str, int]]]:
+    """Serve connections at the yielded address, until the first one has ended."""
+    broker, left = Broker(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await broker.serve("one", reader, writer)
         left.set()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        client = await nats.connect(url)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield broker, server.sockets[0].getsockname()
+        await left.wait()
+
+
+@in_loop
+async def test_the_nats_client_accepts_the_broker_as_a_server() -> None:
+    async with serving() as (broker, address):
+        client = await nats.connect("nats://{}:{}".format(*address))
         got: asyncio.Queue[Msg] = asyncio.Queue()
         subscription = await client.subscribe("a", queue="g", cb=got.put)
         plain = await client.subscribe("b", cb=got.put)
@@ -111,26 +117,14 @@ async def test_the_nats_client_accepts_the_broker_as_a_server() -> None:
         await client.flush()
         assert broker.subscriptions == []
         await client.close()
-        await left.wait()
 
 
 @in_loop
 async def test_a_connection_with_another_protocol_is_closed_and_unsubscribed() -> None:
-    broker = Broker()
-
-    left = asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await broker.serve("one", reader, writer)
-        left.set()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        address = server.sockets[0].getsockname()
+    async with serving() as (broker, address):
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"SUB a 1\r\nGET / HTTP/1.1\r\n\r\n")
         assert (await reader.read()).startswith(b"INFO")
         writer.close()
         await writer.wait_closed()
-        await left.wait()
-        assert broker.subscriptions == []
+    assert broker.subscriptions == []

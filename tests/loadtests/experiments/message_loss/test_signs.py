@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.experiments.message_loss.protocol import publish
 from loadtests.experiments.message_loss.records import Recorder
 from loadtests.experiments.message_loss.roads import RawRoad
 from loadtests.experiments.message_loss.sender import Sender
@@ -54,36 +53,6 @@ async def test_each_sign_alone_ends_phase_1(sign: Sign, tmp_path: Path) -> None:
     assert list(line.signs.seen) == [sign]
 
 
-@pytest.mark.parametrize("sign", SIGNS)
-@in_loop
-async def test_no_sign_follows_from_another(sign: Sign) -> None:
-    line = Line()
-    line.give(sign)
-    line.signs.ask()
-    assert set(line.signs.after_ms(0.0)) == {sign.value}
-    assert set(line.signs.after_ms(0.0)) < {each.value for each in Sign}
-
-
-@in_loop
-async def test_a_sign_has_the_time_at_which_it_was_first_seen() -> None:
-    line = Line()
-    line.give(Sign.READ_CLOSED)
-    first = line.signs.seen[Sign.READ_CLOSED]
-    line.give(Sign.READ_CLOSED)
-    assert line.signs.seen == {Sign.READ_CLOSED: first}
-    assert line.signs.after_ms(first - 0.25) == {"readClosed": 250}
-
-
-@in_loop
-async def test_the_connection_is_back_until_it_is_lost_again() -> None:
-    connection = Line().signs.connection
-    assert not connection.back.is_set()
-    connection.reconnected()
-    assert connection.back.is_set()
-    connection.disconnected("again")
-    assert not connection.back.is_set()
-
-
 class Cutting(asyncio.Protocol):
     """A server that answers as a broker does, then ends the connection."""
 
@@ -126,8 +95,3 @@ async def test_a_socket_that_ends_gives_all_three_signs_each_from_its_own_source
     assert not road.is_connected
     assert road.signs.is_broken()
     assert set(road.signs.seen) == set(Sign)
-
-
-def test_a_message_is_longer_on_the_wire_than_its_payload() -> None:
-    line = b"HPUB cml.main 28 40\r\nNATS/1.0\r\nMessage-Id: 7\r\n\r\n" + bytes(12) + b"\r\n"
-    assert publish("cml.main", 7, bytes(12)).partition(b"\r\n")[2] == line.partition(b"\r\n")[2]

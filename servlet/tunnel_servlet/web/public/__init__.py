@@ -1,0 +1,3 @@
+"""Services for people without the tunnel: their ports and names, requests and connections."""
+
+__all__: list[str] = []

@@ -1,0 +1,194 @@
+"""Paths that refuse large bodies without saying so: by another status than 413, by a reset, or by silence.
+
+Clause 7.16 of docs/PROTOCOL.md.
+"""
+
+from collections.abc import Callable
+from random import Random
+from statistics import median
+
+import pytest
+
+from tests.exchange.loop import Fate, Loop, data_frame, data_packet
+from tunnel.exchange import LaneConfig, Request
+
+KIB = 1024
+SECOND = 1_000_000
+PACKET_BYTES = 7_500  # about an eighth of the first body, as the core cuts them
+LIMIT = 40 * KIB
+REFUSALS = {
+    "400": Fate(status=400),
+    "403": Fate(status=403),
+    "500": Fate(status=500),
+    "502": Fate(status=502),
+    "503": Fate(status=503),
+    "200 with a page": Fate(status=200),
+    "a reset": Fate(request_lost=True, response_lost=True, reported=True),
+    "silence": Fate(request_lost=True, response_lost=True),
+}
+
+
+def size_of(request: Request) -> int:
+    return sum(map(len, request.body))
+
+
+def refusing(refusal: Fate, limit: int = LIMIT) -> Callable[[Request, int], Fate]:
+    """Return fates: large requests get this one, and all others pass."""
+    return lambda request, now: refusal if size_of(request) > limit else Fate()
+
+
+def upload(loop: Loop, count: int, seconds: int) -> None:
+    """Send packets; fail if they have not all arrived after this number of seconds."""
+    loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(count))
+    wanted = set(range(count))
+    loop.until(lambda: {name for _, name in loop.relay.received} >= wanted, loop.now + seconds * SECOND)
+
+
+@pytest.mark.parametrize("idle_seconds", [1, 60])
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_requests_that_are_too_large_become_smaller(refusal: Fate, idle_seconds: int) -> None:
+    loop = Loop(fate=refusing(refusal), resends=True)
+    loop.run(idle_seconds * SECOND)
+    upload(loop, 300, 600)
+    assert 16 * KIB <= loop.lanes.path.up.limit_bytes <= LIMIT
+
+
+CROWDED = {
+    "all eight lanes": (LaneConfig(), False),
+    "streams": (LaneConfig(), True),
+    "pulls at intervals": (LaneConfig(pull_interval_us=SECOND // 10), False),
+    "two lanes": (LaneConfig(lanes_max=2), False),
+    "two lanes, pulls at intervals": (LaneConfig(lanes_max=2, pull_interval_us=SECOND // 10), False),
+    "three lanes, one with a stream": (LaneConfig(lanes_max=3), True),
+}
+
+
+@pytest.mark.parametrize("refusal", ["a reset", "silence"])
+@pytest.mark.parametrize(("config", "streams"), CROWDED.values(), ids=CROWDED)
+def test_pushes_that_are_too_large_leave_a_lane_for_small_bodies(
+    config: LaneConfig, streams: bool, refusal: str
+) -> None:
+    """There is always more to push, and the path passes only bodies that are much smaller than the first ones."""
+    loop = Loop(config, fate=refusing(REFUSALS[refusal], 20 * KIB), resends=True, streams=streams)
+    loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(1500))
+    for _ in range(3):  # the connection would be lost if nothing passed for 300 s (4.15)
+        before = len(loop.relay.received)
+        loop.until(lambda before=before: len(loop.relay.received) >= before + 50, loop.now + 150 * SECOND)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_answers_that_are_too_large_become_smaller(refusal: Fate) -> None:
+    loop = Loop(fate=lambda request, now: Fate(too_large=refusal, answer_bytes_max=LIMIT))
+    loop.run(SECOND)
+    loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(300)])
+    loop.until(lambda: set(loop.delivered) == set(range(300)), loop.now + 60 * SECOND)
+    assert 16 * KIB <= loop.lanes.path.down.limit_bytes <= LIMIT
+
+
+TOLD = {
+    "403": Fate(status=403),
+    "502": Fate(status=502),
+    "a reset": Fate(response_lost=True, reported=True),
+}
+
+
+@pytest.mark.parametrize("limit", [30 * KIB, 5 * KIB])
+@pytest.mark.parametrize("refusal", TOLD.values(), ids=TOLD)
+def test_refusals_of_large_answers_do_not_add_up_to_long_pauses(refusal: Fate, limit: int) -> None:
+    """All lanes wait for large answers, so that none of them passes, as in an outage. Each must not have to learn by
+    itself, since all share one back-off."""
+    for seed in range(5):
+        loop = Loop(seed=seed, resends=True)
+        loop.run(SECOND)
+        loop.fate = lambda request, now: Fate(too_large=refusal, answer_bytes_max=limit)
+        loop.relay.give([data_frame(name, 4 * KIB - 100) for name in range(500)])
+        loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(250))
+        loop.until(lambda loop=loop: set(loop.delivered) == set(range(500)), loop.now + 12 * SECOND)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [(30 * KIB, 15), (5 * KIB, 25)])
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_large_answers_that_vanish_do_not_add_up_to_silence(limit: int, seconds: int, *, is_busy: bool) -> None:
+    """All lanes carry bytes both ways, so that every answer is large, and each lane repeats in its turn, once a second.
+    Nor is it a ban, even after many requests."""
+    for seed in range(3):
+        loop = Loop(seed=seed, resends=True)
+        for tenth in range(30 if is_busy else 0):
+            loop.at(tenth * SECOND // 10, lambda loop=loop: loop.queue.append(data_packet(1000)))  # type: ignore[misc]
+        loop.run(3 * SECOND)
+        loop.fate = lambda request, now: Fate(too_large=Fate(response_lost=True), answer_bytes_max=limit)
+        loop.relay.give([data_frame(name, 4 * KIB - 100) for name in range(500)])
+        loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(250))
+        loop.until(lambda loop=loop: set(loop.delivered) >= set(range(500)), loop.now + seconds * SECOND)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [(30 * KIB, 15), (5 * KIB, 25)])
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_large_requests_that_vanish_become_smaller_within_seconds(limit: int, seconds: int, *, is_busy: bool) -> None:
+    """Each lane must not have to learn by itself, nor one that failed fill the others with bodies of its size."""
+    for seed in range(3):
+        loop = Loop(seed=seed, resends=True)
+        loop.run(SECOND)
+        for tenth in range(30 if is_busy else 0):
+            loop.at(SECOND + tenth * SECOND // 10, lambda loop=loop: loop.queue.append(data_packet(1000)))  # type: ignore[misc]
+        loop.run(4 * SECOND)
+        loop.fate = refusing(REFUSALS["silence"], limit)
+        upload(loop, 250, seconds)
+
+
+def test_other_pushes_are_smaller_only_while_one_is_in_doubt() -> None:
+    loop = Loop(resends=True)
+    loop.run(SECOND)
+    room = loop.lanes.room(loop.now)
+    loop.fate = refusing(REFUSALS["silence"], LIMIT)
+    loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(8))
+    loop.until(lambda: 0 < loop.lanes.room(loop.now) < room, loop.now + 3 * SECOND)
+    sent_bytes = size_of(next(request for _, request in reversed(loop.requests) if not request.pull))
+    assert sent_bytes // 2 - 100 <= loop.lanes.room(loop.now) <= sent_bytes // 2
+    loop.fate = lambda request, now: Fate()
+    loop.until(lambda: set(loop.ok()) == {1}, loop.now + 5 * SECOND)
+    assert loop.lanes.room(loop.now) >= room
+
+
+def test_pushes_stay_large_in_an_outage() -> None:
+    """Nothing smaller passes, so nothing says that the size is the reason."""
+    loop = Loop(resends=True)
+    loop.run(SECOND)
+    room = loop.lanes.room(loop.now)
+    loop.fate = lambda request, now: REFUSALS["silence"]
+    loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(8))
+    for _ in range(20):
+        loop.run(loop.now + SECOND)
+        assert loop.lanes.room(loop.now) in (0, room)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_an_outage_says_nothing_about_sizes(refusal: Fate) -> None:
+    loop = Loop(resends=True)
+    upload(loop, 300, 10)
+    before = loop.lanes.path.up.limit_bytes, loop.lanes.path.down.limit_bytes
+    back_us = loop.now + 20 * SECOND
+    loop.fate = lambda request, now: Fate() if now >= back_us else refusal
+    loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(300)])
+    upload(loop, 300, 40)
+    assert loop.lanes.path.up.limit_bytes >= before[0]
+    assert loop.lanes.path.down.limit_bytes >= before[1]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_failures_by_chance_say_nothing_about_sizes(both: bool) -> None:
+    """Three of ten exchanges fail, during an upload alone and during transfers in both directions."""
+    sizes = []
+    for seed in range(12):
+        random = Random(seed)
+        loop = Loop(
+            LaneConfig(),
+            lambda request, now, random=random: Fate(status=502) if random.random() < 0.3 else Fate(),  # type: ignore[misc]
+            seed=seed,
+            resends=True,
+        )
+        if both:
+            loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(1500)])
+        upload(loop, 1500, 100)
+        sizes.append(min(loop.lanes.path.up.limit_bytes, loop.lanes.path.down.limit_bytes if both else 1 << 30))
+    assert median(sizes) >= 64 * KIB

@@ -1,0 +1,3 @@
+"""Exchanges over HTTP: single requests, and the connections that carry them."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Both ends of a topic: producers and their requests, the consumer and what it unpacks."""
+
+__all__: list[str] = []
