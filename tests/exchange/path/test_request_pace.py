@@ -32,13 +32,40 @@ class Traffic:
         self.passed = self.refused = 0
         end_us = self.now + int(seconds * SECOND)
         while self.now < end_us:
-            while self._flights and self._flights[0][0] <= self.now:
-                self._end(*self._flights.pop(0)[1:])
-            while len(self._flights) < LANES and self.pace.allows(self.now) and self.now >= self.backoff.next_us:
-                self.pace.on_sent(self.now)
-                self.backoff.on_sent(self.now)
-                self._flights.append((self.now + self._round_trip_us, self.now, self._passes(self.now)))
-            self.now = min([answered_us for answered_us, _, _ in self._flights[:1]] + [self._free_us()])
+            self._step()
+
+    def transfer(self, requests: int, pause_s: float) -> None:
+        """Let so many requests pass, and then send nothing for a time."""
+        self.passed = self.refused = 0
+        while self.passed < requests:
+            self._step()
+        while self._flights:
+            self.now = max(self.now, self._flights[0][0])
+            self._end(*self._flights.pop(0)[1:])
+        self.now += int(pause_s * SECOND)
+
+    def request(self) -> None:
+        """Let one request pass, while no other one is under way."""
+        self.passed = 0
+        while not self.passed:
+            self.now = max(self.now, self.backoff.next_us)
+            if not self.pace.allows(self.now):
+                self.now = self.pace.next_us
+            self._begin()
+            self.now = self._flights[0][0]
+            self._end(*self._flights.pop()[1:])
+
+    def _step(self) -> None:
+        while self._flights and self._flights[0][0] <= self.now:
+            self._end(*self._flights.pop(0)[1:])
+        while len(self._flights) < LANES and self.pace.allows(self.now) and self.now >= self.backoff.next_us:
+            self._begin()
+        self.now = min([answered_us for answered_us, _, _ in self._flights[:1]] + [self._free_us()])
+
+    def _begin(self) -> None:
+        self.pace.on_sent(self.now, self.backoff.next_us)
+        self.backoff.on_sent(self.now)
+        self._flights.append((self.now + self._round_trip_us, self.now, self._passes(self.now)))
 
     def _free_us(self) -> int:
         """Return when the next request may leave; far in the future while no lane is free."""
@@ -89,7 +116,7 @@ def test_refusals_at_random_do_not_hold_up_a_user_who_types() -> None:
     pace = RequestPace()
     for number in range(200):
         now = number * 700 * MS
-        pace.on_sent(now)
+        pace.on_sent(now, 0)
         if number % 7:
             pace.on_answered(now, now + 20 * MS)
         else:
@@ -103,6 +130,26 @@ def test_a_limit_that_counts_refused_requests_is_found_if_it_surely_caused_the_r
     traffic.run(60)
     assert traffic.passed > 0.6 * 60 * 20
     assert traffic.refused < 0.1 * 60 * 20
+
+
+@pytest.mark.parametrize("round_trip_us", [200, 2 * MS, 20 * MS])
+@pytest.mark.parametrize(
+    ("interval_ms", "burst", "requests", "pause_s"),
+    [(100, 20, 30, 0.3), (50, 5, 60, 5), (200, 30, 10, 0.1), (200, 20, 10, 0.1), (300, 50, 10, 0.1), (200, 20, 60, 60)],
+)
+def test_a_burst_that_passes_whole_does_not_show_that_429s_have_another_cause(
+    interval_ms: int, burst: int, requests: int, pause_s: float, round_trip_us: int
+) -> None:
+    """After a pause, ten requests pass at any gap, and then a gap eight times as large may still be too small."""
+    traffic = Traffic(Bucket(interval_ms * MS, burst), surely=True, round_trip_us=round_trip_us)
+    for _ in range(8):
+        traffic.transfer(requests, pause_s)
+    passed = refused = 0
+    for _ in range(8):
+        traffic.transfer(requests, pause_s)
+        passed, refused = passed + traffic.passed, refused + traffic.refused
+    assert refused < 0.3 * passed
+    assert traffic.pace.gap_us < 2 * interval_ms * MS
 
 
 @pytest.mark.parametrize("most", [10, 20, 50])
@@ -123,6 +170,43 @@ def test_a_limit_that_ends_is_forgotten() -> None:
     limit[0] = lambda now: True
     traffic.run(120)
     assert traffic.pace.gap_us == 0
+
+
+@pytest.mark.parametrize(("share", "every_s"), [(0.01, 0.4), (0.05, 1), (0.05, 3), (0.1, 3)])
+def test_429s_at_random_leave_an_application_that_sends_little_its_short_waits(share: float, every_s: float) -> None:
+    """No request of it needed the gap. A larger one would change nothing but its waits, which would grow to seconds."""
+    traffic, late_us = Traffic(refused_at_random(share), surely=True, round_trip_us=20 * MS), []
+    for number in range(1000):
+        traffic.now = due_us = max(traffic.now, int(number * every_s * SECOND))
+        traffic.request()
+        late_us.append(traffic.now - due_us)
+        traffic.request()  # as a pull, after what was asked for has come
+    assert sorted(late_us)[950] < 700 * MS
+    assert traffic.pace.gap_us < SECOND
+
+
+def test_a_limit_that_becomes_lower_is_found_at_its_new_pace() -> None:
+    limit = [Bucket(20 * MS, 30)]
+    traffic = Traffic(lambda now: limit[0](now), surely=True)
+    for _ in range(200):
+        traffic.transfer(100, 1)
+    limit[0] = Bucket(300 * MS, 30)
+    for _ in range(10):
+        traffic.transfer(60, 0.3)
+    assert 250 * MS < traffic.pace.gap_us < 600 * MS
+    assert traffic.refused < 20
+
+
+def test_a_gap_that_seldom_requests_need_still_goes_back_when_a_smaller_one_is_refused() -> None:
+    """Two requests a second keep to a limit of ten, but not when the second one follows at once."""
+    traffic, refused = Traffic(Bucket(100 * MS), surely=True), 0
+    for number in range(500):
+        traffic.now = max(traffic.now, number * SECOND)
+        for _ in range(2):
+            traffic.refused = 0
+            traffic.request()
+            refused += traffic.refused
+    assert refused < 50
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.1, 0.15, 0.3])
@@ -162,7 +246,7 @@ def test_a_gap_that_no_request_waits_for_does_not_shrink() -> None:
     for _ in range(200):
         traffic.now += SECOND
         assert traffic.pace.allows(traffic.now)
-        traffic.pace.on_sent(traffic.now)
+        traffic.pace.on_sent(traffic.now, 0)
         traffic.pace.on_answered(traffic.now, traffic.now + 2 * MS)
         gaps_us.append(traffic.pace.gap_us)
     assert len(set(gaps_us[40:])) == 1  # it may have changed once before, because a request had waited
@@ -179,7 +263,7 @@ def test_refusals_of_requests_that_left_before_the_gap_changed_do_not_count_agai
         pace.on_refused(sent_us, 4 * MS, surely=True)
     pace.on_answered(4 * MS, 4 * MS)
     assert pace.gap_us == 5 * MS
-    pace.on_sent(7 * MS)
+    pace.on_sent(7 * MS, 0)
     assert not pace.allows(12 * MS - 1)
     assert pace.allows(12 * MS)
 

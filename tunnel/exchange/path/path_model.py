@@ -93,7 +93,7 @@ class PathModel:
     def on_sent(self, now: int, *, silent: int = 0) -> None:
         """Record that a request leaves. `silent`: it is a repeat for lack of an answer, and this number of exchanges
         has got none in time."""
-        self.pace.on_sent(now)
+        self.pace.on_sent(now, self.backoff.next_us)
         self.backoff.on_sent(now, silent=silent)
 
     def on_heard(self, sent_us: int, now: int) -> None:

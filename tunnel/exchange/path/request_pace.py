@@ -9,7 +9,10 @@ If requests are refused however large the gap is, the refusals have another caus
 
 A 429 names the cause, and while it goes on, one request after another asks whether there is room again (7.9). The time
 that this took, together with the second or two before, shows at what pace requests pass: the gap is this time divided
-by the number of requests that were answered in it.
+by the number of requests that were answered in it. Later 429s show it, too: a limit that lets a burst pass has none
+left at each 429, whatever the gap is, so what passes from one to the next is its pace. Those that a growing gap does
+not end are given up as random ones only if this pace is no slower than the gap. And a gap grows only while requests
+wait for it: an application that sends little would learn nothing from a larger one, and only wait.
 
 A ban refuses all requests for a time, so that a trial of a smaller gap costs far more: the gap after it is kept for ten
 minutes.
@@ -68,6 +71,37 @@ class _Answers:
         return (now - self._began_us) // max(1, self._count - 1)
 
 
+class _Intervals:
+    """The times between 429s, of which each is the first in a row: how many requests were answered in those that ended
+    while the gap grew, and whether the application had something to send."""
+
+    def __init__(self) -> None:
+        self._began_us = self._passed = 0  # of the present interval
+        self._idle_us = 0  # for how much of it a request could leave, and none was to be sent
+        self.was_busy = False  # for more than half of the interval that ended last, requests were sent or waited
+        self._ended_us = self._ended_passed = 0  # of all that have ended since the gap began to grow
+
+    def on_answered(self) -> None:
+        self._passed += 1
+
+    def on_idle(self, idle_us: int) -> None:
+        self._idle_us += idle_us
+
+    def on_limited(self, now: int) -> None:
+        self.was_busy = 2 * self._idle_us < now - self._began_us
+        self._ended_us += now - self._began_us
+        self._ended_passed += self._passed
+        self._began_us, self._passed, self._idle_us = now, 0, 0
+
+    @property
+    def gap_us(self) -> int:
+        """An eighth more than the average gap between these answers, since they are few; 0: nothing is known."""
+        return self._ended_us * 9 // (8 * self._ended_passed) if self._ended_passed else 0
+
+    def forget(self) -> None:
+        self._ended_us = self._ended_passed = 0
+
+
 class RequestPace:
     """The least time between two requests. Without refusals it is 0.
 
@@ -90,6 +124,7 @@ class RequestPace:
         self._banned_until_us = 0  # until then, another ban shows that the gap is too small
         self._answered_us = 0  # when the newest request that was answered was sent
         self._answers = _Answers()
+        self._intervals = _Intervals()
         self._limited_us = 0  # when a 429 came, if no request that left since then has been answered; else 0
         self._growths = 0  # how often the gap has grown because of 429s, since a block has passed whole
         self._worked_us = 0  # the first gap at which a block has passed whole; 0: none did
@@ -107,8 +142,9 @@ class RequestPace:
         self._has_waited = True
         return False
 
-    def on_sent(self, now: int) -> None:
-        """Record that a request leaves."""
+    def on_sent(self, now: int, free_us: int) -> None:
+        """Record that a request leaves. But for the gap, it could leave since `free_us`."""
+        self._intervals.on_idle(max(0, now - max(self.next_us, free_us, self._sent_us)))
         gap_us = 2 * self.gap_us if now < self._slow_until_us else self.gap_us
         self.next_us = now + gap_us if gap_us else 0
         if now - self._sent_us < _PAUSE_US:
@@ -129,6 +165,7 @@ class RequestPace:
         """Learn from the relay's answer to a request that was sent at `sent_us`."""
         limited_us = self._limited_us
         self._answers.on_answered(now, may_end=not limited_us)
+        self._intervals.on_answered()
         is_late = sent_us - self._answered_us > max(_AWAY_US, 3 * self.gap_us)
         self._answered_us = max(self._answered_us, sent_us)
         if limited_us:
@@ -168,27 +205,51 @@ class RequestPace:
         """Use a larger gap if needed, since a request was answered that left at `sent_us`, after a 429 had come."""
         # The answer does not say when there was room: the relay may have held it.
         row_us, limited_us, self._limited_us = sent_us - self._limited_us, self._limited_us, 0
+        self._intervals.on_limited(limited_us)
         has_worked, self._has_worked = self._has_worked and self.gap_us > 0, False
-        grown_us = max(_GAP_US_MIN, self.gap_us + self.gap_us // 4)
+        is_long = row_us >= max(_ROW_US, 3 * self.gap_us)
+        is_needed = not self.gap_us or self._gap_us_before > 0 or self._intervals.was_busy
+        if row_us >= _BAN_US or not is_needed:
+            self._begin_block()
+            return
         if has_worked:
             self._growths, self._worked_us = 0, self._worked_us or self._gap_us_before or self.gap_us
-        elif not self.gap_us or row_us >= max(_ROW_US, 3 * self.gap_us):
-            # An application that sends little has few answers. So the gap grows in steps.
-            most_us = max(_REAL_GAP_US_MAX, self.gap_us + self.gap_us // 2)
-            grown_us = max(grown_us, min(self._answers.gap_us(limited_us, sent_us), most_us))
-            self._growths = self._worked_us = 0
+        elif not self.gap_us or is_long:
+            self._begin_growth()
         else:
             self._growths += 1
-        is_useless = self._growths > _GROWTHS_MAX or 0 < _WORKED_FACTOR * self._worked_us < grown_us
-        is_useless |= grown_us > _LIMIT_GAP_US_MAX and now >= self._banned_until_us
-        if row_us >= _BAN_US:
-            self._begin_block()
-        elif self._gap_us_before:
+        if self._gap_us_before:
             self._go_back(now)
-        elif is_useless:
+        elif not has_worked and (not self.gap_us or is_long):
+            # An application that sends little has few answers. So the gap grows in steps.
+            most_us = max(_REAL_GAP_US_MAX, self.gap_us + self.gap_us // 2)
+            self._grow(min(self._answers.gap_us(limited_us, sent_us), most_us), now)
+        elif self._growths > _GROWTHS_MAX or 0 < _WORKED_FACTOR * self._worked_us < self._next_gap_us:
+            if self._intervals.gap_us > self._next_gap_us:  # no gap has helped because all were too small
+                self._grow(self._intervals.gap_us, now)
+                self._begin_growth()
+            else:
+                self._ignore(now)
+        else:
+            self._grow(0, now)
+
+    @property
+    def _next_gap_us(self) -> int:
+        return max(_GAP_US_MIN, self.gap_us + self.gap_us // 4)
+
+    def _grow(self, least_us: int, now: int) -> None:
+        """Use a gap that is larger by a quarter, or `least_us` if that is more. Ignore 429s that go on at the largest
+        one, unless there was a ban."""
+        gap_us = max(least_us, self._next_gap_us)
+        if gap_us > _LIMIT_GAP_US_MAX and now >= self._banned_until_us:
             self._ignore(now)
         else:
-            self._use(min(grown_us, _GAP_US_MAX), _SETTLE_US, now)
+            self._use(min(gap_us, _GAP_US_MAX), _SETTLE_US, now)
+
+    def _begin_growth(self) -> None:
+        """Forget what the gaps so far have shown, because the next one is far larger."""
+        self._growths = self._worked_us = 0
+        self._intervals.forget()
 
     def _slow_down(self, now: int) -> None:
         """Use a larger gap, because a part of a block was refused."""
@@ -206,7 +267,8 @@ class RequestPace:
 
     def _ignore(self, now: int) -> None:
         """Use no gap for a time, because the refusals have another cause."""
-        self._near_blocks = self._growths = self._worked_us = 0
+        self._near_blocks = 0
+        self._begin_growth()
         self._ignored_until_us = now + self._ignored_us
         self._ignored_us = min(_LONG_US_MAX, 2 * self._ignored_us)
         self._use(0, _SETTLE_US, now)
