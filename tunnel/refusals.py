@@ -1,12 +1,21 @@
-"""The errors for refusals of a whole attachment, by the relay or by a proxy in front of it, and of a service's name."""
+"""The errors for refusals of an attachment, by the relay or by a proxy in front of it, or of a service's name, and when
+to ask again."""
+
+import math
 
 from tunnel.errors import DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError, UnreachableError
 from tunnel.exchange import AttachRefused
 from tunnel.exchange.config import OR_WAIT
 from tunnel.wire import StatusCode
 
-__all__ = ["OR_WAIT", "name_error", "refusal_error"]
+__all__ = ["OR_WAIT", "asked_again_s", "name_error", "refusal_error"]
 
+_AGAIN_S: tuple[tuple[type[Exception], float], ...] = (
+    (ProxyPasswordError, math.inf),  # proxies lock accounts whose wrong password is repeated
+    (NotAuthenticatedError, 300.0),
+    (DeniedError, 60.0),
+    (Exception, 15.0),
+)
 _DENIALS = frozenset({403, 415})
 _PROXY_AUTH_REQUIRED = 407
 _UNAUTHORISED = 401
@@ -38,3 +47,9 @@ def name_error(name: str, text: str) -> DeniedError:
         f'listen = ["{name}"] under your user\'s name in the configuration'
     )
     return DeniedError(f"{name}: {reason}")
+
+
+def asked_again_s(error: Exception) -> float:
+    """Return after how many seconds the same settings are tried again: by then, the relay's operator may have changed
+    its rules. Infinity: only with another password."""
+    return next(seconds for kind, seconds in _AGAIN_S if isinstance(error, kind))

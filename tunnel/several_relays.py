@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,6 +25,7 @@ from tunnel.errors import RefusedError, TunnelError, UnreachableError
 from tunnel.ground.carrier_limits import pull_interval_us
 from tunnel.ground.relay_urls import is_same_relay
 from tunnel.ground.special_targets import target_text
+from tunnel.refusals import asked_again_s
 from tunnel.secret_renewal import Renew
 from tunnel.status import AttachmentStats, Listeners, MoveState, RelayState, StatisticsCollector
 from tunnel.streams.listener import Handler, Server, Sink, streams_sink
@@ -63,6 +65,8 @@ class _Place:
         self.error: TunnelError | None = None  # the attachment ended with it, before the relay had ever answered
         self.starting: asyncio.Task[None] | None = None
         self.has_begun = False  # the endpoint has begun to attach
+        self.asking: asyncio.TimerHandle | None = None  # when the relay is asked again for what it has refused
+        self._said = ""
 
     @property
     def refusal(self) -> TunnelError | None:
@@ -72,6 +76,22 @@ class _Place:
     @property
     def is_present(self) -> bool:
         return self.has_begun and self.refusal is None and self.endpoint.is_attached
+
+    def ask_later(self, error: Exception, ask: Callable[[_Place], None], what: str) -> None:
+        """Say what the relay has refused, and ask it again after a while, in which its rules may have changed."""
+        again_s = asked_again_s(error)
+        if self.asking is None and again_s < math.inf:
+            self.asking = asyncio.get_running_loop().call_later(again_s, ask, self)
+        again = f"asked again every {again_s:g} s" if again_s < math.inf else "not asked again with this password"
+        text = f"{what}: {error}"
+        if text != self._said:
+            self._said = text
+            _log.warning("%s %s; %s while another relay serves", self.url, text, again)
+
+    def stop_asking(self) -> None:
+        if self.asking is not None:
+            self.asking.cancel()
+            self.asking = None
 
     @property
     def trouble(self) -> str:
@@ -85,7 +105,8 @@ class SeveralRelays:
 
     `sits_everywhere`: attach to all of them at once, since connections come from each. Otherwise attach to the first,
     and to the next when none answers, or when one is asked for what the others do not have. `start_server` attaches to
-    all. What one relay refuses for good ends only what is open there, and with other secrets it is asked again.
+    all. What one relay refuses ends only what is open there; while another one serves, it is asked again from time to
+    time, and at once with other secrets.
     `same_users`: equal names of users stand for the same user at all relays, so that connections which are accepted
     here may move from one to another. `endpoints`: the URL of each relay, and what makes an endpoint there.
 
@@ -191,6 +212,8 @@ class SeveralRelays:
     async def _end_all(self) -> None:
         self._is_ended = True
         self._stop_seeking()
+        for place in self._places:
+            place.stop_asking()
         await asyncio.gather(*(self._end(place) for place in self._places))
 
     # relays
@@ -253,7 +276,7 @@ class SeveralRelays:
             await place.endpoint.start()
         except TunnelError as error:
             place.error = error
-            _log.warning("%s refuses this endpoint: %s", place.url, error)
+            place.ask_later(error, self._ask_if_served, "refuses this endpoint")
             self._seek()
             self._change()
             return
@@ -263,7 +286,7 @@ class SeveralRelays:
     def _on_change(self, place: _Place, reason: str) -> None:
         """Note that a relay answers, or, with a reason, that it does not answer or has ended the attachment."""
         if place.refusal is not None:
-            _log.warning("%s refuses this endpoint: %s", place.url, place.refusal)
+            place.ask_later(place.refusal, self._ask_if_served, "refuses this endpoint")
         self._look_for_twin(place)
         if self.is_attached:
             self.listeners.present()
@@ -315,6 +338,17 @@ class SeveralRelays:
 
         return renew_and_ask
 
+    def _ask_if_served(self, place: _Place) -> None:
+        """Ask a relay again for what it has refused, unless the attachment or all its servers have ended."""
+        place.asking = None
+        if self._is_closed or self.refusal is not None:
+            return
+        if place.refusal is not None:
+            self._ask_again(place)
+        else:
+            refused = [offer for offer in self._offers if offer.service.why_not_at(place.url)]
+            self._tasks.keep(asyncio.get_running_loop().create_task(self._offer_again(place, refused)))
+
     def _ask_again(self, place: _Place) -> None:
         """Attach with a new endpoint at a relay that has refused the present one for good."""
         loop, old = asyncio.get_running_loop(), place.endpoint
@@ -326,8 +360,9 @@ class SeveralRelays:
         place.endpoint.report_to(self.listeners, partial(self._on_change, place))
         place.endpoint.count_bytes(old.listeners.statistics)
         self._join()
+        place.stop_asking()
         self._begin(place)
-        self._tasks.keep(loop.create_task(self._offer_again(place)))
+        self._tasks.keep(loop.create_task(self._offer_again(place, self._offers)))
 
     def _join(self) -> None:
         """Let connections move between the endpoints."""
@@ -346,17 +381,21 @@ class SeveralRelays:
         self._moves_count += 1
         _log.info("%s moves from %s to %s: %s", target, move.before, move.now, move.why)
 
-    async def _offer_again(self, place: _Place) -> None:
-        """Offer the services of this attachment at a relay that is asked again."""
+    async def _offer_again(self, place: _Place, offers: Sequence[_Offer]) -> None:
+        """Offer these services of the attachment at a relay that is asked again."""
         await asyncio.sleep(0)  # it begins to start
-        self._offers = [offer for offer in self._offers if offer.service.is_serving]
-        for offer in list(self._offers):
+        for offer in [offer for offer in offers if offer.service.is_serving]:
             try:
                 server = await place.endpoint.serve(offer.take, offer.name, offer.backlog, offer.public)
             except TunnelError as error:
-                _log.warning("%s does not take the service %s: %s", place.url, offer.name, error)
+                self._on_service_refused(offer.service, place, error)
             else:
                 offer.service.add(place.url, server)
+
+    def _on_service_refused(self, service: ServiceAtRelays, place: _Place, error: Exception) -> None:
+        service.refuse(place.url, error)
+        if place.refusal is None:
+            place.ask_later(error, self._ask_if_served, f"does not take the service {service.name}")
 
     def _first_refusal(self) -> TunnelError:
         found = [place.refusal for place in self._places if place.refusal is not None]
@@ -480,9 +519,13 @@ class SeveralRelays:
         errors = {place.url: one for place, one in zip(places, found, strict=True) if isinstance(one, BaseException)}
         if not servers:
             raise next(iter(errors.values()))
+        by_url = {place.url: place for place in self._places}
+        service = ServiceAtRelays(
+            name, servers, lambda url, error: self._on_service_refused(service, by_url[url], error)
+        )
         for url, error in errors.items():
-            _log.warning("%s does not take the service %s: %s", url, name, error)
-        service = ServiceAtRelays(name, servers, {url: str(error) for url, error in errors.items()})
+            if isinstance(error, Exception):
+                self._on_service_refused(service, by_url[url], error)
         self._offers = [offer for offer in self._offers if offer.service.is_serving]
         self._offers.append(_Offer(take, name, backlog, public, service))
         return Server(service)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from tunnel.errors import DeniedError
@@ -14,14 +15,21 @@ __all__ = ["ServiceAtRelays"]
 class ServiceAtRelays:
     """What is behind a `Server` of a service that several relays offer. It ends when it has ended at each of them."""
 
-    def __init__(self, name: str, servers: dict[str, Server], errors: dict[str, str]) -> None:
-        """`servers`: by the URL of each relay that has taken the name; `errors`: why others have not."""
+    def __init__(
+        self,
+        name: str,
+        servers: dict[str, Server],
+        on_refused: Callable[[str, DeniedError], None],
+    ) -> None:
+        """`servers`: by the URL of each relay that has taken the name. `on_refused` is called with the URL of a relay
+        that no longer takes it."""
         loop = asyncio.get_running_loop()
         self.name = name
         self.refused: asyncio.Future[DeniedError] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self._servers = servers
-        self._errors = errors
+        self._errors: dict[str, str] = {}  # why other relays have not taken it, by URL
+        self._on_refused = on_refused
         self._watch = loop.create_task(self._end())
 
     @property
@@ -40,6 +48,10 @@ class ServiceAtRelays:
         refusal = None if server is None else server.refusal
         return self._errors.get(url, "") if refusal is None else str(refusal)
 
+    def refuse(self, url: str, error: Exception) -> None:
+        """Note why another relay does not take the service now."""
+        self._errors[url] = str(error)
+
     def add(self, url: str, server: Server) -> None:
         """Offer the service at one more relay."""
         if not self.is_serving:  # it was closed meanwhile
@@ -57,15 +69,17 @@ class ServiceAtRelays:
 
     async def _end(self) -> None:
         ends = [asyncio.ensure_future(server.wait_closed()) for server in self._servers.values()]
-        refusals = [asyncio.ensure_future(server.refused()) for server in self._servers.values()]
+        refusals = {url: asyncio.ensure_future(server.refused()) for url, server in self._servers.items()}
         try:
             while not all(one.done() for one in ends):
-                waiting: list[asyncio.Future[Any]] = [one for one in (*ends, *refusals) if not one.done()]
+                waiting: list[asyncio.Future[Any]] = [one for one in (*ends, *refusals.values()) if not one.done()]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for url in [url for url, one in refusals.items() if one.done()]:
+                    self._on_refused(url, refusals.pop(url).result())
                 if self.refusal is not None and not self.refused.done():
                     self.refused.set_result(self.refusal)
             if not self.closed.done():
                 self.closed.set_result(None)
         finally:
-            for one in (*ends, *refusals):
+            for one in (*ends, *refusals.values()):
                 one.cancel()

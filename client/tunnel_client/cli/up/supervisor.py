@@ -16,11 +16,12 @@ from pathlib import Path
 
 import structlog
 
-from tunnel import Attachment, DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError
+from tunnel import Attachment, ProxyPasswordError, TunnelError
 from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.attachment import endpoint_of
 from tunnel.endpoint_names import OwnName
 from tunnel.logs.outages import OutageLog
+from tunnel.refusals import asked_again_s
 from tunnel.several_relays import SeveralRelays
 from tunnel.system.file_watch import FileWatch
 from tunnel_client.cli.serving import finish
@@ -39,13 +40,6 @@ Load = Callable[[], tuple[ReadFile, RelaySettings]]
 
 _NOT_THIS_USER = 404  # the status with which `renew_secrets` reports a token of another user
 _LOOK_S = 0.5  # interval of the checks whether the relay still accepts us
-_AGAIN_S: tuple[tuple[type[Exception], float], ...] = (
-    (ProxyPasswordError, math.inf),  # proxies lock accounts whose wrong password is repeated
-    (NotAuthenticatedError, 300.0),
-    (DeniedError, 60.0),
-    (Exception, 15.0),
-)
-"""The seconds after a refusal until the same settings are tried again."""
 
 
 class Supervisor:
@@ -125,7 +119,7 @@ class Supervisor:
                 return None
             await starting  # raises the refusal
             self._attached(attachment)
-            refusals = _Refusals(endpoint_of(attachment), partial(self._ask_again, attachment), self._say)
+            refusals = _Refusals(endpoint_of(attachment), self._say)
             while attachment.refusal is None and not self._renewed.is_set():
                 await self._renewed_within(_LOOK_S)
                 refusals.look()
@@ -175,7 +169,7 @@ class Supervisor:
         self._refused = error, settings
         if self._settings != settings and not is_refused_again(error, settings, self._settings):
             return  # newer settings have been read since
-        again_s = _again_s(error)
+        again_s = asked_again_s(error)
         files = " or ".join(map(str, self._read.files))
         if isinstance(error, ProxyPasswordError):
             awaited = f"waiting for another user and password in {files}; the same ones are not sent again"
@@ -292,11 +286,6 @@ class Supervisor:
             relay=settings.url,
         )
 
-    def _ask_again(self, attachment: Attachment, url: str) -> None:
-        for each in self._used.each():
-            if each.url == url:
-                self._renew_at(attachment, each)
-
     def _secrets_refused(self, attachment: Attachment, url: str, status: int) -> None:
         if attachment is not self._attachment:
             return
@@ -312,33 +301,22 @@ class Supervisor:
         return f"those before stay in use while they are accepted, waiting for a change of {files}"
 
 
-def _again_s(error: Exception) -> float:
-    return next(seconds for kind, seconds in _AGAIN_S if isinstance(error, kind))
-
-
 class _Refusals:
-    """The relays that have refused an attachment for good while others serve it: each is asked again after a while."""
+    """The relays that have refused an attachment while others serve it, as `tunnel up` says it."""
 
-    def __init__(self, endpoint: AttachedEndpoint | SeveralRelays, ask_again: Callable[[str], None], say: Say) -> None:
+    def __init__(self, endpoint: AttachedEndpoint | SeveralRelays, say: Say) -> None:
         self._endpoint = endpoint
-        self._ask_again = ask_again
         self._say = say
         self._said: dict[str, str] = {}  # by URL
-        self._due_s: dict[str, float] = {}
 
     def look(self) -> None:
-        """Say which relay has refused the attachment since the last look, and ask those again whose time has come."""
+        """Say which relay has refused the attachment since the last look, for a new reason."""
         if not isinstance(self._endpoint, SeveralRelays):
             return
-        refusals, now_s = self._endpoint.refusals, asyncio.get_running_loop().time()
-        self._due_s = {url: due_s for url, due_s in self._due_s.items() if url in refusals}
-        for url, error in refusals.items():
-            again_s = _again_s(error)
-            if now_s >= self._due_s.setdefault(url, now_s + again_s):
-                del self._due_s[url]
-                self._ask_again(url)
-            elif self._said.get(url) != str(error):
+        for url, error in self._endpoint.refusals.items():
+            if self._said.get(url) != str(error):
                 self._said[url] = str(error)
+                again_s = asked_again_s(error)
                 awaited = "it is asked again with another password alone"
                 if again_s < math.inf:
                     awaited = f"trying again every {again_s:g} s"

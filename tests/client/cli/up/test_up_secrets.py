@@ -19,7 +19,7 @@ from tests.client.rig import echo
 from tests.servlet.rig import KEYS, TOKENS, relay, settings, until
 from tests.support.loops import in_loop
 from tests.support.proxies import UpstreamProxy
-from tunnel_client.cli.up import supervisor
+from tunnel import refusals
 from tunnel_servlet.access.tokens import TokenTable, make_token
 from tunnel_servlet.web.running import RunningRelay
 
@@ -162,7 +162,7 @@ async def test_the_token_of_one_of_several_relays_is_renewed_alone(changed: str,
 async def test_a_relay_that_refuses_the_token_is_asked_again_while_another_one_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "_AGAIN_S", ((Exception, 0.1),))
+    monkeypatch.setattr(refusals, "_AGAIN_S", ((Exception, 0.1),))
     async with relay(settings(exit="inline", switch={"settle_us": 1})) as other:
         let_in(other, old=False)
         private(tmp_path / "two", TOKENS["ann"])
