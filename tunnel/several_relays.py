@@ -307,7 +307,8 @@ class SeveralRelays:
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
         used = self._usable()
-        if used is not None and self._used is not None and used is not self._used:
+        accepts_only = self._sits_everywhere or self._offers
+        if used is not None and self._used is not None and used is not self._used and not accepts_only:
             _log.warning("new connections use the relay %s now, and no longer %s", used.url, self._used.url)
         self._used = used or self._used
 

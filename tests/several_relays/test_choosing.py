@@ -29,6 +29,24 @@ async def test_new_connections_use_the_first_relay_that_answers_and_return_to_it
         assert await reader.readexactly(10) == b"still here"
 
 
+@pytest.mark.parametrize("kind", ["client", "exit", "service"])
+@in_loop
+async def test_it_is_said_which_relay_new_connections_use_where_any_are_opened(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the operator of an exit or a service, it would say something that is not true."""
+    async with relays(b"", b"") as (first, second):
+        handler = Exit(b"out") if kind == "exit" else None
+        async with at(first, second, user="exit" if kind == "exit" else "bob", exit_handler=handler) as endpoint:
+            if kind == "service":
+                await endpoint.start_server(Exit(b"in.").serve, "reports")
+            await until_answers(endpoint, *([True] if kind == "client" else [True, True]))
+            first.fault = lambda message: AWAY
+            await until_answers(endpoint, False, True)
+    said = [record.getMessage() for record in caplog.records if "new connections use" in record.getMessage()]
+    assert said == ["new connections use the relay r1 now, and no longer r0"] * (kind == "client")
+
+
 class Hooks:
     """A connection listener and a collector of byte counts that note what they are told."""
 
