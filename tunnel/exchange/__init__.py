@@ -28,12 +28,12 @@ the choice between them. Each coordinates small parts that know nothing of each 
     link/                 one half of a link, the same at both ends
       state.py            bytes into batches and receipts; buffers.py reads into one piece, pace.py sizes batches
       line.py             one of several links that share the load: how much may wait on it, and whether it stalls
-      window.py           a link that carries alone: how much may wait on it
     path/                 what an endpoint learns of the path
       path_model.py       all of it in one object, which outlives generations
       roundtrip.py, pacing.py   deadlines; sizes of bodies, number of lanes, and the hold
       pulls.py, held_pulls.py   when to pull, and how many pulls may be held
       request_pace.py, stream_pace.py   requests per second; how much of a stream may be unconfirmed
+      window.py           how much may have no receipt on a link
       body_formats.py     in which format bodies pass (7.19)
     roads/                the choice of a road
       ladder.py           which road to try, to use, to doubt
@@ -80,10 +80,10 @@ from tunnel.exchange.lanes.lanes import Lanes
 from tunnel.exchange.lanes.responses import THE_PROXY, quoted, refusal_of, title_of, wait_us_of
 from tunnel.exchange.lanes.streams import Streams
 from tunnel.exchange.link.buffers import BufferPool
-from tunnel.exchange.link.line import LINK_PATIENCE_US_MAX, Line
+from tunnel.exchange.link.line import Line
 from tunnel.exchange.link.pace import LinkPace
 from tunnel.exchange.link.state import LinkInput, LinkState
-from tunnel.exchange.link.window import LinkWindow
+from tunnel.exchange.path.window import PATIENCE_US_MAX, PathWindow
 from tunnel.exchange.roads.ladder import POLL, Decision, Ladder, Step
 from tunnel.exchange.roads.road_tries import Next, RoadTries, Try
 from tunnel.exchange.roads.roads import Road, RoadReport
@@ -92,7 +92,7 @@ from tunnel.exchange.served.outbox import Outbox
 from tunnel.exchange.served.served import Reply, ServedLane, ServedLimits, ServedRequest
 
 __all__ = [
-    "LINK_PATIENCE_US_MAX",
+    "PATIENCE_US_MAX",
     "POLL",
     "THE_PROXY",
     "Abandoned",
@@ -111,10 +111,10 @@ __all__ = [
     "LinkInput",
     "LinkPace",
     "LinkState",
-    "LinkWindow",
     "Next",
     "Outbox",
     "PacketsReceived",
+    "PathWindow",
     "Recovered",
     "Refusal",
     "Reply",

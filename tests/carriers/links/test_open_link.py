@@ -92,3 +92,21 @@ def test_while_batches_that_were_given_up_leave_no_room_their_receipts_are_await
     assert link.waiting_bytes == KIB
     receipt(link, 6 * SECOND)
     assert link.waiting_bytes == 0
+
+
+def test_what_an_application_sends_now_and_then_shows_no_high_rate() -> None:
+    """One receipt covers what was sent in 25 ms, and most of it was sent long before the newest."""
+    link = lone()
+    send(link, 2 * KIB, SECOND)
+    send(link, KIB, SECOND + 24 * MS)
+    receipt(link, SECOND + 25 * MS)
+    send(link, 256 * KIB, 2 * SECOND)
+    assert link.room == 0
+
+
+def test_a_time_without_batches_lowers_no_rate() -> None:
+    link = lone()
+    send(link, 64 * KIB, 9 * SECOND)
+    receipt(link, 9 * SECOND + 100 * MS)
+    send(link, 1024 * KIB, 10 * SECOND)
+    assert link.room > 0

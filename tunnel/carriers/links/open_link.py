@@ -3,7 +3,7 @@
 from collections import deque
 
 from tunnel.carriers.links.dialed_link import DialedLink
-from tunnel.exchange import BatchDone, Line, LinkPace, LinkWindow
+from tunnel.exchange import BatchDone, Line, LinkPace, PathWindow
 from tunnel.wire import Packet, PacketType, encode_packets
 
 __all__ = ["OpenLink"]
@@ -23,7 +23,7 @@ class OpenLink:
         self.receipted_us = -1  # when the newest batch was sent that has a receipt and was not given up
         self.pace = LinkPace()  # chooses the size that batches should have at most
         self.line = Line() if link.shares else None
-        self._window = LinkWindow()  # how much may leave on a link that carries alone
+        self._window = PathWindow()  # how much may leave on a link that carries alone
         self._unreceipted_bytes = 0
         self._kept_bytes = 0  # of these, those of batches that were not given up
         self._given_up: deque[int] = deque()  # when each batch left that was given up and has no receipt yet
@@ -81,20 +81,21 @@ class OpenLink:
         size = self._unreceipted_bytes - self.link.state.unreceipted_bytes
         self._unreceipted_bytes -= size
         done: list[BatchDone] = []
-        line, sent_us = self.line, now
+        first_us, sent_us = -1, now
         for token in tokens:
             if self._given_up:
                 sent_us = self._given_up.popleft()
-                if line is not None:
-                    line.on_late(sent_us, now, waits=self.pace.waits)
             else:
                 self.receipted_us = sent_us = self.pace.on_receipted(now)
-                if line is not None:
-                    line.on_receipted(sent_us, now, waits=self.pace.waits)
                 if token != _PROBE:
                     done.append(BatchDone(token, ok=True))
-        if line is None and tokens:
-            self._window.on_receipted(size, sent_us, now, waits=self._unreceipted_bytes > 0)
+            if first_us < 0:
+                first_us = sent_us
+        left_bytes = self._unreceipted_bytes
+        if tokens and self.line is None:
+            self._window.on_receipted(size, first_us, sent_us, now, waits=left_bytes > 0)
+        elif tokens and self.line is not None:
+            self.line.on_receipted(size, first_us, sent_us, now, waits=self.pace.waits, left_bytes=left_bytes)
         if not self._given_up:
             self._kept_bytes = self._unreceipted_bytes
         return done, size

@@ -5,11 +5,10 @@ Both halves of a link use it: the endpoint for what it sends to the relay, the r
 
 from tunnel.exchange.config import SECOND_US
 from tunnel.exchange.path.pulls import NEVER_US
-from tunnel.exchange.path.stream_pace import StreamPace
+from tunnel.exchange.path.window import PATIENCE_US_MAX, SHARED_BYTES_START, PathWindow
 
-__all__ = ["LINK_PATIENCE_US_MAX", "Line"]
+__all__ = ["Line"]
 
-LINK_PATIENCE_US_MAX = 8 * SECOND_US  # 8.7: the longest wait for a receipt before other ways carry
 _DEAD_US = 10 * SECOND_US  # 8.7
 _STEP_SHIFT = 14  # lines whose waiting bytes differ by less than 16 KiB count as equal
 
@@ -22,10 +21,10 @@ class Line:
     patience doubles.
     """
 
-    __slots__ = ("_pace", "_patience_us", "_stalled_us", "_waits_since_us")
+    __slots__ = ("_patience_us", "_stalled_us", "_waits_since_us", "_window")
 
     def __init__(self) -> None:
-        self._pace = StreamPace()
+        self._window = PathWindow(SHARED_BYTES_START)
         self._patience_us = SECOND_US
         self._waits_since_us = NEVER_US  # since when the next receipt is awaited
         self._stalled_us = NEVER_US  # since when the line stalls
@@ -40,8 +39,7 @@ class Line:
         """When the line stalls if no receipt comes until then."""
         if self._waits_since_us == NEVER_US:
             return NEVER_US
-        usual_us = max(self._pace.patience_us, self._pace.queued_us)
-        return self._waits_since_us + max(self._patience_us, min(usual_us, LINK_PATIENCE_US_MAX))
+        return self._waits_since_us + max(self._patience_us, min(self._window.patience_us, PATIENCE_US_MAX))
 
     @property
     def dead_us(self) -> int:
@@ -53,35 +51,30 @@ class Line:
 
         Those that were taken back count as well: they may still fill the path.
         """
-        if self.is_stalled or not self._pace.allows(waiting_bytes):
+        if self.is_stalled or not self._window.allows(waiting_bytes):
             return 0
-        return self._pace.envelope_bytes
+        return self._window.part_bytes
 
     def on_sent(self, now: int) -> None:
         """A batch leaves."""
         if self._waits_since_us == NEVER_US:
             self._waits_since_us = now
 
-    def on_receipted(self, sent_us: int, now: int, *, waits: bool) -> None:
-        """A receipt came for a batch that was sent at `sent_us`. `waits`: another batch has none."""
-        self._pace.on_confirmed(sent_us, now)
-        self._waits_since_us = now if waits else NEVER_US
-        self._stalled_us = NEVER_US
+    def on_receipted(self, size: int, first_us: int, sent_us: int, now: int, *, waits: bool, left_bytes: int) -> None:
+        """A receipt came for `size` bytes; the oldest of them were sent at `first_us`, the newest at `sent_us`.
 
-    def on_late(self, sent_us: int, now: int, *, waits: bool) -> None:
-        """A receipt came for a batch that was taken back. If it ends a stall, the line is slow, and not dead.
-        `waits`: a batch that was not taken back has no receipt."""
-        self._pace.on_confirmed(sent_us, now)
+        `waits`: a batch that was not taken back has no receipt. `left_bytes`: of all batches without a receipt.
+        """
+        self._window.on_receipted(size, first_us, sent_us, now, waits=left_bytes > 0)
         self._waits_since_us = now if waits else NEVER_US
-        if self.is_stalled:
+        if self.is_stalled:  # the batch was taken back, and yet it came: the line is slow, and not dead
             self._stalled_us = NEVER_US
-            self._patience_us = min(2 * self._patience_us, LINK_PATIENCE_US_MAX)
+            self._patience_us = min(2 * self._patience_us, PATIENCE_US_MAX)
 
     def stall(self, now: int) -> None:
         """The caller takes all batches without a receipt back."""
         self._waits_since_us = NEVER_US
         self._stalled_us = now
-        self._pace.on_failed(now)
 
     @staticmethod
     def load(waiting_bytes: int) -> int:

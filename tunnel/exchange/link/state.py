@@ -9,13 +9,13 @@ import msgspec
 
 from tunnel.exchange.config import MIB, MILLISECOND_US
 from tunnel.exchange.link.buffers import BufferPool, LinkReader
-from tunnel.exchange.link.window import LINK_BYTES_START
+from tunnel.exchange.path.window import AT_ONCE_BYTES
 from tunnel.wire import LINK_HEADER_SIZE, Buffer, LinkHeader, decode_link_header, encode_link_header
 
 __all__ = ["LinkInput", "LinkState"]
 
 _RECEIPT_US = 25 * MILLISECOND_US  # 8.2
-_RECEIPT_BYTES = LINK_BYTES_START  # after this many bytes a receipt leaves at once: a fast link must not wait for it
+_RECEIPT_BYTES = AT_ONCE_BYTES  # after this many bytes a receipt leaves at once: a fast link must not wait for it
 _NUMBER_MAX = 2**32 - 1  # 8.1
 _SILENCE_US = 10_000 * MILLISECOND_US  # half of the longest silence of an open link (8.4); also the interval of checks
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from tunnel.exchange import LINK_PATIENCE_US_MAX, Line, LinkWindow
+from tunnel.exchange import PATIENCE_US_MAX, Line, PathWindow
 from tunnel.wire import Frame
 from tunnel_servlet.switch.stats import Traffic
 from tunnel_servlet.switch.witness import NOWHERE, Origin
@@ -38,7 +38,7 @@ class ServedLink:
         self.link = link
         self.line = Line() if shares else None  # how much may leave here, if it shares the load with other links (8.7)
         # The same if it carries alone. A link in the relay's own process needs no limit.
-        self._window = None if shares or traffic is None else LinkWindow()
+        self._window = None if shares or traffic is None else PathWindow()
         self.origin = origin
         self.traffic = traffic  # of all links; None: this one is of an endpoint in the relay's own process
         self.is_signalled = False  # it was queued for `poll_link_ready`, and the host has not called `poll_link` since
@@ -88,20 +88,24 @@ class ServedLink:
         """Record receipts of the oldest `count` batches; return their packets, except for batches taken back before."""
         forgotten = min(count, self._taken_back)
         self._taken_back -= forgotten
-        before_bytes, sent_us = self.unreceipted_bytes + self._late_bytes, now
-        found = self._pop(count - forgotten)
+        before_bytes, first_us, sent_us = self.unreceipted_bytes + self._late_bytes, -1, now
         for _ in range(forgotten if self._late else 0):
             sent_us, size = self._late.popleft()
             self._late_bytes -= size
-            if self.line is not None:
-                self.line.on_late(sent_us, now, waits=bool(self._batches))
+            if first_us < 0:
+                first_us = sent_us
+        if first_us < 0 and self._batches:
+            first_us = self._batches[0][0]
+        found = self._pop(count - forgotten)
         if found:
             sent_us = self._popped_us
-            if self.line is not None:
-                self.line.on_receipted(sent_us, now, waits=bool(self._batches))
-        if self._window is not None and count:
-            left_bytes = self.unreceipted_bytes + self._late_bytes
-            self._window.on_receipted(before_bytes - left_bytes, sent_us, now, waits=left_bytes > 0)
+        left_bytes = self.unreceipted_bytes + self._late_bytes
+        size = before_bytes - left_bytes
+        if count and self._window is not None:
+            self._window.on_receipted(size, first_us, sent_us, now, waits=left_bytes > 0)
+        elif count and self.line is not None:
+            waits = bool(self._batches)
+            self.line.on_receipted(size, first_us, sent_us, now, waits=waits, left_bytes=left_bytes)
         if found:
             trip_us = now - self._popped_us or 1
             if trip_us < self._round_trip_us or not self._round_trip_us:
@@ -135,7 +139,7 @@ class ServedLink:
         if self.line is not None:
             return self.line.stalls_us <= now
         if self._window is not None:
-            since_us = min(since_us, now - min(self._window.queued_us, LINK_PATIENCE_US_MAX))
+            since_us = min(since_us, now - min(self._window.queued_us, PATIENCE_US_MAX))
         return bool(self._batches) and self._batches[0][0] < since_us
 
     def unreceipted_frames(self) -> list[Frame]:

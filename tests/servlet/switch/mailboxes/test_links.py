@@ -1,5 +1,7 @@
 """The relay's record of a link: receipts come in order, and also for batches that were taken back (PROTOCOL 8.2)."""
 
+import pytest
+
 from tests.servlet.support import data, frames_of
 from tunnel.wire import HEADER_SIZE, Frame
 from tunnel_servlet.switch.mailboxes.links import ServedLink
@@ -138,3 +140,48 @@ def test_a_link_whose_receipts_came_late_stalls_later_but_after_eight_seconds_at
         assert not link.is_stalled(now + stalls_us - SECOND, now + stalls_us)
         assert link.is_stalled(now + stalls_us + 1 - SECOND, now + stalls_us + 1)
         link.take_receipted(1, now + 1)
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_what_an_application_sends_now_and_then_shows_no_high_rate(taken_back: bool) -> None:
+    """One receipt covers what was sent in 25 ms, and most of it was sent long before the newest."""
+    link = lone()
+    link.on_sent(batch(KIB), SECOND)
+    link.on_sent(batch(KIB), SECOND + 23 * MS)
+    if taken_back:
+        link.take_back()
+    link.on_sent(batch(KIB), SECOND + 24 * MS)
+    link.take_receipted(3, SECOND + 25 * MS)
+    link.on_sent(batch(256 * KIB), 2 * SECOND)
+    assert not has_room(link)
+
+
+def test_batches_that_were_taken_back_from_a_link_that_shares_the_load_teach_it_what_the_path_carries() -> None:
+    link = ServedLink(1, traffic=Traffic(), shares=True)
+    link.on_sent(batch(64 * KIB), 0)
+    assert not has_room(link)
+    link.take_back()
+    assert not has_room(link)
+    link.take_receipted(1, SECOND // 2)
+    link.on_sent(batch(128 * KIB), SECOND)
+    assert has_room(link)
+    link.on_sent(batch(128 * KIB), SECOND)
+    assert not has_room(link)
+
+
+def test_a_link_that_shares_the_load_stalls_only_while_a_batch_waits() -> None:
+    link = ServedLink(1, traffic=Traffic(), shares=True)
+    link.on_sent(batch(KIB), SECOND)
+    assert link.is_stalled(0, 10 * SECOND)
+    link.take_receipted(1, SECOND + MS)
+    assert not link.is_stalled(0, 10 * SECOND)
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_time_without_batches_lowers_no_rate(shares: bool) -> None:
+    link = ServedLink(1, traffic=Traffic(), shares=shares)
+    for sent_us, size in ((0, KIB), (9 * SECOND, 64 * KIB)):
+        link.on_sent(batch(size), sent_us)
+        link.take_receipted(1, sent_us + 100 * MS)
+    link.on_sent(batch(1024 * KIB), 10 * SECOND)
+    assert has_room(link)

@@ -1,9 +1,9 @@
-"""How many bytes may have no receipt on a link that carries alone (PROTOCOL 8.3)."""
+"""How many bytes may have no receipt on a path (PROTOCOL 7.20, 8.3, 8.7)."""
 
 import pytest
 
 from tunnel.exchange.config import KIB, MIB
-from tunnel.exchange.link.window import LinkWindow
+from tunnel.exchange.path.window import PathWindow
 
 MS = 1_000
 SECOND = 1_000_000
@@ -14,7 +14,7 @@ class Path:
     """A path of `rate` bytes per second and `delay_us`, always full, whose buffers have room for everything."""
 
     def __init__(self, rate: int, delay_us: int) -> None:
-        self.window = LinkWindow()
+        self.window = PathWindow()
         self.rate, self.delay_us = rate, delay_us
         self.took_us = 0  # from the newest batch to its receipt
         self.carried_bytes = 0
@@ -30,12 +30,12 @@ class Path:
             sent_us, self._now = self._under_way.pop(0)
             self.took_us = self._now - sent_us
             self.carried_bytes += BATCH_BYTES
-            self.window.on_receipted(BATCH_BYTES, sent_us, self._now, waits=bool(self._under_way))
+            self.window.on_receipted(BATCH_BYTES, sent_us, sent_us, self._now, waits=bool(self._under_way))
         return self
 
 
 def test_a_link_begins_with_what_gets_a_receipt_at_once() -> None:
-    window = LinkWindow()
+    window = PathWindow()
     assert window.allows(256 * KIB - 1)
     assert not window.allows(256 * KIB)
 
@@ -78,20 +78,62 @@ def test_the_window_is_never_below_64_kib() -> None:
 
 
 def test_an_application_that_sends_little_shrinks_no_window() -> None:
-    window = LinkWindow()
+    window = PathWindow()
     for second in range(60):
-        window.on_receipted(100, second * SECOND, second * SECOND + 50 * MS, waits=False)
+        window.on_receipted(100, second * SECOND, second * SECOND, second * SECOND + 50 * MS, waits=False)
     assert window.window_bytes == 256 * KIB
 
 
 def test_one_receipt_for_all_counts_from_when_they_were_sent() -> None:
-    window = LinkWindow()
+    window = PathWindow()
     assert not window.allows(256 * KIB)
-    window.on_receipted(256 * KIB, 0, SECOND // 2, waits=False)
+    window.on_receipted(256 * KIB, 0, 0, SECOND // 2, waits=False)
     assert window.window_bytes == 1024 * KIB
 
 
 def test_a_receipt_may_take_twice_as_long_as_the_longest() -> None:
-    window = LinkWindow()
-    window.on_receipted(KIB, 0, SECOND, waits=False)
+    window = PathWindow()
+    window.on_receipted(KIB, 0, 0, SECOND, waits=False)
     assert window.queued_us == 2 * SECOND
+
+
+def test_bytes_that_an_application_sends_now_and_then_show_no_high_rate() -> None:
+    """A confirmation waits for up to 300 ms (7.20), and then covers what had come long before the newest bytes."""
+    window = PathWindow()
+    window.on_receipted(30 * KIB, 0, 299 * MS, 300 * MS, waits=False)
+    assert window.window_bytes == 256 * KIB
+
+
+def test_a_part_is_an_eighth_of_the_window_and_at_least_16_kib() -> None:
+    window = PathWindow()
+    assert window.part_bytes == 32 * KIB
+    window.window_bytes = 8 * MIB
+    assert window.part_bytes == MIB
+    window.window_bytes = 64 * KIB
+    assert window.part_bytes == 16 * KIB
+
+
+def test_patience_is_a_second_or_four_times_the_least_time_or_twice_the_longest_up_to_eight_seconds() -> None:
+    window = PathWindow()
+    assert window.patience_us == SECOND
+    window.note_wait(200 * MS, 0)
+    assert window.patience_us == SECOND
+    window.note_wait(2 * SECOND, 0)
+    assert window.patience_us == 4 * SECOND
+    window.note_wait(6 * SECOND, 0)
+    assert window.patience_us == 8 * SECOND
+    slow = PathWindow()
+    slow.note_wait(3 * SECOND, 0)
+    assert slow.patience_us == 12 * SECOND
+
+
+def test_a_failure_halves_the_window_and_receipts_show_what_the_path_carries_now() -> None:
+    path = Path(1_000_000, 50 * MS).run(10 * SECOND)
+    before, window = path.window.window_bytes, path.window
+    window.on_failed()
+    assert window.window_bytes == pytest.approx(before // 2, rel=0.05)
+    window.on_receipted(KIB, 11 * SECOND, 11 * SECOND, 11 * SECOND + 50 * MS, waits=False)
+    assert window.window_bytes == pytest.approx(before // 2, rel=0.05)
+    for _ in range(9):
+        window.on_failed()
+    assert window.window_bytes == 64 * KIB
