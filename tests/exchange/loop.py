@@ -20,7 +20,7 @@ from tunnel.exchange import (
     ServedLane,
     ServedLimits,
 )
-from tunnel.exchange.path.stream_pace import StreamPace
+from tunnel.exchange.path.window import PathWindow
 from tunnel.exchange.served.outbox import PACKETS_ANY
 from tunnel.wire import (
     HTTP_STATUS,
@@ -89,7 +89,7 @@ class Relay:
     ) -> None:
         self.limits = ServedLimits(lanes=lanes, answer_bytes_max=answer_bytes_max, streams=streams)
         self.limits.hold_us_max = limits.get("hold_ms_max", 15_000) * 1000
-        self.pace = StreamPace()
+        self.window = PathWindow()
         self.streams: dict[int, ServedLane] = {}  # by handle
         self.pieces: list[tuple[int, bytes, bool]] = []  # of streamed answers: handle, bytes, whether it is the last
         self.attached_limits: dict[str, Any] = {
@@ -195,7 +195,7 @@ class Relay:
         if exchange.epoch != self.epoch or self.attachments.get(exchange.attachment_id) != exchange.generation:
             return self._refuse(handle, StatusCode.UNKNOWN)
         if exchange.lane not in self.lanes:
-            self.lanes[exchange.lane] = ServedLane(exchange.lane, self.outbox, self._evidence, self.limits, self.pace)
+            self.lanes[exchange.lane] = ServedLane(exchange.lane, self.outbox, self._evidence, self.limits, self.window)
         lane = self.lanes[exchange.lane]
         if exchange.confirms is not None:
             self._confirm(*exchange.confirms, now)
@@ -268,6 +268,8 @@ class Loop:
     fate: Callable[[Request, int], Fate] = lambda request, now: Fate()
     one_way_us: int = 10_000
     bytes_per_second: int = 0
+    queue_us: int = 0
+    """How long answers wait on the path behind the bytes of others."""
     seed: int = 1
     relay: Relay = field(default_factory=lambda: Relay(Random(2)))
     now: int = 0
@@ -408,7 +410,7 @@ class Loop:
             request_id, fate = found
             body = b"".join(buffers)
             self._down_free_us = max(self.now, self._down_free_us) + self._transfer_us(len(body))
-            at_us = self._down_free_us + self.one_way_us
+            at_us = self._down_free_us + self.queue_us + self.one_way_us
             if fate.too_large is not None and len(body) > fate.answer_bytes_max:
                 fate = fate.too_large
             if fate.status:
@@ -439,7 +441,7 @@ class Loop:
         before = self.passed.get(handle, 0)
         self.passed[handle] = before + len(piece)
         self._down_free_us = max(self.now, self._down_free_us) + self._transfer_us(len(piece))
-        at_us = self._down_free_us + self.one_way_us
+        at_us = self._down_free_us + self.queue_us + self.one_way_us
         is_cut = 0 <= fate.stream_bytes < before + len(piece)
         if is_cut and before > fate.stream_bytes:
             return

@@ -32,8 +32,8 @@ the choice between them. Each coordinates small parts that know nothing of each 
       path_model.py       all of it in one object, which outlives generations
       roundtrip.py, pacing.py   deadlines; sizes of bodies, number of lanes, and the hold
       pulls.py, held_pulls.py   when to pull, and how many pulls may be held
-      request_pace.py, stream_pace.py   requests per second; how much of a stream may be unconfirmed
-      window.py           how much may have no receipt on a link
+      request_pace.py     requests per second
+      window.py           how much may have no receipt: on a link at both ends, on streamed answers at the relay
       body_formats.py     in which format bodies pass (7.19)
     roads/                the choice of a road
       ladder.py           which road to try, to use, to doubt
@@ -42,6 +42,7 @@ the choice between them. Each coordinates small parts that know nothing of each 
       road_tries.py       one try of a connection at a time, as tables
       spare_times.py      when to try a spare link
     for several of these
+      stream_times.py     times of streamed answers that both their ends keep
       config.py, events.py   settings; what goes to the carrier and to the driver
       flight.py           one body in flight: attempts, deadlines, repeats; backoff.py has the pauses after refusals
       pieces.py           packets that are larger than a body

@@ -478,7 +478,7 @@ class ServedAttachment:
         found = self.lanes.get(number)
         if found is None:
             outbox = LaneOutbox(number, self.mailbox, self.streams)
-            lane = ServedLane(number, outbox, self.evidence, self._limits, self.streams.pace)
+            lane = ServedLane(number, outbox, self.evidence, self._limits, self.streams.window)
             found = lane, outbox
             self.lanes[number] = found
         return found

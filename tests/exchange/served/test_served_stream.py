@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tests.exchange.loop import MemoryOutbox, data_frame
 from tunnel.exchange.config import KIB
-from tunnel.exchange.path.stream_pace import StreamPace
+from tunnel.exchange.path.window import PathWindow
 from tunnel.exchange.served.served import Reply, ServedLane, ServedLimits, ServedRequest
 from tunnel.wire import Exchange, parse_packets
 
@@ -22,8 +22,8 @@ class Bench:
 
     def __init__(self, *, limit_bytes: int = 1 << 26, hold_ms: int = 30_000, limits: ServedLimits = LIMITS) -> None:
         self.outbox = MemoryOutbox()
-        self.pace = StreamPace()
-        self.lane = ServedLane(0, self.outbox, lambda: [(0, self.lane.answered)], limits, self.pace)
+        self.window = PathWindow()
+        self.lane = ServedLane(0, self.outbox, lambda: [(0, self.lane.answered)], limits, self.window)
         self.handle = 0
         self.first = self.request(1, stream=True, pull=True, hold_ms=hold_ms, answer_bytes_max=limit_bytes)
 
@@ -178,8 +178,8 @@ def test_unconfirmed_bytes_stay_within_the_window() -> None:
     bench = Bench().proven()
     bench.give(*range(1000), size=1000)
     bench.sent(20 * MS)
-    envelope = bench.pace.envelope_bytes
-    assert 64 * KIB <= bench.lane.held_bytes <= 64 * KIB + envelope
+    envelope = bench.window.part_bytes
+    assert 256 * KIB <= bench.lane.held_bytes <= 256 * KIB + envelope
 
 
 def test_without_a_confirmation_for_a_second_everything_is_taken_back() -> None:
@@ -193,6 +193,37 @@ def test_without_a_confirmation_for_a_second_everything_is_taken_back() -> None:
     assert (end.handle, end.is_cut, bench.lane.stream) == (1, True, None)
     assert [frame.sequence for frame in bench.outbox.frames] == [2]
     assert bench.lane.stream_due_us is None
+    assert bench.window.window_bytes == 128 * KIB
+
+
+def test_what_an_application_sends_now_and_then_shows_no_high_rate() -> None:
+    """A confirmation may wait for 300 ms, and covers what came long before the newest envelope."""
+    bench = Bench().proven()
+    for name, now in ((1, 20 * MS), (2, 318 * MS)):
+        bench.give(name, size=15_000)
+        bench.sent(now)
+    bench.lane.confirm(3, 320 * MS)
+    assert bench.window.window_bytes == 256 * KIB
+
+
+def test_a_time_without_envelopes_lowers_no_rate() -> None:
+    bench = Bench().proven()
+    for name, now, size in ((1, 20 * MS, 1000), (2, 9 * SECOND, 64 * KIB)):
+        bench.give(name, size=size)
+        bench.sent(now)
+        bench.lane.confirm(bench.lane.serial, now + 100 * MS)
+    assert bench.window.window_bytes > 1024 * KIB
+
+
+def test_a_rate_is_counted_for_a_round_trip_while_envelopes_are_on_the_way() -> None:
+    bench = Bench().proven()
+    bench.give(1, size=1000)
+    bench.sent(20 * MS)
+    bench.give(*range(2, 5), size=20_000)
+    bench.sent(70 * MS)
+    bench.lane.confirm(2, 120 * MS)
+    bench.lane.confirm(bench.lane.serial, 121 * MS)  # a megabyte a second, if it were counted from 70 ms on
+    assert bench.window.window_bytes == 256 * KIB
 
 
 def test_a_slow_path_gets_four_times_its_least_time_to_confirm() -> None:
@@ -233,14 +264,14 @@ def test_the_number_of_unconfirmed_packets_is_limited_however_small_they_are() -
     bench = Bench(limits=replace(LIMITS, stream_packets_max=4)).proven()
     bench.give(*range(1, 8))
     assert bench.sent(20 * MS) == [[1, 2, 3, 4]]
-    window_bytes = bench.pace.window_bytes
+    window_bytes = bench.window.window_bytes
     bench.lane.confirm(2, 40 * MS)
     assert bench.sent(40 * MS) == [[5, 6, 7]]
     bench.give(8, 9)
     assert bench.sent(40 * MS) == [[8]]
     bench.lane.confirm(4, 60 * MS)
     assert bench.sent(60 * MS) == [[9]]
-    assert bench.pace.window_bytes == window_bytes  # unchanged, because the window was not the limit
+    assert bench.window.window_bytes == window_bytes  # unchanged, because the window was not the limit
 
 
 def test_a_relay_without_streams_answers_completely() -> None:

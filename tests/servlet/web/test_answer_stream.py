@@ -251,10 +251,10 @@ async def test_two_users_an_unread_stream_is_charged_to_its_user_and_cut() -> No
         await until(lambda: host.streams)
         await confirm(client, 1, 1)
         (attachment,) = host.switch._registry.by_id.values()
-        attachment.streams.pace.window_bytes = 8 << 20  # more than the buffers of a socket hold
+        attachment.streams.window.window_bytes = 8 << 20  # more than the buffers of a socket hold
         fill(running, "ann", 600)
         await until(lambda: running.connections.held_bytes > 0)
-        window = attachment.streams.pace.window_bytes + attachment.streams.pace.envelope_bytes + (1 << 17)
+        window = attachment.streams.window.window_bytes + attachment.streams.window.part_bytes + (1 << 17)
         while host.streams:
             assert attachment.mailbox.budget.outstanding <= window
             assert running.connections.held_bytes <= 2 << 20

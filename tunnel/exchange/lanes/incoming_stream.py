@@ -6,7 +6,7 @@ Clause 7.20 of docs/PROTOCOL.md.
 from tunnel.exchange.config import KIB, SECOND_US
 from tunnel.exchange.envelope_stream import EnvelopeStream
 from tunnel.exchange.lanes.lane import Lane
-from tunnel.exchange.path.stream_pace import OWED_US, beat_after_us
+from tunnel.exchange.stream_times import OWED_US, beat_after_us
 from tunnel.wire import Answer, Buffer
 
 __all__ = ["IncomingStream"]

@@ -18,9 +18,11 @@ class _Entry(msgspec.Struct):
 
 
 class Confirmed(msgspec.Struct):
-    """The packets that a serial confirmed, and when the newest of them were sent."""
+    """The packets that a serial confirmed, and when the oldest and the newest of them were sent."""
 
     frames: list[Frame]
+    size: int
+    first_us: int
     sent_us: int
 
 
@@ -52,7 +54,7 @@ class Ledger:
 
     def confirm(self, serial: int) -> Confirmed:
         """Remove the packets of all serials up to this one, and return them."""
-        confirmed = Confirmed([], 0)
+        confirmed = Confirmed([], 0, self._entries[0].sent_us if self._entries else 0, 0)
         count = 0
         for entry in self._entries:
             if entry.serial > serial:
@@ -61,6 +63,7 @@ class Ledger:
             self.held_bytes -= entry.size
             self.held_packets -= len(entry.frames)
             confirmed.frames += entry.frames
+            confirmed.size += entry.size
             confirmed.sent_us = entry.sent_us
         del self._entries[:count]
         return confirmed

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tunnel.exchange.path.stream_pace import StreamPace
+from tunnel.exchange.path.window import PathWindow
 from tunnel.exchange.pieces import PieceAssembler
 from tunnel.exchange.served.ledger import Ledger
 from tunnel.exchange.served.outbox import PACKETS_ANY, Outbox
@@ -90,8 +90,8 @@ class _Open(msgspec.Struct):
 class ServedLane:
     """The relay's half of one lane, for one generation.
 
-    `evidence` returns (lane, `answered`) for every lane of the attachment (7.7). `pace` is that of all streams of the
-    attachment.
+    `evidence` returns (lane, `answered`) for every lane of the attachment (7.7). `window` is that of all streams of
+    the attachment.
 
     One thing because complete answers and streams share the serials of the lane and one ledger: a confirmation frees
     what either of them has sent.
@@ -103,7 +103,7 @@ class ServedLane:
         outbox: Outbox,
         evidence: Callable[[], list[tuple[int, int]]],
         limits: ServedLimits,
-        pace: StreamPace | None = None,
+        window: PathWindow | None = None,
     ) -> None:
         self.lane = lane
         self.highest = 0  # highest number applied
@@ -121,7 +121,7 @@ class ServedLane:
         # All complete answers to one number hold the same packets, so any serial from the first one on confirms them.
         self._ledger = Ledger()
         self._first_serial = 0
-        self._pace = pace or StreamPace()
+        self._window = window or PathWindow()
         self._stream: ServedStream | None = None  # open, or over but with packets that are not confirmed
         self._outgoing: Frame | None = None  # a frame that leaves in pieces; it is not in the ledger
         self._outgoing_offset = 0  # bytes of that frame that are confirmed
@@ -167,7 +167,7 @@ class ServedLane:
             return None
         due_us = None if stream.is_over else min(stream.ends_us, stream.beat_us)
         if self._ledger.held_bytes:
-            doubt_us = stream.progress_us + self._pace.patience_us
+            doubt_us = stream.progress_us + self._window.patience_us
             due_us = doubt_us if due_us is None else min(due_us, doubt_us)
         return due_us
 
@@ -276,9 +276,9 @@ class ServedLane:
         if now >= stream.ends_us or stream.left_bytes < 2 * fixed_bytes + HEADER_SIZE:
             return self.finish_stream(now)
         frames: list[Frame] = []
-        # Check the room first: if it is used up by many small packets, the window of the pace must not grow.
+        # Check the room first: if it is used up by many small packets, the window is not the limit.
         room = self._limits.stream_packets_max - self._ledger.held_packets
-        if stream.is_proven and room > 0 and self._outbox.waits() and self._pace.allows(self._ledger.held_bytes):
+        if stream.is_proven and room > 0 and self._outbox.waits() and self._window.allows(self._ledger.held_bytes):
             frames = self._outbox.take(self._envelope_bytes(stream), room)
             if frames and stream.left_bytes < sum(frame.size for frame in frames) + 2 * fixed_bytes:
                 self._outbox.put_back(frames)  # one large packet, for which this stream has no room left
@@ -308,22 +308,24 @@ class ServedLane:
         stream = self._stream
         if stream is not None and not stream.is_proven and serial >= stream.first_serial:
             stream.is_proven = True
-            self._pace.on_confirmed(stream.opened_us, now)
+            self._window.note_wait(now - stream.opened_us or 1, now)
         if not confirmed.frames:
             return
         self._outbox.on_confirmed(confirmed.frames)
         if stream is not None:
             stream.progress_us = now
-            self._pace.on_confirmed(confirmed.sent_us, now)
+            self._window.on_receipted(
+                confirmed.size, confirmed.first_us, confirmed.sent_us, now, waits=self._ledger.held_bytes > 0
+            )
             self._forget_stream()
 
     def check_stream(self, now: int) -> list[Reply]:
         """Take all packets back and end the stream if no confirmation came in time (7.20)."""
         stream = self._stream
-        if stream is None or not self._ledger.held_bytes or now < stream.progress_us + self._pace.patience_us:
+        if stream is None or not self._ledger.held_bytes or now < stream.progress_us + self._window.patience_us:
             return []
         self._outbox.put_back(self._ledger.take_back())
-        self._pace.on_failed(now)
+        self._window.on_failed()
         return self._end_stream()
 
     def _open_stream(self, request: _Open, now: int) -> Reply:
@@ -348,7 +350,7 @@ class ServedLane:
             self._stream = None
 
     def _envelope_bytes(self, stream: ServedStream) -> int:
-        limit = min(self._pace.envelope_bytes, stream.left_bytes - 2 * self._fixed_bytes)
+        limit = min(self._window.part_bytes, stream.left_bytes - 2 * self._fixed_bytes)
         return min(limit, self._limits.answer_bytes_max - self._fixed_bytes)
 
     # confirmation

@@ -3,7 +3,7 @@
 Clause 7.20 of docs/PROTOCOL.md.
 """
 
-from tunnel.exchange.path.stream_pace import beat_after_us
+from tunnel.exchange.stream_times import beat_after_us
 
 __all__ = ["ServedStream"]
 

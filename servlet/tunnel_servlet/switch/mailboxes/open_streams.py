@@ -1,7 +1,6 @@
 """The streamed answers of one attachment that are open, or whose packets are not all confirmed (PROTOCOL 7.20)."""
 
-from tunnel.exchange.path.stream_pace import StreamPace
-from tunnel.exchange.served.served import ServedLane
+from tunnel.exchange import PathWindow, ServedLane
 from tunnel_servlet.switch.deadlines import Deadline
 
 __all__ = ["OpenStreams"]
@@ -10,13 +9,13 @@ __all__ = ["OpenStreams"]
 class OpenStreams:
     """The lanes with streams, in the order in which the streams were opened: at most one stream on each lane."""
 
-    __slots__ = ("carrier", "deadline", "lanes", "pace")
+    __slots__ = ("carrier", "deadline", "lanes", "window")
 
     def __init__(self) -> None:
         self.lanes: list[ServedLane] = []
         self.carrier: ServedLane | None = None
         """The lane whose stream carries all packets of the attachment, if there is one."""
-        self.pace = StreamPace()
+        self.window = PathWindow()  # of all of them: it outlives each
         self.deadline: Deadline  # set by `streaming`
 
     def on_opened(self, lane: ServedLane) -> None:
