@@ -17,7 +17,7 @@ from tunnel_servlet.switch.switch import Switch
 __all__ = ["BATCH_BYTES", "DEAD_US", "NOTSENT_BYTES", "Line", "RelaySide"]
 
 K = FaultKind
-NOTSENT_BYTES = 128 * 1024  # as TCP_NOTSENT_LOWAT of real links: tunnel/carriers/halves/link_protocol.py
+NOTSENT_BYTES = 128 * 1024  # as TCP_NOTSENT_LOWAT of real links: tunnel/carriers/halves/unsent_bytes.py
 BATCH_BYTES = 64 * 1024
 DEAD_US = 20 * SECOND  # TCP gives up on a dead path after this time
 STALL_US_MAX = 10 * SECOND

@@ -29,6 +29,7 @@ that a user asks for, as `tunnel/ground/carrier_names.py` describes it.
       open_link.py        a link in use, and its batches without a receipt; open_links.py: which link is for what
     halves/               what the endpoint and the relay both use of a link
       link_protocol.py    one half of a link as an asyncio protocol
+      unsent_bytes.py     how much the kernel takes before it can send it; also for streamed answers
       websocket_transport.py   lets a link use a websocket as if it were TCP
     dialing/              the way to the relay
       dialing.py          all settings of connections: URL, token, proxy, authorities

@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from tunnel.carriers.halves.unsent_bytes import limit_unsent
 from tunnel.system.clock import now_us
 from tunnel.wire import Status, StatusCode, encode_envelope
 from tunnel_servlet.access.tokens import Identity
@@ -20,7 +21,7 @@ class AnswerStream:
     """One streamed answer of a user. The host wakes it when the switch may have another envelope for it.
 
     An envelope is asked for only when the one before has left this process, so a client that does not read holds one
-    envelope here. The rest stays in the mailbox, where it is charged.
+    envelope here. The rest stays in the mailbox, where it is charged, and where a small packet need not wait behind it.
     """
 
     def __init__(self, host: SwitchHost, identity: Identity, first: RelayResponse) -> None:
@@ -57,6 +58,8 @@ class AnswerStream:
         response = web.StreamResponse(headers=headers)
         try:
             await response.prepare(request)
+            if request.transport is not None:
+                limit_unsent(request.transport.get_extra_info("socket"))
             await response.write(b"".join(self._first.body))
             while (data := await self._next()) is not None:
                 if data:

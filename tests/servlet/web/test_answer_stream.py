@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import aiohttp
 import pytest
@@ -184,6 +184,19 @@ async def test_an_envelope_is_asked_for_when_the_one_before_has_left_the_process
     stream.wake()
     await stream.serve(make_mocked_request("POST", "/exchange", writer=writer), {})
     assert happened == ["write first", "ask", "write a", "drain", "ask", "write b", "drain", "gone"]
+
+
+@in_loop
+async def test_the_kernel_takes_only_what_it_can_send_soon() -> None:
+    """The rest waits in the mailbox, where a small packet of another connection goes first."""
+    host: Any = SimpleNamespace(turns=AsyncMock(), stream_gone=lambda number: None)
+    writer = AsyncMock(StreamWriter)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        transport = Mock(get_extra_info=lambda name: sock if name == "socket" else None)
+        stream = AnswerStream(host, Identity("ann", ""), RelayResponse(5, 200, [b"first"], goes_on=True))
+        stream.finish(b"")
+        await stream.serve(make_mocked_request("POST", "/exchange", writer=writer, transport=transport), {})
+        assert sock.getsockopt(socket.IPPROTO_TCP, 25) == 128 * 1024  # TCP_NOTSENT_LOWAT
 
 
 @in_loop

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 
+from tunnel.carriers.halves.unsent_bytes import limit_unsent, set_tcp_option
 from tunnel.exchange import BufferPool, LinkInput, LinkState
 from tunnel.wire import ENVELOPE_BYTES, Buffer, decode_envelope
 
@@ -22,10 +23,8 @@ LINK_LANE = 0xFFFF  # the lane number in the envelopes that open a link; no lane
 SHARES = 1  # the serial in these envelopes if the link shares the load with others (8.7)
 
 _GREETING_BYTES = 1024  # size of the read buffer until the link is open
-_NOTSENT_BYTES = 128 * 1024  # the kernel takes only what it can send soon, so that later packets can still go first
 _HIGH_BYTES = 64 * 1024  # with more than this in the transport's buffer, no further batch is written
 _JOIN_BYTES = 16 * 1024  # up to this size one copy is cheaper than many buffers
-_OPTIONS_OF_LINUX = {"TCP_NOTSENT_LOWAT": 25, "TCP_USER_TIMEOUT": 18}  # some socket modules have no name for these
 _of_thread = threading.local()  # `buffers`: shared by all links of an event loop, which reads without Python's lock
 
 
@@ -152,8 +151,6 @@ def _tune(sock: socket.socket | None, options: Mapping[str, int]) -> None:
         return
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in {"TCP_NOTSENT_LOWAT": _NOTSENT_BYTES, **options}.items():
-        option = getattr(socket, name, None) or _OPTIONS_OF_LINUX.get(name)
-        if option is not None:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    limit_unsent(sock)
+    for name, value in options.items():
+        set_tcp_option(sock, name, value)
