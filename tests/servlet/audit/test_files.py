@@ -215,12 +215,12 @@ from pathlib import Path
 from tunnel_servlet.audit.event import AuditEvent, Kind, encode_event
 from tunnel_servlet.audit.files import AuditFile
 file = AuditFile(Path(sys.argv[1]), bytes_max=400, files_max=1000, syncs=False)
-number = 0
-while True:
-    number += 1
+for number in range(1, int(sys.argv[3]) + 1):
     file.write(encode_event(AuditEvent(event=Kind.ADMIN, run=sys.argv[2], number=number, text="x" * 50)))
     print(number, flush=True)
+sys.stdin.read()
 """
+LINES_MAX = 450  # of one writer, however late it is killed: 3 lines in a file, so that 6 writers make fewer than 1000
 
 
 def test_kill_9_during_rotation_loses_no_line_that_was_written(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_kill_9_during_rotation_loses_no_line_that_was_written(tmp_path: Path) -
     wanted: dict[str, int] = {}
     for turn in range(6):
         environment = {**os.environ, "PYTHONPATH": python_path()}
-        command = [sys.executable, "-c", WRITER, str(path), str(turn)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        command = [sys.executable, "-c", WRITER, str(path), str(turn), str(LINES_MAX)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(40 + 7 * turn)]  # 3 lines in a file
             process.send_signal(signal.SIGKILL)
