@@ -105,11 +105,18 @@ def test_18_and_19_a_transfer_survives_a_blackhole(side: str) -> None:
     async def main() -> None:
         options = FaultProxyOptions(upstream=("127.0.0.1", relay))
         async with a_relay(relay), FaultProxy(options) as proxy, client(proxy.url, lanes=SMALL_BODIES) as attachment:
-            moving = asyncio.create_task(move(attachment, 4 * MIB, connections=1))
+            goes_on = True
+
+            async def move_until_then() -> None:
+                while goes_on:  # on a fast machine, one transfer can end before the blackhole begins
+                    await move(attachment, 4 * MIB, connections=1)
+
+            moving = asyncio.create_task(move_until_then())
             await until(lambda: proxy.counts.exchanges >= 20)
             with proxy.blackhole(side):
                 await asyncio.sleep(2)  # the scenario itself
                 assert not moving.done()
+                goes_on = False
             await moving
 
     with hold_port() as relay:
