@@ -16,6 +16,7 @@ def ends_in_clear(party: Party, kind: PacketType) -> None:
         party.stream._connection.close(party.pair.now)
 
 
+@pytest.mark.interpreted  # the rig replaces a method of Endpoint
 @pytest.mark.parametrize("kind", [PacketType.FINISH, PacketType.CLOSE])
 @pytest.mark.parametrize("is_prompt", [True, False], ids=["prompt", "slow"])
 def test_an_end_without_close_notify_is_an_integrity_error(kind: PacketType, is_prompt: bool) -> None:
@@ -48,6 +49,7 @@ def records_of(wire: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.interpreted  # the rig replaces a method of Endpoint
 @pytest.mark.parametrize("count", range(6))
 @pytest.mark.parametrize("kind", [PacketType.FINISH, PacketType.CLOSE])
 def test_a_stream_that_is_cut_after_any_record_is_an_error(count: int, kind: PacketType) -> None:
@@ -72,6 +74,7 @@ def test_a_stream_that_is_cut_after_any_record_is_an_error(count: int, kind: Pac
         assert len(both.b.received) == 1 + 16_384 + 100 + 5000
 
 
+@pytest.mark.interpreted  # the rig replaces a method of Endpoint
 @pytest.mark.parametrize("kind", [PacketType.FINISH, PacketType.CLOSE])
 def test_an_end_within_the_handshake_is_an_integrity_error(kind: PacketType) -> None:
     both = Encrypted(begin=False)

@@ -156,6 +156,7 @@ async def test_positions_get_old_while_the_broker_runs_whatever_steps_the_clock_
         assert [each.group for each in await client.positions()] == ["last"]
 
 
+@pytest.mark.interpreted  # it replaces a function of the clock, which calls it
 @in_loop
 async def test_a_checkpoint_dates_positions_by_the_clock_that_was_set_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +180,7 @@ async def test_a_checkpoint_dates_positions_by_the_clock_that_was_set_meanwhile(
         assert [key[0] for key in await broker.positions.keys(lambda _: True)] == ["after"]
 
 
+@pytest.mark.interpreted  # it replaces a function of the clock, which calls it
 def test_the_clock_of_ages_passes_as_time_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A time in the future gives no age, and a step in either direction makes nothing older."""
     now_s = time.time()

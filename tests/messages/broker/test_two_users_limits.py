@@ -161,6 +161,7 @@ def test_two_users_a_name_of_the_relay_is_no_address() -> None:
     assert payer_of(("192.0.2.1", 0), is_tunnel=True) == "user 192.0.2.1"
 
 
+@pytest.mark.interpreted  # it replaces a function of the clock, which calls it
 @in_loop
 async def test_two_users_positions_without_use_expire_and_those_of_a_member_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

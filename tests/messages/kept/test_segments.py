@@ -256,6 +256,7 @@ def test_the_name_of_a_segment_tells_its_first_offset(tmp_path: Path) -> None:
         assert str(caught.value) == f"{tmp_path / name} is no segment of a log: move it away"
 
 
+@pytest.mark.interpreted  # it replaces a function of the clock, which calls it
 def test_the_age_of_a_segment_counts_from_its_last_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = filled(tmp_path)
     os.utime(segment.path, (0, 1000))
