@@ -103,6 +103,14 @@ def test_receipts_that_came_late_because_of_a_queue_make_a_line_wait_for_longer(
     assert line.stalls_us == 24 * SECOND + 8 * SECOND  # the most
 
 
+def test_receipts_that_always_take_seconds_do_not_make_a_line_wait_for_more_than_eight() -> None:
+    """Four times the shortest of them would be twelve."""
+    line = Line()
+    line.on_sent(0)
+    receipt(line, 0, 3 * SECOND, waits=True, left_bytes=KIB)
+    assert line.stalls_us == 3 * SECOND + 8 * SECOND
+
+
 def test_nothing_leaves_on_a_line_that_stalls_until_a_receipt_comes() -> None:
     line = Line()
     line.on_sent(0)
