@@ -48,7 +48,12 @@ _MOVED_SINCE = {
     TraceCause.RELAY_SILENT: "its relay did not answer",
     TraceCause.PEER_MOVED: "the other end moved it",
 }
+_ENDPOINT = "refuses this endpoint"
 _log = logging.getLogger(__name__)
+
+
+def _service(name: str) -> str:
+    return f"does not take the service {name}"
 
 
 class _Away(Exception):
@@ -66,7 +71,7 @@ class _Place:
         self.starting: asyncio.Task[None] | None = None
         self.has_begun = False  # the endpoint has begun to attach
         self.asking: asyncio.TimerHandle | None = None  # when the relay is asked again for what it has refused
-        self._said = ""
+        self._said: dict[str, str] = {}  # what the relay refuses, and why, as the log says it
 
     @property
     def refusal(self) -> TunnelError | None:
@@ -82,11 +87,18 @@ class _Place:
         again_s = asked_again_s(error)
         if self.asking is None and again_s < math.inf:
             self.asking = asyncio.get_running_loop().call_later(again_s, ask, self)
-        again = f"asked again every {again_s:g} s" if again_s < math.inf else "not asked again with this password"
-        text = f"{what}: {error}"
-        if text != self._said:
-            self._said = text
-            _log.warning("%s %s; %s while another relay serves", self.url, text, again)
+        again = f"asked again every {again_s:g} s while another relay serves"
+        self.say(what, error, again if again_s < math.inf else "not asked again with this password")
+
+    def say(self, what: str, error: Exception, again: str) -> None:
+        """Say what the relay refuses, unless this was said before."""
+        if self._said.get(what) != str(error):
+            self._said[what] = str(error)
+            _log.warning("%s %s: %s; %s", self.url, what, error, again)
+
+    def on_accepted(self, what: str) -> None:
+        """If the relay refuses this once more, it is to be said."""
+        self._said.pop(what, None)
 
     def stop_asking(self) -> None:
         if self.asking is not None:
@@ -140,6 +152,7 @@ class SeveralRelays:
         self._pull_interval_s: float | None = None  # the interval that was asked for last, for relays that start later
         self._used: _Place | None = None  # where new connections go first, for the log
         self._is_twin_known = False  # it was said that two of the relays are one
+        self._is_leaving = False  # no relay is asked again: a new endpoint there would take connections
         self._is_closed = False
         self._is_ended = False  # nothing is open any more; until then, connections of a closed one may move
 
@@ -192,6 +205,7 @@ class SeveralRelays:
 
     def leave(self) -> None:
         """Stop accepting connections, and tell the relays."""
+        self._stop_asking()
         for place in self._open():
             place.endpoint.leave()
 
@@ -200,6 +214,7 @@ class SeveralRelays:
         if self._is_closed:
             return
         self._is_closed = True
+        self._stop_asking()
         for place in self._open():
             place.endpoint.finish()
         with suppress(TimeoutError):
@@ -212,8 +227,7 @@ class SeveralRelays:
     async def _end_all(self) -> None:
         self._is_ended = True
         self._stop_seeking()
-        for place in self._places:
-            place.stop_asking()
+        self._stop_asking()
         await asyncio.gather(*(self._end(place) for place in self._places))
 
     # relays
@@ -253,6 +267,11 @@ class SeveralRelays:
         if self._seeking is None and not serves:
             self._seek()
 
+    def _stop_asking(self) -> None:
+        self._is_leaving = True
+        for place in self._places:
+            place.stop_asking()
+
     def _stop_seeking(self) -> None:
         if self._seeking is not None:
             self._seeking.cancel()
@@ -271,22 +290,25 @@ class SeveralRelays:
         self._tasks.keep(place.starting)
 
     async def _attach(self, place: _Place) -> None:
-        place.has_begun = True
+        endpoint, place.has_begun = place.endpoint, True
         try:
-            await place.endpoint.start()
+            await endpoint.start()
         except TunnelError as error:
-            place.error = error
-            place.ask_later(error, self._ask_if_served, "refuses this endpoint")
-            self._seek()
-            self._change()
+            if place.endpoint is endpoint:  # the relay was not asked again meanwhile
+                place.error = error
+                self._on_refused(place, error)
+                self._seek()
+                self._change()
             return
-        if self._pull_interval_s is not None:
+        if self._pull_interval_s is not None and place.endpoint is endpoint:
             place.endpoint.ask_for_pull_interval(self._pull_interval_s)
 
     def _on_change(self, place: _Place, reason: str) -> None:
         """Note that a relay answers, or, with a reason, that it does not answer or has ended the attachment."""
         if place.refusal is not None:
-            place.ask_later(place.refusal, self._ask_if_served, "refuses this endpoint")
+            self._on_refused(place, place.refusal)
+        elif place.is_present:
+            place.on_accepted(_ENDPOINT)
         self._look_for_twin(place)
         if self.is_attached:
             self.listeners.present()
@@ -334,15 +356,27 @@ class SeveralRelays:
             token: str | None, headers: Mapping[str, str], proxy: str | None, refused: Callable[[int], None]
         ) -> None:
             renew(token, headers, proxy, refused)
-            if place.refusal is not None and not self._is_closed:
+            if place.refusal is not None and not self._is_leaving:
                 self._ask_again(place)
 
         return renew_and_ask
 
+    def _on_refused(self, place: _Place, error: TunnelError) -> None:
+        """Ask a relay later that has refused this endpoint, and not yet for a service that it had refused before: a
+        wrong password must not be sent again, and a wrong token not so soon."""
+        place.stop_asking()
+        self._ask_later(place, error, _ENDPOINT)
+
+    def _ask_later(self, place: _Place, error: Exception, what: str) -> None:
+        if self._is_leaving:
+            place.say(what, error, "not asked again, because this endpoint is about to end")
+        else:
+            place.ask_later(error, self._ask_if_served, what)
+
     def _ask_if_served(self, place: _Place) -> None:
-        """Ask a relay again for what it has refused, unless the attachment or all its servers have ended."""
+        """Ask a relay again for what it has refused, unless all relays have refused this endpoint."""
         place.asking = None
-        if self._is_closed or self.refusal is not None:
+        if self.refusal is not None:
             return
         if place.refusal is not None:
             self._ask_again(place)
@@ -384,19 +418,26 @@ class SeveralRelays:
 
     async def _offer_again(self, place: _Place, offers: Sequence[_Offer]) -> None:
         """Offer these services of the attachment at a relay that is asked again."""
+        endpoint = place.endpoint
         await asyncio.sleep(0)  # it begins to start
-        for offer in [offer for offer in offers if offer.service.is_serving]:
+        for offer in offers:
+            if place.endpoint is not endpoint:  # it was asked once more, for all services
+                return
+            if not offer.service.is_serving:  # perhaps its name is that of another one now
+                continue
             try:
-                server = await place.endpoint.serve(offer.take, offer.name, offer.backlog, offer.public)
+                server = await endpoint.serve(offer.take, offer.name, offer.backlog, offer.public)
             except TunnelError as error:
-                self._on_service_refused(offer.service, place, error)
+                if place.endpoint is endpoint:
+                    self._on_service_refused(offer.service, place, error)
             else:
+                place.on_accepted(_service(offer.name))
                 offer.service.add(place.url, server)
 
     def _on_service_refused(self, service: ServiceAtRelays, place: _Place, error: Exception) -> None:
         service.refuse(place.url, error)
         if place.refusal is None:
-            place.ask_later(error, self._ask_if_served, f"does not take the service {service.name}")
+            self._ask_later(place, error, _service(service.name))
 
     def _first_refusal(self) -> TunnelError:
         found = [place.refusal for place in self._places if place.refusal is not None]
@@ -528,7 +569,11 @@ class SeveralRelays:
             if isinstance(error, Exception):
                 self._on_service_refused(service, by_url[url], error)
         self._offers = [offer for offer in self._offers if offer.service.is_serving]
-        self._offers.append(_Offer(take, name, backlog, public, service))
+        offer = _Offer(take, name, backlog, public, service)
+        self._offers.append(offer)
+        for place in self._places:
+            if place not in places and place.starting is not None and place.refusal is None:  # asked again meanwhile
+                self._tasks.keep(asyncio.get_running_loop().create_task(self._offer_again(place, [offer])))
         return Server(service)
 
     # status
