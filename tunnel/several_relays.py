@@ -312,6 +312,9 @@ class SeveralRelays:
         self._look_for_twin(place)
         if self.is_attached:
             self.listeners.present()
+            for other in self._places:  # all had refused, and none was asked again, until new secrets ended this
+                if other.refusal is not None and other.asking is None:
+                    self._ask_later(other, other.refusal, _ENDPOINT)
         else:
             self.listeners.absent(reason)
             self._seek()

@@ -381,6 +381,22 @@ async def test_a_relay_that_is_asked_again_many_times_leaves_nothing_behind() ->
         assert counts[-1] == counts[1]
 
 
+@pytest.mark.usefixtures("soon")
+@in_loop
+async def test_once_new_secrets_end_the_refusals_of_all_relays_the_others_are_asked_again() -> None:
+    async with relays(b"", b"") as (first, second), at(first, second, user="exit", exit_handler=Exit(b"out")) as exits:
+        await until_answers(exits, True, True)
+        first.fault = second.fault = lambda message: DENIED
+        await until(lambda: exits.refusal is not None)
+        first.restart()
+        second.restart()
+        first.fault = second.fault = lambda message: None
+        found = several(exits)
+        await until(lambda: all(place.asking is None for place in found._places))
+        found._ask_again(found._places[0])  # as new secrets do
+        await until_answers(exits, True, True)
+
+
 def test_a_refusal_says_how_soon_the_same_may_be_asked_again() -> None:
     kinds = (UnreachableError, DeniedError, NotAuthenticatedError, ProxyPasswordError)
     assert [refusals.asked_again_s(kind("")) for kind in kinds] == [15, 60, 300, math.inf]
