@@ -219,6 +219,19 @@ def test_429s_at_random_do_not_slow_requests_down_for_ever(share: float) -> None
     assert traffic.passed > 5 * 60 * 5
 
 
+@pytest.mark.parametrize(("requests", "pause_s"), [(60, 40), (100, 40), (150, 120)])
+def test_pauses_between_transfers_do_not_make_429s_at_random_look_like_a_slow_limit(
+    requests: int, pause_s: float
+) -> None:
+    """Few requests leave in a pause, but not because of the path."""
+    traffic, took_s = Traffic(refused_at_random(0.05), surely=True, round_trip_us=20 * MS), []
+    for _ in range(25):
+        began_us = traffic.now
+        traffic.transfer(requests, pause_s)
+        took_s.append((traffic.now - began_us) / SECOND - pause_s)
+    assert sum(took_s) / len(took_s) < 15
+
+
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.1, 0.15, 0.3])
 def test_refusals_at_random_do_not_slow_requests_down_for_long(share: float) -> None:
     traffic = Traffic(refused_at_random(share))

@@ -79,7 +79,7 @@ class _Intervals:
         self._began_us = self._passed = 0  # of the present interval
         self._idle_us = 0  # for how much of it a request could leave, and none was to be sent
         self.was_busy = False  # for more than half of the interval that ended last, requests were sent or waited
-        self._ended_us = self._ended_passed = 0  # of all that have ended since the gap began to grow
+        self._ended_us = self._ended_passed = 0  # of all busy ones that have ended since the gap began to grow
 
     def on_answered(self) -> None:
         self._passed += 1
@@ -89,8 +89,9 @@ class _Intervals:
 
     def on_limited(self, now: int) -> None:
         self.was_busy = 2 * self._idle_us < now - self._began_us
-        self._ended_us += now - self._began_us
-        self._ended_passed += self._passed
+        if self.was_busy:  # few requests leave in a pause of the application, which says nothing about the path
+            self._ended_us += now - self._began_us
+            self._ended_passed += self._passed
         self._began_us, self._passed, self._idle_us = now, 0, 0
 
     @property
