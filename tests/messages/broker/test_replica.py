@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 
 from tests.messages.broker.rig import QUICK, DirectTable, brokered, drain_fetches, following, stored, until
 from tests.support.loops import in_loop
+from tests.support.page_cache import drop_from_page_cache
 from tunnel.messages import BrokerClient, BrokerSettings, Log, LogConfig, RemoteCallError, TopicSpec
 from tunnel.messages.broker import replica as replicas
 from tunnel.messages.broker.protocol import FETCH, NOT_MASTER
@@ -61,7 +63,7 @@ async def test_the_page_cache_decides_on_a_real_file_system(tmp_path: Path) -> N
         if partition.log.is_cached(0, 65536) is None:
             pytest.skip("the file system of the temporary directory does not tell what is in the page cache")
         assert await redirected(client, 0) == ""
-        os.posix_fadvise(partition.log.read(0).descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        drop_from_page_cache(partition.log.read(0).descriptor, partial(partition.log.is_cached, 0, 65536))
         assert await redirected(client, 0) == "replica:1"
 
 
