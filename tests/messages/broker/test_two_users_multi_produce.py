@@ -183,7 +183,8 @@ def test_two_users_the_objects_of_a_call_that_is_cancelled_are_freed_bit_by_bit(
         "reported": (storing.Outcome, "_add"),
     }[moment]
     real, count = getattr(owner, name), 0
-    wanted = 40_000 if moment in ("decoded", "appended") else 1_000
+    # That the connection has ended is noticed only some thousand sets later, 20,000 on a fast machine.
+    wanted = {"decoded": 20_000, "appended": 40_000}.get(moment, 1_000)
 
     def counted(*arguments: object) -> object:
         nonlocal count
@@ -208,6 +209,6 @@ def test_two_users_the_objects_of_a_call_that_is_cancelled_are_freed_bit_by_bit(
             finally:
                 gc.enable()
             assert count < 60_000  # it was cancelled
-            assert blocks.freed < 20_000
+            assert blocks.freed < 10_000
 
     check()
