@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +24,7 @@ from tunnel.errors import RefusedError, TunnelError, UnreachableError
 from tunnel.ground.carrier_limits import pull_interval_us
 from tunnel.ground.relay_urls import is_same_relay
 from tunnel.ground.special_targets import target_text
-from tunnel.refusals import asked_again_s
+from tunnel.relay_place import RelayPlace
 from tunnel.secret_renewal import Renew
 from tunnel.status import AttachmentStats, Listeners, MoveState, RelayState, StatisticsCollector
 from tunnel.streams.listener import Handler, Server, Sink, streams_sink
@@ -60,58 +59,6 @@ class _Away(Exception):
     """Raised when a relay stops answering while a connection waits for it, and another relay answers."""
 
 
-class _Place:
-    """The presence at one relay. After a refusal, another endpoint takes it."""
-
-    def __init__(self, url: str, make: Callable[[], AttachedEndpoint]) -> None:
-        self.url = url
-        self.make = make
-        self.endpoint = make()
-        self.error: TunnelError | None = None  # the attachment ended with it, before the relay had ever answered
-        self.starting: asyncio.Task[None] | None = None
-        self.has_begun = False  # the endpoint has begun to attach
-        self.asking: asyncio.TimerHandle | None = None  # when the relay is asked again for what it has refused
-        self._said: dict[str, str] = {}  # what the relay refuses, and why, as the log says it
-
-    @property
-    def refusal(self) -> TunnelError | None:
-        """The error with which this relay ended the attachment for good."""
-        return self.endpoint.refusal or self.error
-
-    @property
-    def is_present(self) -> bool:
-        return self.has_begun and self.refusal is None and self.endpoint.is_attached
-
-    def ask_later(self, error: Exception, ask: Callable[[_Place], None], what: str) -> None:
-        """Say what the relay has refused, and ask it again after a while, in which its rules may have changed."""
-        again_s = asked_again_s(error)
-        if self.asking is None and again_s < math.inf:
-            self.asking = asyncio.get_running_loop().call_later(again_s, ask, self)
-        again = f"asked again every {again_s:g} s while another relay serves"
-        self.say(what, error, again if again_s < math.inf else "not asked again with this password")
-
-    def say(self, what: str, error: Exception, again: str) -> None:
-        """Say what the relay refuses, unless this was said before."""
-        if self._said.get(what) != str(error):
-            self._said[what] = str(error)
-            _log.warning("%s %s: %s; %s", self.url, what, error, again)
-
-    def on_accepted(self, what: str) -> None:
-        """If the relay refuses this once more, it is to be said."""
-        self._said.pop(what, None)
-
-    def stop_asking(self) -> None:
-        if self.asking is not None:
-            self.asking.cancel()
-            self.asking = None
-
-    @property
-    def trouble(self) -> str:
-        if not self.has_begun:
-            return ""
-        return str(self.error) if self.error is not None else self.endpoint.stats().trouble
-
-
 class SeveralRelays:
     """Does the work of an `Attachment` to several relays, which are listed by preference.
 
@@ -136,7 +83,7 @@ class SeveralRelays:
     ) -> None:
         self.rate_limit = rate_limit
         self.listeners = Listeners(self._report)
-        self._places = [_Place(url, make) for url, make in endpoints]
+        self._places = [RelayPlace(url, make) for url, make in endpoints]
         self._siblings = Siblings(is_one_domain=same_users, seek=self._on_leaving)
         self._offers: list[_Offer] = []
         self._moves: deque[MoveState] = deque(maxlen=_MOVES_KEPT)
@@ -150,7 +97,7 @@ class SeveralRelays:
         self._tasks = KeptTasks()
         self._seeking: asyncio.TimerHandle | None = None  # when the next relay's turn comes, while none answers
         self._pull_interval_s: float | None = None  # the interval that was asked for last, for relays that start later
-        self._used: _Place | None = None  # where new connections go first, for the log
+        self._used: RelayPlace | None = None  # where new connections go first, for the log
         self._is_twin_known = False  # it was said that two of the relays are one
         self._is_leaving = False  # no relay is asked again: a new endpoint there would take connections
         self._is_closed = False
@@ -187,7 +134,7 @@ class SeveralRelays:
         self._is_closed = True
         await self._end_all()
 
-    async def _end(self, place: _Place) -> None:
+    async def _end(self, place: RelayPlace) -> None:
         """End the presence at one relay, with what is still open there."""
         if place.starting is None:
             return
@@ -232,13 +179,13 @@ class SeveralRelays:
 
     # relays
 
-    def _started(self) -> list[_Place]:
+    def _started(self) -> list[RelayPlace]:
         return [place for place in self._places if place.has_begun]
 
-    def _open(self) -> list[_Place]:
+    def _open(self) -> list[RelayPlace]:
         return [place for place in self._started() if place.error is None]
 
-    def _busy(self) -> list[_Place]:
+    def _busy(self) -> list[RelayPlace]:
         """Return those that have connections, except relays that have never answered."""
         answered = [place for place in self._open() if place.is_present or (place.starting and place.starting.done())]
         return [place for place in answered if place.endpoint.has_connections]
@@ -260,7 +207,7 @@ class SeveralRelays:
         """Attach to another relay, because connections are to leave one, unless there is another one already."""
         asyncio.get_running_loop().call_soon(self._seek_if_needed, self._places[number])
 
-    def _seek_if_needed(self, left: _Place | None = None) -> None:
+    def _seek_if_needed(self, left: RelayPlace | None = None) -> None:
         """Attach to the next relay if none serves, except perhaps one that connections are to leave."""
         others = [place for place in self._places if place is not left]
         serves = any(place.is_present and not place.endpoint.is_draining for place in others)
@@ -285,11 +232,11 @@ class SeveralRelays:
                 if not everywhere:
                     return
 
-    def _begin(self, place: _Place) -> None:
+    def _begin(self, place: RelayPlace) -> None:
         place.starting = asyncio.get_running_loop().create_task(self._attach(place))
         self._tasks.keep(place.starting)
 
-    async def _attach(self, place: _Place) -> None:
+    async def _attach(self, place: RelayPlace) -> None:
         endpoint, place.has_begun = place.endpoint, True
         try:
             await endpoint.start()
@@ -303,7 +250,7 @@ class SeveralRelays:
         if self._pull_interval_s is not None and place.endpoint is endpoint:
             place.endpoint.ask_for_pull_interval(self._pull_interval_s)
 
-    def _on_change(self, place: _Place, reason: str) -> None:
+    def _on_change(self, place: RelayPlace, reason: str) -> None:
         """Note that a relay answers, or, with a reason, that it does not answer or has ended the attachment."""
         if place.refusal is not None:
             self._on_refused(place, place.refusal)
@@ -320,7 +267,7 @@ class SeveralRelays:
             self._seek()
         self._change()
 
-    def _look_for_twin(self, place: _Place) -> None:
+    def _look_for_twin(self, place: RelayPlace) -> None:
         """Say, once, if two of the relays are one under two names: each life of a relay has its own epoch."""
         epoch = place.endpoint.epoch
         twin = next((one for one in self._places if one is not place and one.endpoint.epoch == epoch), None)
@@ -337,7 +284,7 @@ class SeveralRelays:
             _log.warning("new connections use the relay %s now, and no longer %s", used.url, self._used.url)
         self._used = used or self._used
 
-    def _usable(self, without: Collection[_Place] = ()) -> _Place | None:
+    def _usable(self, without: Collection[RelayPlace] = ()) -> RelayPlace | None:
         """Return the relay for a new connection: the first that answers, one that drains last."""
         present = [place for place in self._places if place.is_present and place not in without]
         return min(present, key=lambda place: place.endpoint.is_draining, default=None)
@@ -364,19 +311,19 @@ class SeveralRelays:
 
         return renew_and_ask
 
-    def _on_refused(self, place: _Place, error: TunnelError) -> None:
+    def _on_refused(self, place: RelayPlace, error: TunnelError) -> None:
         """Ask a relay later that has refused this endpoint, and not yet for a service that it had refused before: a
         wrong password must not be sent again, and a wrong token not so soon."""
         place.stop_asking()
         self._ask_later(place, error, _ENDPOINT)
 
-    def _ask_later(self, place: _Place, error: Exception, what: str) -> None:
+    def _ask_later(self, place: RelayPlace, error: Exception, what: str) -> None:
         if self._is_leaving:
             place.say(what, error, "not asked again, because this endpoint is about to end")
         else:
             place.ask_later(error, self._ask_if_served, what)
 
-    def _ask_if_served(self, place: _Place) -> None:
+    def _ask_if_served(self, place: RelayPlace) -> None:
         """Ask a relay again for what it has refused, unless all relays have refused this endpoint."""
         place.asking = None
         if self.refusal is not None:
@@ -387,7 +334,7 @@ class SeveralRelays:
             refused = [offer for offer in self._offers if offer.service.why_not_at(place.url)]
             self._tasks.keep(asyncio.get_running_loop().create_task(self._offer_again(place, refused)))
 
-    def _ask_again(self, place: _Place) -> None:
+    def _ask_again(self, place: RelayPlace) -> None:
         """Attach with a new endpoint at a relay that has refused the present one for good."""
         loop, old = asyncio.get_running_loop(), place.endpoint
         cores = [driver.endpoint for driver in old.drivers]
@@ -419,7 +366,7 @@ class SeveralRelays:
         self._moves_count += 1
         _log.info("%s moves from %s to %s: %s", target, move.before, move.now, move.why)
 
-    async def _offer_again(self, place: _Place, offers: Sequence[_Offer]) -> None:
+    async def _offer_again(self, place: RelayPlace, offers: Sequence[_Offer]) -> None:
         """Offer these services of the attachment at a relay that is asked again."""
         endpoint = place.endpoint
         await asyncio.sleep(0)  # it begins to start
@@ -437,7 +384,7 @@ class SeveralRelays:
                 place.on_accepted(_service(offer.name))
                 offer.service.add(place.url, server)
 
-    def _on_service_refused(self, service: ServiceAtRelays, place: _Place, error: Exception) -> None:
+    def _on_service_refused(self, service: ServiceAtRelays, place: RelayPlace, error: Exception) -> None:
         service.refuse(place.url, error)
         if place.refusal is None:
             self._ask_later(place, error, _service(service.name))
@@ -465,7 +412,7 @@ class SeveralRelays:
         """
         loop = asyncio.get_running_loop()
         ends_s = None if seconds is None else loop.time() + seconds
-        errors: dict[_Place, TunnelError] = {}
+        errors: dict[RelayPlace, TunnelError] = {}
         while True:
             place = await self._choose(errors)
             left_s = None if ends_s is None else max(0.0, ends_s - loop.time())
@@ -483,7 +430,7 @@ class SeveralRelays:
                     raise
                 errors[place] = error
 
-    async def _choose(self, errors: dict[_Place, TunnelError]) -> _Place:
+    async def _choose(self, errors: dict[RelayPlace, TunnelError]) -> RelayPlace:
         """Return the relay to ask next: one that answers, else the first that may answer again. When a relay has said
         no already, another one must answer, each within a second. Raise the first error if there is none."""
         self._require_open()
@@ -512,7 +459,7 @@ class SeveralRelays:
             await asyncio.wait([self._changed], timeout=left_s)
 
     async def _connect(
-        self, place: _Place, host: str, port: int | None, seconds: float | None, errors: Collection[_Place]
+        self, place: RelayPlace, host: str, port: int | None, seconds: float | None, errors: Collection[RelayPlace]
     ) -> MadeTransport:
         """Connect by this relay. Raise _Away if it stops answering, and another one that was not asked answers, or one
         has said no: then each relay has a second to answer, as in `_choose`."""
@@ -560,17 +507,17 @@ class SeveralRelays:
                 if isinstance(one, Server):
                     one.close()
             raise
-        servers = {place.url: one for place, one in zip(places, found, strict=True) if isinstance(one, Server)}
-        errors = {place.url: one for place, one in zip(places, found, strict=True) if isinstance(one, BaseException)}
+        outcomes = list(zip(places, found, strict=True))
+        servers = {place.url: one for place, one in outcomes if isinstance(one, Server)}
         if not servers:
-            raise next(iter(errors.values()))
+            raise next(one for one in found if isinstance(one, BaseException))
         by_url = {place.url: place for place in self._places}
         service = ServiceAtRelays(
             name, servers, lambda url, error: self._on_service_refused(service, by_url[url], error)
         )
-        for url, error in errors.items():
-            if isinstance(error, Exception):
-                self._on_service_refused(service, by_url[url], error)
+        for place, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                self._on_service_refused(service, place, outcome)
         self._offers = [offer for offer in self._offers if offer.service.is_serving]
         offer = _Offer(take, name, backlog, public, service)
         self._offers.append(offer)
@@ -653,7 +600,7 @@ class SeveralRelays:
         """
         pull_interval_us(seconds)  # raises ValueError
         self._pull_interval_s = seconds
-        asked: dict[_Place, asyncio.Future[float]] = {}
+        asked: dict[RelayPlace, asyncio.Future[float]] = {}
         try:
             while True:
                 self._require_open()

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from tests.support.loops import until
-from tests.support.relays import Fault, MemoryTestRelay, TestRelay, inside
+from tests.support.relays import Fault, MemoryTestRelay, TestRelay, authorise, inside
 from tunnel import Attachment, RejectReason, StreamReader, StreamWriter
 from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.attachment import endpoint_of
@@ -16,10 +16,23 @@ from tunnel.ground.unused import let_go
 from tunnel.several_relays import SeveralRelays
 from tunnel.streams.listener import ExitHandler, ExitRequest
 from tunnel.traces.record import TraceSink
+from tunnel.wire import Status, StatusCode, encode_envelope
+from tunnel_servlet.switch.config import SwitchConfig
+from tunnel_servlet.web.host import SwitchHost
 
-__all__ = ["AWAY", "Exit", "Silent", "at", "greeting", "relays", "several", "until_answers"]
+__all__ = ["AWAY", "DENIED", "Exit", "Ruled", "Silent", "at", "greeting", "relays", "several", "until_answers"]
 
 AWAY = Fault(status=503)
+DENIED = Fault(status=403, body=b"".join(encode_envelope(Status(StatusCode.DENIED, text="revoked"))))
+
+
+class Ruled(MemoryTestRelay):
+    """A relay whose rules may change: who may listen under `names`."""
+
+    names = frozenset({"reports"})
+
+    def make_core(self, config: SwitchConfig) -> SwitchHost:
+        return SwitchHost(config, authorise, may_listen=lambda user, name: name in self.names)
 
 
 class Exit:

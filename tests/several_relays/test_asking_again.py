@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.several_relays.rig import AWAY, Exit, at, greeting, relays, several, until_answers
+from tests.several_relays.rig import AWAY, DENIED, Exit, Ruled, at, greeting, relays, several, until_answers
 from tests.support.loops import in_loop, until
-from tests.support.relays import Fault, MemoryTestRelay, authorise
 from tunnel import (
     DeniedError,
     NotAuthenticatedError,
@@ -24,20 +23,6 @@ from tunnel import (
 from tunnel.attached_endpoint import AttachedEndpoint
 from tunnel.exchange import AttachRefused
 from tunnel.streams.listener import Server
-from tunnel.wire import Status, StatusCode, encode_envelope
-from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.web.host import SwitchHost
-
-DENIED = Fault(status=403, body=b"".join(encode_envelope(Status(StatusCode.DENIED, text="revoked"))))
-
-
-class Ruled(MemoryTestRelay):
-    """A relay whose rules may change: who may listen under `names`."""
-
-    names = frozenset({"reports"})
-
-    def make_core(self, config: SwitchConfig) -> SwitchHost:
-        return SwitchHost(config, authorise, may_listen=lambda user, name: name in self.names)
 
 
 @pytest.fixture
@@ -99,6 +84,25 @@ async def test_a_service_that_a_relay_has_refused_is_offered_again(when: str, ca
     said = [record.getMessage() for record in caplog.records if "reports" in record.getMessage()]
     (text,) = [one for one in said if one.startswith("r1 does not take the service reports: ")]  # said once
     assert text.endswith("; asked again every 0.02 s while another relay serves")
+
+
+@pytest.mark.usefixtures("soon")
+@in_loop
+async def test_a_service_is_offered_again_at_a_relay_that_had_refused_the_endpoint_when_it_began() -> None:
+    async with ruled() as (first, second), at(first, second, user="ann") as owner:
+        second.fault = lambda message: DENIED
+        several(owner)._start_next(everywhere=True)
+        await until(lambda: [one.is_refused for one in owner.stats().relays] == [False, True])
+        await owner.start_server(Exit(b"in.").serve, "reports")
+        second.fault = lambda message: None
+        await until(lambda: second.core.switch.stats().listeners == 1)
+        second.names = frozenset()
+        second.restart()
+        await until(lambda: [*owner.stats().relays[1].services_refused] == ["reports"])
+        second.names = first.names
+        await until(lambda: owner.stats().relays[1].services_refused == {})
+        async with second.attach("bob", linger=0.1) as bob:
+            assert await greeting(bob, "reports", None) == b"in."
 
 
 @pytest.mark.usefixtures("soon")

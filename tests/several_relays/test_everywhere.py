@@ -6,13 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.several_relays.rig import AWAY, Exit, at, greeting, relays, several, until_answers
+from tests.several_relays.rig import AWAY, DENIED, Exit, Ruled, at, greeting, relays, several, until_answers
 from tests.support.loops import in_loop, until
-from tests.support.relays import Fault, MemoryTestRelay, authorise
+from tests.support.relays import MemoryTestRelay
 from tunnel import DeniedError, RefusedError, TunnelError, UnreachableError
-from tunnel.wire import Status, StatusCode, encode_envelope
-from tunnel_servlet.switch.config import SwitchConfig
-from tunnel_servlet.web.host import SwitchHost
 
 
 @in_loop
@@ -55,9 +52,6 @@ async def test_relays_that_are_not_one_cause_no_warning(caplog: pytest.LogCaptur
     assert [record for record in caplog.records if "one relay" in record.getMessage()] == []
 
 
-DENIED = Fault(status=403, body=b"".join(encode_envelope(Status(StatusCode.DENIED, text="revoked"))))
-
-
 @pytest.mark.parametrize("when", ["at first", "while it answers", "when it was away"])
 @in_loop
 async def test_it_is_said_once_that_a_relay_refuses_the_endpoint_for_good(
@@ -79,16 +73,10 @@ async def test_it_is_said_once_that_a_relay_refuses_the_endpoint_for_good(
     assert "revoked" in said[0]
 
 
-class Generous(MemoryTestRelay):
-    """A relay that lets everybody listen under every name."""
-
-    def make_core(self, config: SwitchConfig) -> SwitchHost:
-        return SwitchHost(config, authorise, may_listen=lambda user, name: True)
-
-
 @in_loop
 async def test_a_name_that_only_some_relays_take_is_served_there() -> None:
-    async with MemoryTestRelay() as first, Generous() as second, at(first, second, user="ann") as owner:
+    async with MemoryTestRelay() as first, Ruled() as second, at(first, second, user="ann") as owner:
+        second.names = frozenset({"forbidden"})
         server = await owner.start_server(Exit(b"in.").serve, "forbidden")
         assert server.is_serving()
         refused = [relay.services_refused for relay in owner.stats().relays]
