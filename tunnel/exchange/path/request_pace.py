@@ -208,20 +208,20 @@ class RequestPace:
         row_us, limited_us, self._limited_us = sent_us - self._limited_us, self._limited_us, 0
         self._intervals.on_limited(limited_us)
         has_worked, self._has_worked = self._has_worked and self.gap_us > 0, False
-        is_long = row_us >= max(_ROW_US, 3 * self.gap_us)
+        shows_pace = not has_worked and (not self.gap_us or row_us >= max(_ROW_US, 3 * self.gap_us))
         is_needed = not self.gap_us or self._gap_us_before > 0 or self._intervals.was_busy
         if row_us >= _BAN_US or not is_needed:
             self._begin_block()
             return
         if has_worked:
             self._growths, self._worked_us = 0, self._worked_us or self._gap_us_before or self.gap_us
-        elif not self.gap_us or is_long:
+        elif shows_pace:
             self._begin_growth()
         else:
             self._growths += 1
         if self._gap_us_before:
             self._go_back(now)
-        elif not has_worked and (not self.gap_us or is_long):
+        elif shows_pace:
             # An application that sends little has few answers. So the gap grows in steps.
             most_us = max(_REAL_GAP_US_MAX, self.gap_us + self.gap_us // 2)
             self._grow(min(self._answers.gap_us(limited_us, sent_us), most_us), now)

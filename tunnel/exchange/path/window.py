@@ -76,7 +76,7 @@ class PathWindow:
     def on_receipted(self, size: int, first_us: int, sent_us: int, now: int, *, waits: bool) -> None:
         """A receipt came for `size` bytes; the oldest of them were sent at `first_us`, the newest at `sent_us`.
         `waits`: others have none."""
-        took_us = now - sent_us or 1
+        took_us = now - sent_us
         self.note_wait(took_us, now)
         if self._since_us < 0:
             self._since_us = first_us
@@ -90,6 +90,7 @@ class PathWindow:
 
     def note_wait(self, took_us: int, now: int) -> None:
         """Record how long something took whose bytes do not count."""
+        took_us = took_us or 1
         if took_us < self._least_us or not self._least_us:
             self._least_us = took_us
         self._times.note_wait(took_us, now)

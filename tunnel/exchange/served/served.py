@@ -308,7 +308,7 @@ class ServedLane:
         stream = self._stream
         if stream is not None and not stream.is_proven and serial >= stream.first_serial:
             stream.is_proven = True
-            self._window.note_wait(now - stream.opened_us or 1, now)
+            self._window.note_wait(now - stream.opened_us, now)
         if not confirmed.frames:
             return
         self._outbox.on_confirmed(confirmed.frames)
