@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from tunnel.attached_endpoint import AttachedEndpoint
-from tunnel.core import Siblings
+from tunnel.core import Siblings, Stay, StayCause
 from tunnel.driver import Driver
 from tunnel.errors import RefusedError, TunnelError, UnreachableError
 from tunnel.ground.carrier_limits import pull_interval_us
@@ -46,6 +46,12 @@ _MOVED_SINCE = {
     TraceCause.RELAY_DRAINED: "its relay was about to stop",
     TraceCause.RELAY_SILENT: "its relay did not answer",
     TraceCause.PEER_MOVED: "the other end moved it",
+}
+_STAYS_SINCE = {
+    StayCause.OPENS: "it has no answer yet, and only open connections move",
+    StayCause.FOLLOWS: "the other end decides when it moves",
+    StayCause.BOUND: "the other end names no other relay for it (an exit or a service names them with --same-users)",
+    StayCause.ALONE: "no other relay is usable",
 }
 _ENDPOINT = "refuses this endpoint"
 _log = logging.getLogger(__name__)
@@ -565,6 +571,7 @@ class SeveralRelays:
             state.services_refused = self._services_refused(place.url)
             found.relays.append(state)
             found.relay_of |= dict.fromkeys(one.connections, place.url)
+            found.stays |= self._stays(place)
             if place is not shown:
                 found.batches_unreceipted += one.batches_unreceipted
                 found.packets_discarded += one.packets_discarded
@@ -572,6 +579,18 @@ class SeveralRelays:
                 found.targets |= one.targets
                 found.encryption |= one.encryption
         return found
+
+    def _stays(self, place: RelayPlace) -> dict[int, str]:
+        """Return why connections stay at this relay, although it does not serve them, by their ids."""
+        found = (driver.endpoint.stays() for driver in place.endpoint.drivers)
+        return {number: self._why(stay) for stays in found for number, stay in stays.items()}
+
+    def _why(self, stay: Stay) -> str:
+        if stay.asked is None:
+            return _STAYS_SINCE[stay.cause]
+        urls = {driver.endpoint: place.url for place in self._places for driver in place.endpoint.drivers}
+        url = next((url for endpoint, url in urls.items() if endpoint is stay.asked.owner), "another relay")
+        return f"through {url}, the other end did not take it: {stay.answer or 'no answer'}"
 
     def _services_refused(self, url: str) -> dict[str, str]:
         """Return why this relay does not take services, by their names."""

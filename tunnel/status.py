@@ -106,6 +106,7 @@ class AttachmentStats(msgspec.Struct):
     relay_of: dict[int, str] = {}  # at several relays: the relay of each connection
     moves: list[MoveState] = []  # at several relays: the latest moves of connections, the oldest first
     moves_count: int = 0  # all moves
+    stays: dict[int, str] = {}  # at several relays: why connections stay at one that does not serve them
 
 
 class Listeners:

@@ -63,6 +63,7 @@ class ConnectionReport(msgspec.Struct):
     encryption: str = ""  # "verified", "not verified", "accepted"; empty: in clear
     round_trip_us: int = 0  # to the far end and back; srtt_us begins at the relay if the path confirms what it carries
     relay: str = ""  # of a client that has several
+    stays: str = ""  # why it stays at a relay that does not serve it
 
 
 class EntryReport(msgspec.Struct):
@@ -233,6 +234,7 @@ def report_of(attachment: Attachment, command: str, started_s: float) -> ClientR
             peer_window_bytes=found.window_bytes,
             encryption=stats.encryption.get(number, ""),
             relay=stats.relay_of.get(number, ""),
+            stays=stats.stays.get(number, ""),
         )
         for number, found in stats.connections.items()
     ]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.siblings import HERE, PEER, THERE, Process, answer, connect, other_acceptor
 from tests.core.solo import BIG, FIRST, KEY, MS, SERVICE
-from tunnel.core import EndpointConfig, Moved
+from tunnel.core import EndpointConfig, Moved, StayCause
 from tunnel.core.constants import MOVE_REST_US, MOVE_SPREAD_BITS, MOVE_TRIES, MOVES_ALL_MAX, MOVES_MAX, SECOND_US
 from tunnel.wire import (
     Accepted,
@@ -38,6 +38,11 @@ def moved_to(packets: list[Packet]) -> list[int | None]:
     """Return the numbers of the moves that these packets agree to."""
     found = [decode_accepted(packet.payload) for packet in packets if packet.type == PacketType.ACCEPTED]
     return [one.options.move for one in found if one is not None]
+
+
+def stays(process: Process) -> list[StayCause]:
+    """Return why connections stay at the first relay."""
+    return [stay.cause for stay in process.endpoints[0].stays().values()]
 
 
 # the acceptor
@@ -271,8 +276,11 @@ def test_a_refusal_elsewhere_ends_only_the_try() -> None:
     asked = decode_connect(packet.payload)
     assert asked is not None
     refusal = encode_rejected(Rejected(asked.route_key, RejectReason.GONE))
+    assert process.endpoints[0].stays() == {}  # the try is under way
     process.into(1, Packet(PacketType.REJECTED, number, 0, 0, refusal))
     assert list(process.endpoints[0].connections) == [number]
+    (stay,) = process.endpoints[0].stays().values()
+    assert (stay.cause, stay.asked.owner, stay.answer) == (StayCause.VAIN, process.endpoints[1], "gone")  # type: ignore[union-attr]
     process.wait(MOVE_REST_US - 100 * MS)
     assert process.resumes() == []
     process.wait(120 * MS)  # nothing is lost by the time at which others are looked for
@@ -420,11 +428,46 @@ def test_acceptors_that_wait_until_a_try_ends_cost_no_work() -> None:
     assert counts[0] == counts[1] > 0
 
 
+def test_an_acceptor_leaves_the_move_to_the_other_end() -> None:
+    process = Process()
+    process.asked()
+    assert stays(process) == []
+    lose(process)
+    assert stays(process) == [StayCause.FOLLOWS]
+
+
+def test_it_is_said_that_no_other_relay_is_usable_until_one_is() -> None:
+    process = Process()
+    process.opened()
+    process.endpoints[1].on_detached(process.now)
+    assert stays(process) == []  # this one serves
+    lose(process)
+    assert stays(process) == [StayCause.ALONE]
+    process.endpoints[1].on_attached(True, BIG, 1 << 30, process.now)
+    assert stays(process) == []
+
+
+def test_it_is_said_of_a_silent_acceptor_that_it_does_not_answer_elsewhere_either_until_it_speaks() -> None:
+    process = Process()
+    (number,) = process.opened()
+    while not (asked := process.resumes()):
+        process.wait(SECOND_US)
+        process.out(0)
+    assert stays(process) == []  # it is tried
+    process.wait(MOVE_TRIES * SECOND_US)
+    assert stays(process) == [StayCause.VAIN]
+    assert asked[0].source == number
+    process.into(0, answer(asked[0], 2), Packet(PacketType.PONG, PEER, number, 0, b""))
+    process.wait(2 * SECOND_US)
+    assert stays(process) == []
+
+
 def test_what_has_no_answer_yet_stays() -> None:
     process = Process()
     process.endpoints[0].connect(SERVICE, process.now)
     lose(process)
     assert process.resumes() == []
+    assert stays(process) == [StayCause.OPENS]
 
 
 def test_a_connection_that_ends_during_a_try_is_gone_at_both_relays() -> None:
@@ -458,8 +501,10 @@ def test_an_acceptor_of_before_names_no_other_relay_and_its_connections_stay() -
     payload = encode_accepted(Accepted(made.identity.route_key, False, BIG, Options(endpoint_id=HERE[::-1])))
     process.out(0)
     process.into(0, Packet(PacketType.ACCEPTED, made.id, PEER, wrap(FIRST), payload))
+    assert stays(process) == []
     lose(process)
     assert process.resumes() == []
+    assert stays(process) == [StayCause.BOUND]
 
 
 def test_an_initiator_of_before_resumes_at_its_relay_as_ever() -> None:

@@ -194,6 +194,27 @@ async def test_6_11_without_one_domain_of_users_a_connection_stays(hurry: None) 
         assert await echo(streams, b"stays") == b"stays"
         await until(lambda: [relay.connections for relay in client.stats().relays] == [1, 0])
         assert second.core.switch.stats().counters.connects == 0
+        assert ["--same-users" in why for why in client.stats().stays.values()] == [True]
+
+
+@in_loop
+async def test_it_is_said_why_a_connection_cannot_leave_its_relay(hurry: None) -> None:
+    """The other end has lost the connection, or both have only the relay that does not answer."""
+    async with one_exit() as (first, second, client):
+        streams = await client.open_connection("db", 5432)
+        assert await streams[0].readexactly(3) == b"one"
+        second.fault = lambda message: AWAY
+        await until(lambda: [relay.attached for relay in client.stats().relays] == [True])
+        assert client.stats().stays == {}
+        first.fault = lambda message: AWAY
+        await until(lambda: [*client.stats().stays.values()] == ["no other relay is usable"])
+        (place, _) = several(client)._places
+        (driver,) = place.endpoint.drivers
+        (number,) = driver.endpoint.connections
+        driver.endpoint.connections[number].identity.route_key = bytes(16)  # so that the exit does not know it
+        second.fault = lambda message: None
+        await until(lambda: "through r1, the other end did not take it: " in client.stats().stays.get(number, ""))
+        streams[1].transport.abort()
 
 
 @in_loop

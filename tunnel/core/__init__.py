@@ -84,7 +84,7 @@ from tunnel.core.events import (
     Refused,
     Writable,
 )
-from tunnel.core.moving import Moves, Siblings
+from tunnel.core.moving import Moves, Siblings, Stay, StayCause
 from tunnel.core.stats import RESENT_BOUNDS, ROUND_TRIP_BOUNDS_US, ConnectionStats, EndedTotals
 
 __all__ = [
@@ -114,6 +114,8 @@ __all__ = [
     "Refused",
     "Siblings",
     "State",
+    "Stay",
+    "StayCause",
     "TunnelError",
     "Writable",
 ]

@@ -22,7 +22,7 @@ from tunnel.core.connection.state import State
 from tunnel.core.constants import BATCH_PACKETS_MAX, MOVED_US, NEVER_US
 from tunnel.core.errors import LocalProtocolError
 from tunnel.core.events import Event, LostReason, Moved
-from tunnel.core.moving import Moves, MovingOwner, Siblings
+from tunnel.core.moving import Moves, MovingOwner, Siblings, Stay
 from tunnel.core.ports import CarrierView
 from tunnel.core.scheduler import Batch, Scheduler
 from tunnel.core.send.window import Segment
@@ -183,6 +183,12 @@ class Endpoint(MovingOwner):
             if siblings.shares is None:
                 siblings.shares = self._shares
             self._shares = siblings.shares
+
+    def stays(self) -> dict[int, Stay]:
+        """Return why connections are still here, by id: those that the relay, or their acceptor, does not serve."""
+        seat = self._seat
+        found = {} if seat is None else {number: seat.why_stays(one) for number, one in self.connections.items()}
+        return {number: stay for number, stay in found.items() if stay is not None}
 
     def receive_packets(self, packets: list[Packet], now: int) -> None:
         """Process the packets of one batch that has come."""

@@ -6,9 +6,11 @@ the connection over. At the acceptor, admission does the same when such a resume
 relay drains or does not answer, or the acceptor does not.
 """
 
+import enum
 from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
+from typing import NamedTuple
 
 from tunnel.core.admission import AdmittingOwner
 from tunnel.core.attachment_options import AttachmentOptions
@@ -41,7 +43,7 @@ from tunnel.wire import (
     encode_leave,
 )
 
-__all__ = ["Moves", "MovingOwner", "Siblings"]
+__all__ = ["Moves", "MovingOwner", "Siblings", "Stay", "StayCause"]
 
 _ACCEPTED, _REJECTED = int(PacketType.ACCEPTED), int(PacketType.REJECTED)
 
@@ -107,6 +109,33 @@ class Siblings:
         return next((answer for answer in found if answer is not None), None)
 
 
+class StayCause(enum.Enum):
+    """Why a connection stays at a relay that does not serve it."""
+
+    OPENS = enum.auto()  # it has no answer yet
+    FOLLOWS = enum.auto()  # the other end alone begins a move
+    BOUND = enum.auto()  # the other end has names no other relay
+    ALONE = enum.auto()  # no other relay here can take it
+    VAIN = enum.auto()  # the latest try to move it had no success
+
+
+class Stay(NamedTuple):
+    """Why a connection stays where it is. After a vain try: which endpoint asked, and what was answered, or "" if
+    nothing was."""
+
+    cause: StayCause
+    asked: "Moves | None" = None
+    answer: str = ""
+
+
+class _Rest(NamedTuple):
+    """What a connection that stays for a while has behind it."""
+
+    vain: int  # tries
+    until_us: int
+    latest: Stay
+
+
 class _Try:
     """One try to move a connection."""
 
@@ -125,6 +154,7 @@ class Moves:
     """Moves the connections that this endpoint has initiated when its relay drains or does not answer, and those whose
     acceptor does not answer there.
 
+    One thing because each try counts among all others, and its success, failure or rest decides which begins next.
     `place`: how many relays are preferred to this one. `wake` makes the caller look at this endpoint again, since a
     sibling has given it something to send.
     """
@@ -141,7 +171,8 @@ class Moves:
         self._next: dict[bytes | None, deque[Connection]] = {}  # those that are still to be moved, by acceptor
         self._tries: dict[int, _Try] = {}
         self._counts: dict[bytes | None, int] = {}  # how many tries there are, by acceptor
-        self._rests: dict[int, tuple[int, int]] = {}  # by connection: tries in vain, and when the next may begin
+        self._rests: dict[int, _Rest] = {}  # by connection: those that were tried in vain
+        self._silent: set[int] = set()  # the connections whose acceptor does not answer here
 
     # getters
 
@@ -159,6 +190,23 @@ class Moves:
     def may_take(self) -> bool:
         """Whether a connection may move to this relay."""
         return self.is_usable and self.carries_all
+
+    def why_stays(self, connection: Connection) -> Stay | None:
+        """Return why a connection is still here although the relay, or its acceptor, does not serve it. None: it is
+        served, or about to be moved."""
+        identity = connection.identity
+        rest = self._rests.get(connection.id)
+        if self.is_usable and connection.id not in self._silent:
+            return None
+        if not identity.initiator:
+            return Stay(StayCause.FOLLOWS)
+        if not identity.peer_id:
+            return Stay(StayCause.OPENS)
+        if not identity.further_ids:
+            return Stay(StayCause.BOUND)
+        if rest is not None:
+            return rest.latest
+        return None if self._destinations() else Stay(StayCause.ALONE)
 
     # changes of the relay
 
@@ -217,6 +265,7 @@ class Moves:
             self.watch.stop()
             return
         silent, asked = self.watch.look(self.owner.connections.values(), now)
+        self._silent = {one.id for one in silent}
         for connection in asked:
             connection.liveness.ask(connection.sender.rtt.base_rto_us(), now)
             self.owner.touch(connection)
@@ -302,15 +351,15 @@ class Moves:
 
     def _begin_one(self, connection: Connection, destinations: "list[Moves]", now: int) -> bool:
         """Begin a try, unless the connection stays or rests. Return whether one has begun."""
-        vain, rests_until_us = self._rests.get(connection.id, (0, 0))
-        if rests_until_us > now:
-            self._look_by(rests_until_us)
+        rest = self._rests.get(connection.id)
+        if rest is not None and rest.until_us > now:
+            self._look_by(rest.until_us)
             return False
         if not self._may_leave(connection):
             return False
         identity = connection.identity
         identity.tried_move = max(identity.tried_move, identity.move) + 1
-        to = destinations[vain % len(destinations)]
+        to = destinations[0 if rest is None else rest.vain % len(destinations)]
         one = self._tries[connection.id] = _Try(connection, to, identity.tried_move)
         self._counts[one.acceptor] = self._counts.get(one.acceptor, 0) + 1
         self._ask(one, now)
@@ -340,12 +389,14 @@ class Moves:
         one.to.owner.send(one.connection.handshake.moving_packet(one.to.owner.carrier, one.number))
         one.to.wake()
 
-    def _give_up(self, one: _Try, now: int) -> None:
+    def _give_up(self, one: _Try, now: int, answer: str = "") -> None:
         """Stay, and resume here: the acceptor may have moved although its answer did not come."""
         connection = one.connection
         self._end(one)
-        vain, _ = self._rests.get(connection.id, (0, 0))
-        self._rests[connection.id] = vain + 1, now + min(MOVE_REST_US << min(vain, 16), MOVE_REST_US_MAX)
+        rest = self._rests.get(connection.id)
+        vain = 0 if rest is None else rest.vain
+        until_us = now + min(MOVE_REST_US << min(vain, 16), MOVE_REST_US_MAX)
+        self._rests[connection.id] = _Rest(vain + 1, until_us, Stay(StayCause.VAIN, one.to, answer))
         connection.identity.move = connection.identity.tried_move + 1
         self._leave(connection, one.to)  # the acceptor's answer may still bind a route there
         connection.handshake.route_lost(now)
@@ -405,7 +456,13 @@ class Moves:
             self._set_due(now)
             self.wake()
         else:
-            self._give_up(one, now)
+            self._give_up(one, now, rejected.text or _reason(rejected.reason))
+
+
+def _reason(number: int) -> str:
+    """Return the name of a reason for a refusal, for people."""
+    known = number in RejectReason.__members__.values()
+    return RejectReason(number).name.lower().replace("_", " ") if known else f"reason {number}"
 
 
 def _answers(accepted: Accepted, one: _Try) -> bool:

@@ -1,5 +1,6 @@
 """Formats the reports of running clients as text, one table for each. Uses no clock and no terminal."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NAME_WIDTH_MAX = 40
 _WHY_WIDTH = 100
 _MOVES_SHOWN = 3
+_STAYS_SHOWN = 3
 
 
 class Rates:
@@ -88,13 +90,17 @@ def _relay(relay: RelayLine) -> Iterator[str]:
 
 
 def _moves(report: ClientReport, now_s: float) -> Iterator[str]:
-    """Say which connections have moved from one relay to another, the latest first."""
+    """Say which connections have moved from one relay to another, the latest first, and why others cannot."""
     if report.moves_count:
         yield f"  moves to another relay: {report.moves_count}"
     for move in report.moves[: -_MOVES_SHOWN - 1 : -1]:
         what = printable(move.target) or f"connection {move.connection}"
         where = f"{printable(move.before)} -> {printable(move.now)}"
         yield f"    {_age(now_s - move.at_s)} ago: {what}, {where}; {printable(move.why)}"
+    stays = Counter((one.relay, one.stays) for one in report.connections if one.stays)
+    for (relay, why), count in stays.most_common(_STAYS_SHOWN):
+        what = f"{count} connection{'s' * (count != 1)} cannot leave {printable(relay)}"
+        yield f"  {what}: {printable(' '.join(why.split()))}"
 
 
 def _short(text: str) -> str:

@@ -153,4 +153,17 @@ def test_the_latest_moves_are_shown_and_where_each_connection_is() -> None:
         "    62 s ago: db2:1, https://a -> https://b\\x1b; why",
     ]
     assert [line.split()[-1] for line in lines[4:]] == ["RELAY", "b"]
+    assert "cannot leave" not in "".join(lines)
     assert "RELAY" not in render([client(one)], 1064.0)
+
+
+def test_why_connections_do_not_move_is_said_once_for_each_reason() -> None:
+    relays = [RelayLine("https://a", False, False, "poll", "", 3), RelayLine("https://b", True, True, "link", "", 0)]
+    many = [connection(n, relay="https://a", stays="not\nknown\x1b") for n in (1, 2)]
+    many += [connection(n, relay="https://a", stays=f"why {n}") for n in (3, 4, 5)]
+    lines = [line for line in render([client(*many, relays=relays)], 1064.0).splitlines() if "cannot leave" in line]
+    assert lines == [
+        "  2 connections cannot leave https://a: not known\\x1b",
+        "  1 connection cannot leave https://a: why 3",
+        "  1 connection cannot leave https://a: why 4",
+    ]
