@@ -240,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--relays", type=int, default=2, metavar="N", help="number of relays (default 2)")
     parser.add_argument("--connections", type=int, default=1, metavar="N", help="number of connections (default 1)")
-    parser.add_argument("--kills", type=int, default=50, metavar="N", help="number of blows (default 50)")
+    parser.add_argument("--kills", type=int, metavar="N", help="number of blows (default 50; with --freeze 5)")
     blows = parser.add_mutually_exclusive_group()
     blows.add_argument("--freeze", action="store_true", help="stop the relay in use for a while instead of killing it")
     blows.add_argument("--rolling", action="store_true", help="let the relay in use drain, end and start again instead")
@@ -255,7 +255,7 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     run = Run(
-        options.kills,
+        options.kills if options.kills is not None else 5 if options.freeze else 50,
         size_bytes,
         options.carrier,
         options.relays,

@@ -4,10 +4,14 @@ import asyncio
 
 import pytest
 
+from loadtests.faultproxy.options import FaultProxyOptions
+from loadtests.faultproxy.proxy import FaultProxy
 from tests.carriers.harness import MIB, ask, echo, end, noise, say_and_hear
 from tests.carriers.rig import moved_by, until
 from tests.support.http_relay import LinkTestRelay, WebSocketTestRelay
 from tests.support.loops import in_loop
+from tests.support.relays import inside
+from tunnel.exchange.config import SECOND_US
 
 RELAYS = {"link": LinkTestRelay, "websocket": WebSocketTestRelay}
 LOST = {
@@ -55,6 +59,26 @@ async def test_lanes_take_over_while_a_link_is_silent(kind: str) -> None:
             link._transport.resume_reading()  # type: ignore[attr-defined]
         await ask(reader, writer, noise(MIB))
         await end(writer)
+
+
+@either
+@in_loop
+async def test_a_relay_that_stood_still_is_not_taken_for_one_behind_a_queue(kind: str) -> None:
+    """7.8: otherwise the next silence would be noticed late, after as much as half a minute."""
+    async with RELAYS[kind]() as relay, relay.attach("ann") as service:
+        await service.start_server(echo, "echo")
+        async with FaultProxy(FaultProxyOptions(upstream=("127.0.0.1", relay.port))) as way:
+            relay.url = f"{way.url}/prefix"
+            async with relay.attach("bob", proxy=None) as client:
+                reader, writer = await say_and_hear(client)
+                await until(lambda: moved_by(client) == kind)
+                with way.blackhole():
+                    asking = asyncio.create_task(ask(reader, writer, b"are you there?"))
+                    await until(lambda: not client.is_attached)
+                await asking
+                (driver,) = inside(client).drivers
+                assert driver.carrier._lanes.path.round_trip.queued_us < SECOND_US  # type: ignore[attr-defined]
+                await end(writer)
 
 
 @either

@@ -297,6 +297,7 @@ class RoadCarrier(ExchangingCarrier):
 
     def _yield(self, used: OpenLink, reason: str, now: int) -> None:
         """Give up the batches without a receipt: a further link carries if there is one, or else the lanes do."""
+        self._lanes.path.on_link_silent()
         if used.line is None and self._links.spares:
             self.link_lost(used.link, f"{reason}: a spare link takes over")
         elif used.line is not None and self._links.stall_all(now):

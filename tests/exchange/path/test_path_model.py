@@ -196,3 +196,22 @@ def test_a_lane_is_added_when_one_direction_may_not_grow() -> None:
     it = path(LaneConfig(body_bytes_start=64 * KIB, body_bytes_max=64 * KIB, answer_bytes_max=1 << 20))
     assert answer(it, flight(size=60 * KIB), 10 * MS, size=60 * KIB)
     assert it.lanes.count == 3
+
+
+def test_what_waited_for_the_end_of_a_silence_says_nothing_about_a_queue() -> None:
+    """7.8: a relay that was stopped for a while answers all at once when it goes on."""
+    it = path()
+    answer(it, flight((0,)), 20 * MS)
+    usual = it.round_trip.srtt_us, it.round_trip.queued_us
+    it.on_link_silent()
+    before, during = flight((10 * MS,)), flight((2 * SECOND,))
+    held = flight((10 * MS,), hold_ms=1000)
+    it.on_heard(2 * SECOND, 9 * SECOND)
+    for sent in (before, during, held):
+        answer(it, sent, 9 * SECOND)
+    it.on_timed(flight((10 * MS,)).attempts[0], 9 * SECOND)  # of ATTACH, or of a stream
+    assert (it.round_trip.srtt_us, it.round_trip.queued_us) == usual
+    after = flight((9 * SECOND,))
+    it.on_heard(9 * SECOND, 13 * SECOND)
+    answer(it, after, 13 * SECOND)
+    assert it.round_trip.queued_us == 8 * SECOND

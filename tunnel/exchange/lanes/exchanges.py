@@ -212,7 +212,7 @@ class Exchanges:
         self.attach = None
         self.recover()
         self.path.on_passed(flight, attempt, now)
-        self.path.round_trip.sample(now - attempt.sent_us, now)
+        self.path.on_timed(attempt, now)
         self.path.limit_to(message)
         self.lane_set.begin(self.path.lanes.most, self._config.packet_bytes_max, now)
         interval_us, both_ran_us = self.path.pulls.interval_us, self.registration.both_ran_us

@@ -10,7 +10,7 @@ from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.path.body_formats import BodyFormats
 from tunnel.exchange.path.held_pulls import HeldPulls
 from tunnel.exchange.path.pacing import BodyLimit, HoldLimit, LaneCount
-from tunnel.exchange.path.pulls import Pulled, PullMode, PullPolicy
+from tunnel.exchange.path.pulls import NEVER_US, Pulled, PullMode, PullPolicy
 from tunnel.exchange.path.request_pace import RequestPace
 from tunnel.exchange.path.roundtrip import RoundTrip
 from tunnel.wire import CONFIRMATION_BYTES, EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, BodyFormat, Exchange
@@ -48,6 +48,7 @@ class PathModel:
         self.pace = RequestPace()
         self.backoff = Backoff(random)
         self.known_us = -1  # when the newest batch or request was sent that the relay has answered as one that knows us
+        self._silent_until_us = 0  # what left before says nothing about times: no link had a receipt, so nothing came
         self.asked = Row()  # the 407s in a row
         self.formats = BodyFormats()
         self.lanes = LaneCount(min(config.lanes_start, most), most, adapt=config.adapt_lanes)
@@ -98,10 +99,16 @@ class PathModel:
 
     def on_heard(self, sent_us: int, now: int) -> None:
         """Record that the relay has answered a request that was sent at `sent_us`, whatever it said."""
+        self._silent_until_us = min(self._silent_until_us, now)
         gap_us = self.backoff.on_answered(sent_us)
         if gap_us:
             self.pace.on_banned(gap_us, now)
         self.asked.on_answered(sent_us)
+
+    def on_link_silent(self) -> None:
+        """Record that a link has no receipt in time: until something is answered, requests wait for the end of this
+        silence, and not in a queue."""
+        self._silent_until_us = NEVER_US
 
     def on_known(self, sent_us: int) -> None:
         """Record that the relay has answered, as one that knows us, what was sent at `sent_us`."""
@@ -153,8 +160,13 @@ class PathModel:
         """Learn from the first envelope of a stream, which the relay sends at once."""
         self.on_heard(attempt.sent_us, now)
         self.pace.on_answered(attempt.sent_us, now)
-        self.round_trip.sample(now - attempt.sent_us, now)
+        self.on_timed(attempt, now)
         self._learn_held(attempt, held_pulls, now)
+
+    def on_timed(self, attempt: Attempt, now: int) -> None:
+        """Learn how long the relay's answer took to an attempt that it answers at once."""
+        if attempt.sent_us >= self._silent_until_us:
+            self.round_trip.sample(now - attempt.sent_us, now)
 
     def on_answered(self, flight: Flight, arrived: AnswerSeen, now: int) -> bool:
         """Learn from the answer to a flight. Return whether a lane was added."""
@@ -168,7 +180,7 @@ class PathModel:
             if arrived.empty and self.held.on_expired(self.round_trip.least_us, self.lanes.count, now):
                 self.settle_interval(self.pulls.interval_us)
             return False
-        self.round_trip.sample(took_us, now)
+        self.on_timed(arrived.attempt, now)
         self._learn_held(arrived.attempt, arrived.held_pulls, now)
         return first and self._learn_sizes(flight, arrived, took_us, now)
 
@@ -177,7 +189,7 @@ class PathModel:
             self.settle_interval(self.pulls.interval_us)
 
     def _learn_hold(self, flight: Flight, attempt: Attempt, took_us: int, now: int) -> None:
-        if took_us > flight.hold_us:
+        if took_us > flight.hold_us and attempt.sent_us >= self._silent_until_us:
             self.round_trip.note_wait(took_us - flight.hold_us, now)
         if flight.sent == 1:
             self.hold.on_endured(took_us)
