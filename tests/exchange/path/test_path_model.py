@@ -215,3 +215,6 @@ def test_what_waited_for_the_end_of_a_silence_says_nothing_about_a_queue() -> No
     it.on_heard(9 * SECOND, 13 * SECOND)
     answer(it, after, 13 * SECOND)
     assert it.round_trip.queued_us == 8 * SECOND
+    pull = Exchange(bytes(16), 1, 1, 0, 1, 0, hold_ms=0, answer_bytes_max=65536, pull=True)
+    waits = [it.flight(pull, now)._queued_us for now in (14 * SECOND, 80 * SECOND)]
+    assert waits == [8 * SECOND, 0]  # a minute without samples says nothing about a queue either

@@ -144,7 +144,7 @@ class PathModel:
             repeat_us=self.round_trip.repeat_us(attempts_max),
             repeat_us_max=_BLIND_REPEAT_US_MAX if attempts_max == 1 and not self.round_trip.srtt_us else 0,
             attempts_max=attempts_max,
-            queued_us=self.round_trip.queued_us,
+            queued_us=self.round_trip.queue_us(now),
             body_format=self.formats.usual(streams=isinstance(message, Exchange) and message.stream),
         )
         if self.formats.is_due(flight.body_bytes, now):

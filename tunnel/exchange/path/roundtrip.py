@@ -53,6 +53,10 @@ class RoundTrip:
         self._longest_us = max(took_us, shorter_us)
         self.queued_us = min(_DEADLINE_US_MAX, 2 * self._longest_us)
 
+    def queue_us(self, now: int) -> int:
+        """How long a request that leaves now may wait in a queue: `queued_us`, unless that is out of date."""
+        return self.queued_us if now - self._longest_at_us < _LONGEST_US else 0
+
     @property
     def deadline_us(self) -> int:
         """The first wait (7.8) of an exchange that is answered at once: its first repeat leaves after this time."""
