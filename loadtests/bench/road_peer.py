@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -172,22 +172,29 @@ class Client(asyncio.Protocol):
             self._transport.write(part)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SlowPath:
-    """What a forwarder does to each direction of a connection: a delay, and a rate, 0 for none."""
+    """What a forwarder does to each direction: a delay, and a rate for all its connections together, 0 for none."""
 
     delay_s: float = 0.0
     rate_bps: float = 0.0
     """Bytes per second."""
+    free_at_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """When it will have let through all bytes that have come so far, up and down."""
 
     @property
     def is_slow(self) -> bool:
         return bool(self.delay_s or self.rate_bps)
 
-    @property
-    def holds_bytes(self) -> float:
-        """How much is on its way at most: what the path carries in its delay, and a buffer of 50 ms."""
-        return self.rate_bps * (self.delay_s + _BUFFER_S)
+    def passes_s(self, size: int, way: int, now_s: float) -> float:
+        """Return when bytes that have come now arrive."""
+        if self.rate_bps:
+            self.free_at_s[way] = max(self.free_at_s[way], now_s) + size / self.rate_bps
+        return max(self.free_at_s[way], now_s) + self.delay_s
+
+    def is_full(self, way: int, now_s: float) -> bool:
+        """Whether its buffer takes no more: it holds what the rate passes in 50 ms."""
+        return bool(self.rate_bps) and self.free_at_s[way] > now_s + _BUFFER_S
 
 
 class Forwarder(asyncio.Protocol):
@@ -204,10 +211,8 @@ class Forwarder(asyncio.Protocol):
         self._dialling: asyncio.Task[None] | None = None
         self.other: Forwarder | None = None
         self._late: deque[bytes] = deque()
-        self._late_bytes = 0
         self._is_held = False
-        self._free_at = 0.0
-        """The time at which the path will have let through all bytes received so far."""
+        self._way = int(upstream is None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -223,25 +228,16 @@ class Forwarder(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._path.is_slow or self.other is None:
             self._late.append(data)
-            self._late_bytes += len(data)
         if self._path.is_slow:
-            self._delay(len(data))
+            self._loop.call_at(self._path.passes_s(len(data), self._way, self._loop.time()), self._pass)
+            self._pause_or_read()
         elif self.other is not None:
             self.other.transport.write(data)
-
-    def _delay(self, size: int) -> None:
-        path, now = self._path, self._loop.time()
-        if path.rate_bps:
-            self._free_at = max(self._free_at, now) + size / path.rate_bps
-        self._loop.call_at(max(self._free_at, now) + path.delay_s, self._pass)
-        self._pause_or_read()
 
     def _pass(self) -> None:
         if self.other is None:
             return
-        data = self._late.popleft()
-        self._late_bytes -= len(data)
-        self.other.transport.write(data)
+        self.other.transport.write(self._late.popleft())
         if self._path.is_slow:
             self._pause_or_read()
 
@@ -259,10 +255,10 @@ class Forwarder(asyncio.Protocol):
         self._pause_or_read()
 
     def _pause_or_read(self) -> None:
-        is_full = self._path.rate_bps and self._late_bytes > self._path.holds_bytes
         if self.transport.is_closing():
             return
-        if self._is_held or is_full:
+        # Without bytes of its own that are late, nothing would let it read again.
+        if self._is_held or (self._late and self._path.is_full(self._way, self._loop.time())):
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()

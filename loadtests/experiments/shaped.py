@@ -7,7 +7,6 @@ time of an echo. With `--cut`, one of the shaper's TCP connections is reset in t
 """
 
 import asyncio
-import contextlib
 import json
 import statistics
 import sys
@@ -15,6 +14,7 @@ import sys
 import msgspec
 
 from loadtests.harness.experiment import command
+from loadtests.harness.flow import FlowTarget, echo_on, move
 from loadtests.harness.processes import NotReadyError, Process, python_command, relay_command, says_event
 from tests.field.shaper import shape
 from tunnel.process.event_loops import new_event_loop
@@ -23,7 +23,7 @@ __all__ = ["WAYS", "Figures", "main", "measure"]
 
 WAYS = ("up", "down")
 _KIB = 1024
-_PIECE = bytes(16 * _KIB)
+_PAUSE_S = 0.2  # from an echo to the next one
 
 
 class Figures(msgspec.Struct):
@@ -36,25 +36,6 @@ class Figures(msgspec.Struct):
     echo_p50_s: float
     echo_max_s: float
     connections: int
-
-
-class _Target:
-    """Does what the first byte of a connection asks for, and counts the bytes that it takes."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            word = await reader.read(1)
-            while word == b"d":
-                writer.write(_PIECE)
-                await writer.drain()
-            while piece := await reader.read(len(_PIECE)):
-                self.taken += len(piece) * (word == b"u")
-                if word == b"e":
-                    writer.write(piece)
-        writer.transport.abort()
 
 
 class _Shaper:
@@ -87,7 +68,7 @@ class _Shaper:
 
 async def measure(carrier: str, links: int, way: str, seconds: float, kib_s: int, *, cut: bool = False) -> Figures:
     """Start all processes, run for this time, and stop everything."""
-    target = _Target()
+    target = FlowTarget()
     relay = Process(relay_command("serve", "--open", "--listen", "127.0.0.1:0"), ready=says_event("listening"))
     async with relay, await asyncio.start_server(target.serve, "127.0.0.1", 0) as served:
         shaper = _Shaper(int(json.loads(relay.ready_line)["url"].rsplit(":", 1)[1]), kib_s * _KIB)
@@ -107,11 +88,11 @@ async def measure(carrier: str, links: int, way: str, seconds: float, kib_s: int
 
 
 async def _flow(
-    target: _Target, shaper: _Shaper, port: int, setup: tuple[str, int, str], seconds: float, *, cut: bool
+    target: FlowTarget, shaper: _Shaper, port: int, setup: tuple[str, int, str], seconds: float, *, cut: bool
 ) -> Figures:
     taken, echoes_s = [0], list[float]()
     way = setup[2]
-    tasks = [asyncio.create_task(_move(port, way, taken)), asyncio.create_task(_echo(port, echoes_s))]
+    tasks = [asyncio.create_task(move(port, way, taken)), asyncio.create_task(echo_on(port, echoes_s, _PAUSE_S))]
     try:
         await asyncio.sleep(seconds / 3)
         before = target.taken if way == "up" else taken[0]
@@ -127,34 +108,6 @@ async def _flow(
     rate = moved / (seconds * 2 / 3) / _KIB
     echoes_s = echoes_s or [seconds]
     return Figures(*setup, rate, statistics.median(echoes_s), max(echoes_s), shaper.connections)
-
-
-async def _move(port: int, way: str, taken: list[int]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(way[:1].encode())
-        while way == "up":
-            writer.write(_PIECE)
-            await writer.drain()
-        while piece := await reader.read(len(_PIECE)):
-            taken[0] += len(piece)
-    finally:
-        writer.transport.abort()
-
-
-async def _echo(port: int, echoes_s: list[float]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    loop = asyncio.get_running_loop()
-    try:
-        writer.write(b"e")
-        while True:
-            began_s = loop.time()
-            writer.write(b"?")
-            await reader.readexactly(1)
-            echoes_s.append(loop.time() - began_s)
-            await asyncio.sleep(0.2)
-    finally:
-        writer.transport.abort()
 
 
 def _line(found: Figures) -> str:
