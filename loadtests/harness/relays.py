@@ -27,6 +27,8 @@ listen = ["*"]
 {rules}
 [users.attacker]
 connect = ["127.0.0.1:*"]
+services = ["attacker-*"]
+listen = ["attacker-*"]
 
 [users.exit]
 exit = {separate}

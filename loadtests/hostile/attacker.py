@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 
 import tunnel
-from loadtests.hostile.raw import RawEndpoint, read_answer, shrink_window
+from loadtests.hostile.raw import RawEndpoint, RawLink, read_answer, shrink_window
 from tunnel.process.event_loops import new_event_loop
 from tunnel.wire import (
     Connect,
@@ -37,6 +37,9 @@ _LINKS = 8  # four for each of two attachments
 _PACKETS = 16_000  # in one batch
 _UNAUTHENTICATED = 2000
 _BODIES = 1000
+_BODY_PACKETS = 1024  # the most that a relay takes in one body
+_OPEN = 2048  # connections that one endpoint may have open
+_OWN = "attacker-own"  # a service of the attacker
 _PAUSE_S = 0.01
 _NEIGHBOUR_BYTES = 64 * 1024
 
@@ -99,6 +102,69 @@ async def connects(new: Callable[[int], RawEndpoint]) -> None:
     link = await (await new(1).attach()).link()
     while True:
         await link.send(batch)
+
+
+def _connect(number: int, target: Target, *, resume: bool = False, options: Options | None = None) -> Packet:
+    """Return a CONNECT with this id, and with a route key of its own."""
+    payload = encode_connect(Connect(number.to_bytes(16, "big"), resume, target, 1 << 16, options or Options()))
+    return Packet(PacketType.CONNECT, number, 0, 1, payload)
+
+
+async def _send_bodies(endpoint: RawEndpoint, packets: bytes, lane: int) -> None:
+    """Send bodies with these packets on one lane, each when the one before is answered."""
+    reader, writer = await endpoint.connect()
+    for number in count(1):
+        writer.write(endpoint.exchange(number, packets, lane=lane))
+        await read_answer(reader)
+
+
+async def connect_bodies(new: Callable[[int], RawEndpoint]) -> None:
+    """Send as many CONNECTs as a body may hold, to a target that no rule allows, on four lanes."""
+    target = Target(TargetKind.TCP, "forbidden.invalid", 1)
+    packets = b"".join(encode_packets([_connect(number, target) for number in range(1, _BODY_PACKETS + 1)]))
+    endpoint = await new(1).attach()
+    await asyncio.gather(*(_send_bodies(endpoint, packets, lane) for lane in range(4)))
+
+
+async def _unanswered(new: Callable[[int], RawEndpoint], seed: int) -> tuple[RawEndpoint, list[RawLink]]:
+    """Attach, open as many connections as one attachment may, to a service that answers none. Return it, and the
+    links of both."""
+    service, client = await new(seed).attach(), await new(seed + 1).attach()
+    offered, opened = await service.link(), await client.link()
+    await offered.send(b"".join(encode_packets([_listen(1, ListenStatus.UP)])))
+    target = Target(TargetKind.SERVICE, _OWN, 0)
+    await asyncio.sleep(0.1)
+    packets = [_connect(number, target) for number in range(1, _OPEN + 1)]
+    await opened.send(b"".join(encode_packets(packets)))
+    return client, [offered, opened]
+
+
+def _listen(version: int, state: ListenStatus) -> Packet:
+    return Packet(PacketType.LISTEN_STATE, 0, 0, 0, encode_listen_state(ListenState(version, state, 65535, _OWN)))
+
+
+async def questions(new: Callable[[int], RawEndpoint]) -> None:
+    """Ask about a target in bodies and on a link, while many connections have no answer."""
+    client, _ = await _unanswered(new, 1)
+    asked = question_about(Target(TargetKind.TCP, "127.0.0.1", 1))
+    packets = [_connect((1 << 16) + number, asked) for number in range(1, _BODY_PACKETS + 1)]
+    batch = b"".join(encode_packets(packets))
+    await asyncio.gather(*(_send_bodies(client, batch, lane) for lane in range(4)))
+
+
+async def flaps(new: Callable[[int], RawEndpoint]) -> None:
+    """Offer a service at two endpoints in turn, so that its unanswered connections are handed to and fro."""
+    _, links = await _unanswered(new, 1)
+    other = await (await new(3).attach()).link()
+    for version in count(2):
+        await other.send(b"".join(encode_packets([_listen(2 * version, ListenStatus.UP)])))
+        await asyncio.sleep(0.01)
+        await links[0].send(b"".join(encode_packets([_listen(2 * version, ListenStatus.DOWN)])))
+        await asyncio.sleep(0.01)
+        await links[0].send(b"".join(encode_packets([_listen(2 * version + 1, ListenStatus.UP)])))
+        await asyncio.sleep(0.01)
+        await other.send(b"".join(encode_packets([_listen(2 * version + 1, ListenStatus.DOWN)])))
+        await asyncio.sleep(0.01)
 
 
 async def unauthenticated(new: Callable[[int], RawEndpoint]) -> None:
@@ -278,6 +344,9 @@ ATTACKS: dict[str, Callable[[Callable[[int], RawEndpoint]], Awaitable[None]]] = 
     "tiny-bodies": tiny_bodies,
     "empty-batches": empty_batches,
     "connects": connects,
+    "connect-bodies": connect_bodies,
+    "questions": questions,
+    "flaps": flaps,
     "unauthenticated": unauthenticated,
     "unfinished-bodies": unfinished_bodies,
     "unread-answers": unread_answers,

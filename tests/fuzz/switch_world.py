@@ -111,7 +111,9 @@ class SwitchWorld:
         """Deliver a body of the party, which is answered now or later. `whose`: the party that the body names."""
         self.handle += 1
         self.open[self.handle] = whose or party, lane, limit
-        self.switch.request(self.handle, party.user, body, self.now, is_exit=party.is_exit)
+        rest = self.switch.request(self.handle, party.user, body, self.now, is_exit=party.is_exit, in_parts=True)
+        while rest is not None and self.switch.go_on(rest, self.now):
+            pass
         self.collect()
 
     def collect(self) -> None:

@@ -8,7 +8,7 @@ import itertools
 from tests.servlet.rig import until
 from tests.support.loops import in_loop
 from tests.turns.fake_meter import FakeMeter
-from tunnel.turns.queues import Turns
+from tunnel.turns.queues import FIRST, Turns
 
 
 class Input:
@@ -95,6 +95,24 @@ async def test_users_who_carry_packets_of_others_are_exempt() -> None:
     turns = Turns(lambda user: user == "exits", FakeMeter())
     spend(turns, "exits", 10.0)
     assert not turns.is_stopped("exits")
+
+
+@in_loop
+async def test_an_input_of_the_first_group_goes_on_before_all_others_of_its_user() -> None:
+    turns, log = Turns(meter=FakeMeter()), list[str]()
+    running = Input(turns, "ann", log)
+    turns.leave("ann", running)
+    turns.join("ann", running, FIRST)
+    turns.spend("ann", 25_000)
+    others = [Input(turns, "ann", log) for _ in range(10)]
+    late = Input(turns, "ann", log)
+    turns.leave("ann", late)
+    turns.join("ann", late, FIRST)
+    resumed: list[Input] = []
+    for each in (*others, running, late):
+        each.resume_input = lambda each=each: resumed.append(each)  # type: ignore[misc, method-assign]
+    await until(lambda: len(resumed) == 12)
+    assert resumed[:2] == [running, late]
 
 
 @in_loop

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wire.strategies import junk, packets, u32
-from tunnel.wire.batch import frame_of, parse_frames, parse_packets, readdress
+from tunnel.wire.batch import batch_end, frame_of, parse_frames, parse_packets, readdress
 from tunnel.wire.encoding import whole_packet
 from tunnel.wire.frame import Discarded, Frame
 from tunnel.wire.packet import PACKET_SIZE_MAX, Packet, PacketType
@@ -181,3 +181,14 @@ def test_the_largest_packet_is_parsed(parse: Parse) -> None:  # 1.3
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_every_kind_of_buffer_is_parsed(parse: Parse, kind: type[bytes]) -> None:
     assert accepted(parse(kind(b"".join(WHOLE)))) == WHOLE
+
+
+def test_the_end_of_a_part_counts_packets_and_those_of_some_types() -> None:
+    kinds = [4, 1, 4, 1, 1, 4, 4]
+    sizes = [len(whole_packet(Packet(kind, 1, 2, 3, bytes(place)))) for place, kind in enumerate(kinds)]
+    batch = b"".join(whole_packet(Packet(kind, 1, 2, 3, bytes(place))) for place, kind in enumerate(kinds))
+    assert batch_end(batch, 0, 4) == sum(sizes[:4])
+    assert batch_end(batch, 0, 7, (1, 9), 2) == sum(sizes[:4])
+    assert batch_end(batch, 0, 3, (1, 9), 2) == sum(sizes[:3])
+    assert batch_end(batch, sum(sizes[:2]), 7, (1, 9), 2) == sum(sizes[:5])
+    assert batch_end(batch, 0, 9, (1, 9), 4) == len(batch)

@@ -9,10 +9,14 @@ from tunnel.system.clock import now_us
 from tunnel.turns.meter import ProcessorMeter, Start
 from tunnel.turns.shares import ProcessorShares
 
-__all__ = ["Turns", "UserInput"]
+__all__ = ["FIRST", "Turns", "UserInput"]
 
 _SMALL_US = 200  # a user's charges take effect when their sum has reached this: most inputs cost less
 _RESUMED = 8  # the most requests, and the most inputs, of one user that go on in one turn of the event loop
+
+
+FIRST = "first"
+"""The group of inputs that go on before all others of their user."""
 
 
 class UserInput(Protocol):
@@ -39,6 +43,8 @@ class _Queue:
 
     def hold(self, source: UserInput, group: str) -> None:
         """Pause an input until it is its turn."""
+        if group == FIRST and FIRST not in self.held:
+            self.held = {FIRST: {}, **self.held}
         self.held.setdefault(group, {})[source] = None
         source.pause_input()
 
@@ -50,7 +56,9 @@ class _Queue:
         inputs = self.held.pop(group)
         source = next(iter(inputs))
         del inputs[source]
-        if inputs:
+        if inputs and group == FIRST:
+            self.held = {FIRST: inputs, **self.held}
+        elif inputs:
             self.held[group] = inputs  # after the other groups
         self.running[source] = group
         return source

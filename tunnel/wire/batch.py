@@ -4,6 +4,7 @@ An endpoint parses a batch into packets, the relay into frames.
 """
 
 import struct
+from collections.abc import Collection
 
 from crc32c import crc32c
 
@@ -80,8 +81,9 @@ def parse_frames(data: Buffer) -> tuple[list[Frame], Discarded | None]:
     return frames, _discarded(view, offset, bad_checksum, bad_bytes)
 
 
-def batch_end(data: Buffer, offset: int, packets_max: int) -> int:
+def batch_end(data: Buffer, offset: int, packets_max: int, few: Collection[int] = (), few_max: int = 0) -> int:
     """Return the end of the first `packets_max` packets from `offset` on, for a caller that parses a batch in parts.
+    It lies after the first `few_max` packets of the types in `few`, if that is earlier.
 
     Return the end of the data if fewer packets follow, or if a size is invalid or runs past the end.
     """
@@ -90,10 +92,14 @@ def batch_end(data: Buffer, offset: int, packets_max: int) -> int:
     for _ in range(packets_max):
         if offset > last:
             return end
-        size = unpack(data, offset)[3]
+        _, _, kind, size, *_ = unpack(data, offset)
         if not HEADER_SIZE <= size <= end - offset:
             return end
         offset += size
+        if kind in few:
+            few_max -= 1
+            if not few_max:
+                return offset
     return offset
 
 

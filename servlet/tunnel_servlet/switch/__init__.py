@@ -11,7 +11,7 @@ Where to start
 
     in and out
       switch.py           the switch: requests, links and timers in; responses and batches out
-      forwarding.py       the data path, and the packets that the relay does not simply forward
+      forwarding.py       the data path, the packets that the relay does not simply forward, and parts of large bodies
       short_way.py        the usual batch, which waits as one parcel where nothing else waits
       streaming.py        the streamed answers of all attachments
       responses.py        the answers to requests, and the statuses for bodies that cannot be decoded

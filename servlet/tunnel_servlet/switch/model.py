@@ -473,6 +473,10 @@ class ServedAttachment:
         self.lanes.clear()
         return replies
 
+    def has_lane(self, lane: ServedLane) -> bool:
+        """Whether this lane belongs to the present generation."""
+        return any(one is lane for one, _ in self.lanes.values())
+
     def lane(self, number: int) -> tuple[ServedLane, LaneOutbox]:
         """Return the lane of this number, which must be below the announced limit; create it if necessary."""
         found = self.lanes.get(number)

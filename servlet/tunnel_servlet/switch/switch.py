@@ -34,7 +34,7 @@ from tunnel.wire import (
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.context import SwitchContext
 from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules, SeparateExits
-from tunnel_servlet.switch.forwarding import Forwarder
+from tunnel_servlet.switch.forwarding import BodyRest, Forwarder, part_packets
 from tunnel_servlet.switch.invariants import check
 from tunnel_servlet.switch.lifecycle import UNKNOWN, Lifecycle
 from tunnel_servlet.switch.mailboxes.links import ServedLink
@@ -167,12 +167,16 @@ class Switch:
         credential: Credential = ANY_TOKEN,
         identity: bytes | None = None,
         origin: Origin = NOWHERE,
-    ) -> None:
+        in_parts: bool = False,
+    ) -> BodyRest | None:
         """Handle a complete HTTP request body of an authenticated user, which came from `origin`.
 
         `handle` identifies the HTTP exchange until its response. `is_exit`: if this request attaches an endpoint, the
         endpoint is an exit, which dials targets for every user, and its token is `credential`. `identity`: the
         attachment id of an endpoint in this process, which is not derived from its secret (6.1).
+
+        With `in_parts`, handle only the first part of a large body, and return the rest: the response comes when
+        `go_on` has handled that. Until then, hand in no other request of this user.
         """
         if len(user.encode()) > USER_BYTES_MAX:
             raise ValueError(f"a user name has at most {USER_BYTES_MAX} bytes")
@@ -181,13 +185,13 @@ class Switch:
             self._respond(
                 handle, Status(StatusCode.TOO_LARGE, text=f"the body is larger than {self.config.body_bytes_max} bytes")
             )
-            return
+            return None
         message = decode_envelope(body)
         if not isinstance(message, EnvelopeError) and (mask := mask_of(body)):
             self._masks[handle] = mask
-        answer: Message | None
+        answer: Message | BodyRest | None
         if isinstance(message, Exchange):
-            answer = self._exchange(handle, user, message, now, origin)
+            answer = self._exchange(handle, user, message, now, origin, in_parts=in_parts)
         elif isinstance(message, Attach):
             answer = self._lifecycle.attach(
                 user, message, now, is_exit=is_exit, credential=credential, identity=identity, origin=origin
@@ -196,9 +200,26 @@ class Switch:
             answer = Status(BAD_BODY[message], text=message.value)
         else:
             answer = Status(StatusCode.MALFORMED, text="not a request: send EXCHANGE or ATTACH")
-        if answer is not None:
+        rest = answer if isinstance(answer, BodyRest) else None
+        if answer is not None and not isinstance(answer, BodyRest):
             self._respond(handle, answer)
         self._serve_awake(now)
+        return rest
+
+    def go_on(self, rest: BodyRest, now: int) -> bool:
+        """Handle the next packets of a body. Return whether there are more: if not, the request has its response."""
+        attachment = rest.attachment
+        if attachment.is_gone:
+            self._respond(rest.handle, UNKNOWN)
+            return False
+        self._forwarder.receive(attachment, rest.take(), now)
+        if not rest.frames:
+            if attachment.has_lane(rest.lane):
+                self._answer(attachment, rest.lane, rest.handle, now)
+            else:  # the endpoint has attached again meanwhile
+                self._respond(rest.handle, Status(StatusCode.STALE))
+        self._serve_awake(now)
+        return bool(rest.frames)
 
     def on_gone(self, handle: int, now: int) -> None:
         """Forget a request whose HTTP connection was lost, if it is held or its streamed answer is open."""
@@ -447,8 +468,11 @@ class Switch:
 
     # --- inside
 
-    def _exchange(self, handle: int, user: str, exchange: Exchange, now: int, origin: Origin) -> Status | None:
-        """Handle EXCHANGE (7.3, 7.4). Return the refusal, or None if the request is answered or held."""
+    def _exchange(
+        self, handle: int, user: str, exchange: Exchange, now: int, origin: Origin, *, in_parts: bool
+    ) -> Status | BodyRest | None:
+        """Handle EXCHANGE (7.3, 7.4). Return the refusal, the rest of the body, or None if the request is answered or
+        held."""
         attachment = self._registry.find(exchange.attachment_id, user)
         generation = attachment.generation if attachment is not None else 0
         if attachment is None or exchange.epoch != self.epoch or exchange.generation > generation:
@@ -490,7 +514,12 @@ class Switch:
             self._context.counters.packets_damaged += found.bad_checksum + found.bad_size + found.truncated
         if arrival.applies:
             outbox.count_incoming(lane.incoming_bytes)
-            self._forwarder.receive(attachment, arrival.frames, now)
+            frames = arrival.frames
+            if in_parts and len(frames) > part_packets(frames):
+                rest = BodyRest(attachment, lane, handle, frames)
+                self._forwarder.receive(attachment, rest.take(), now)
+                return rest
+            self._forwarder.receive(attachment, frames, now)
             self._answer(attachment, lane, handle, now)
         return None
 

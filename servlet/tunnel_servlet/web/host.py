@@ -11,10 +11,11 @@ from tunnel.process.garbage import CollectorTime
 from tunnel.system.clock import LoopTimer, now_us
 from tunnel.traces.record import TraceSink
 from tunnel.turns.meter import ProcessorMeter
-from tunnel.turns.queues import Turns
+from tunnel.turns.queues import FIRST, Turns
 from tunnel.wire import Buffer, Frame, Status, StatusCode, encode_envelope
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import Authorise, MayListen, PacketFilter, Publisher, RatesOf, Rules, SeparateExits
+from tunnel_servlet.switch.forwarding import BodyRest
 from tunnel_servlet.switch.mailboxes.rate_turns import no_rates
 from tunnel_servlet.switch.model import ANY_TOKEN, Credential
 from tunnel_servlet.switch.responses import RelayResponse
@@ -24,9 +25,11 @@ from tunnel_servlet.switch.witness import NOWHERE, Origin, Witness
 
 __all__ = ["AnswerPath", "Answered", "HostedLink", "HostedStream", "SwitchHost"]
 
+
 Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
 _P = ParamSpec("_P")
 _CLOSING = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "the relay is shutting down")))
+_UNFINISHED = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "another body of this user is not handled yet")))
 
 
 class AnswerPath(Protocol):
@@ -100,6 +103,7 @@ class SwitchHost:
         """The streamed answers, by the handles of their requests; None: no handler has begun to write the answer."""
         self.is_closed = False
         self._waiting: dict[int, Answered] = {}
+        self._rests: dict[str, BodyRest] = {}  # by user: the body whose packets are not all handled
         self._posted: deque[Callable[[], None]] = deque()  # what endpoints of this process have sent
         self._answer_paths: WeakValueDictionary[int, AnswerPath] = WeakValueDictionary()
         self._count = 0
@@ -123,6 +127,8 @@ class SwitchHost:
         """Pass a request to the switch at once, and return the response, which leaves by `path`. The caller has waited
         for the user's turn (`turns.wait_for_turn`), with the body charged to the user.
 
+        The packets of a large body are handled in parts, and other users have their turns between them.
+
         If the response goes on, the caller must at once pass the object that writes the rest to `stream_begins`, and
         call `stream_gone` in the end. On cancellation the switch forgets the request.
         """
@@ -138,11 +144,25 @@ class SwitchHost:
         handle = self._wait(answered)
         if self.is_closed:
             answered(503, _CLOSING)
+        elif user in self._rests:
+            answered(503, _UNFINISHED)
         else:
             began = self.turns.meter.start()
-            self.switch.request(handle, user, body, now_us(), is_exit=is_exit, credential=credential, origin=origin)
+            rest = self.switch.request(
+                handle,
+                user,
+                body,
+                now_us(),
+                is_exit=is_exit,
+                credential=credential,
+                origin=origin,
+                in_parts=True,
+            )
             self.pump()
             self.turns.spent_since(user, began)
+            if rest is not None:
+                self._rests[user] = rest
+                _RestInput(self, user, rest).start()
         try:
             return await answer
         except asyncio.CancelledError:
@@ -150,6 +170,21 @@ class SwitchHost:
             raise
         finally:
             self.on_gone(handle)
+
+    def go_on(self, user: str, rest: BodyRest) -> bool:
+        """Handle the next packets of a body. Return whether there are more."""
+        now, is_awaited = now_us(), rest.handle in self._waiting
+        try:
+            has_more = self.switch.go_on(rest, now)
+        except Exception:
+            del self._rests[user]
+            raise
+        if not has_more:
+            del self._rests[user]
+            if not is_awaited:  # its connection has ended meanwhile
+                self.switch.on_gone(rest.handle, now)
+        self.pump()
+        return has_more
 
     def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool, identity: bytes | None = None) -> int:
         """Queue a request from this process and return its handle.
@@ -397,6 +432,39 @@ class SwitchHost:
     def _on_timer(self) -> None:
         self.switch.handle_timeout(now_us())
         self.pump()
+
+
+class _RestInput:
+    """Handles the rest of a body while it is its user's turn."""
+
+    def __init__(self, host: SwitchHost, user: str, rest: BodyRest) -> None:
+        self._host = host
+        self._user = user
+        self._rest = rest
+        self._is_held = False
+
+    def start(self) -> None:
+        """Go on now, or as soon as it is the user's turn again, before all other input of the user."""
+        self._host.turns.join(self._user, self, FIRST)
+        self._go_on()
+
+    def pause_input(self) -> None:
+        self._is_held = True
+
+    def resume_input(self) -> None:
+        self._is_held = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        turns, has_more = self._host.turns, True
+        try:
+            while has_more and not self._is_held:
+                began, has_more = turns.meter.start(), False
+                has_more = self._host.go_on(self._user, self._rest)
+                turns.spent_since(self._user, began)
+        finally:
+            if not has_more:
+                turns.leave(self._user, self, FIRST)
 
 
 def _report(message: str, error: Exception) -> None:

@@ -32,15 +32,14 @@ from tunnel.wire import (
 )
 from tunnel_servlet.access.connections import CountedConnection
 from tunnel_servlet.access.tokens import USED, Identity
+from tunnel_servlet.switch.forwarding import ORDERS, ORDERS_MAX, PART_PACKETS
 from tunnel_servlet.switch.witness import NOWHERE, Origin
 from tunnel_servlet.web.http.handler import RelayHandler
 from tunnel_servlet.web.relay import Relay
 
 __all__ = ["RelayLink", "serve_link"]
 
-# Packets of a batch that are handled before the clock is read. A refused CONNECT costs 30 us, on a busy machine 150.
-_PART_PACKETS = 64
-_SMALL_BYTES = _PART_PACKETS * HEADER_SIZE  # a batch of at most this size has no more packets than a part
+_SMALL_BYTES = PART_PACKETS * HEADER_SIZE  # a batch of at most this size has no more packets than a part
 _OPENING_BYTES_MAX = 4096  # largest first message; a valid one has fewer than 100 bytes
 # KEEPIDLE and KEEPINTVL in seconds, KEEPCNT in probes, USER_TIMEOUT (time without an acknowledgement) in ms.
 _TCP_OPTIONS = {
@@ -332,7 +331,7 @@ class RelayLink(LinkProtocol):
         batch = memoryview(self._arrived[0])
         end = len(batch)
         if end - self._handled > _SMALL_BYTES:
-            end = batch_end(batch, self._handled, _PART_PACKETS)
+            end = batch_end(batch, self._handled, PART_PACKETS, ORDERS, ORDERS_MAX)
         frames, _ = parse_frames(batch[self._handled : end])
         self._host.switch.link_packets(self._number, frames, now_us())
         self._handled = end

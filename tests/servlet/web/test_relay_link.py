@@ -238,6 +238,28 @@ def test_two_users_a_batch_of_tiny_packets_is_handled_in_parts(
     run(test(), new_loop)
 
 
+@pytest.mark.interpreted
+@in_loop
+async def test_two_users_packets_that_change_routes_make_short_parts() -> None:
+    async with (
+        relay() as running,
+        Client(running, "bob") as attacker,
+        linked(running, attacker, "bob", 3) as flood,
+    ):
+        switch, sizes = running.relay.host.switch, list[int]()
+        handle = switch.link_packets
+
+        def note(link: int, frames: list[Frame], now: int) -> None:
+            sizes.append(len(frames))
+            handle(link, frames, now)
+
+        switch.link_packets = note  # type: ignore[method-assign]
+        orders = [connect(number) for number in range(1, 41)]
+        flood.send(*orders, *[data(number, 1, 1, b"") for number in range(1000, 1100)])
+        await until(lambda: sum(sizes) == 140)
+        assert sizes == [16, 16, 64, 44]
+
+
 @in_loop
 async def test_two_users_an_empty_batch_ends_the_link() -> None:
     async with relay() as running, Client(running) as client, linked(running, client) as link:
