@@ -27,8 +27,8 @@ listen = ["*"]
 {rules}
 [users.attacker]
 connect = ["127.0.0.1:*"]
-services = ["attacker-*"]
-listen = ["attacker-*"]
+services = ["attacker-own"]
+listen = ["attacker-own"]
 
 [users.exit]
 exit = {separate}

@@ -167,6 +167,21 @@ async def flaps(new: Callable[[int], RawEndpoint]) -> None:
         await asyncio.sleep(0.01)
 
 
+async def parked(new: Callable[[int], RawEndpoint]) -> None:
+    """Resume connections at an endpoint that is not there, and let it attach."""
+    for round_ in count():
+        acceptor, client = new(10 * round_ + 1), await new(10 * round_ + 2).attach()
+        link = await client.link()
+        options = Options(endpoint_id=acceptor.identity)
+        target = Target(TargetKind.SERVICE, _OWN, 0)
+        packets = [_connect(number, target, resume=True, options=options) for number in range(1, _OPEN + 1)]
+        await link.send(b"".join(encode_packets(packets)))
+        await asyncio.sleep(0.5)
+        await acceptor.attach()
+        await (await acceptor.link()).send(b"".join(encode_packets([_listen(1, ListenStatus.UP)])))
+        link.close()
+
+
 async def unauthenticated(new: Callable[[int], RawEndpoint]) -> None:
     """Open connections from many addresses: half of them stay idle, half send a token that is not even ASCII."""
     endpoint = new(1)
@@ -347,6 +362,7 @@ ATTACKS: dict[str, Callable[[Callable[[int], RawEndpoint]], Awaitable[None]]] = 
     "connect-bodies": connect_bodies,
     "questions": questions,
     "flaps": flaps,
+    "parked": parked,
     "unauthenticated": unauthenticated,
     "unfinished-bodies": unfinished_bodies,
     "unread-answers": unread_answers,

@@ -100,11 +100,11 @@ async def test_users_who_carry_packets_of_others_are_exempt() -> None:
 @in_loop
 async def test_an_input_of_the_first_group_goes_on_before_all_others_of_its_user() -> None:
     turns, log = Turns(meter=FakeMeter()), list[str]()
+    others = [Input(turns, "ann", log) for _ in range(10)]
     running = Input(turns, "ann", log)
     turns.leave("ann", running)
     turns.join("ann", running, FIRST)
     turns.spend("ann", 25_000)
-    others = [Input(turns, "ann", log) for _ in range(10)]
     late = Input(turns, "ann", log)
     turns.leave("ann", late)
     turns.join("ann", late, FIRST)

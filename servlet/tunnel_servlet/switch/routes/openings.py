@@ -1,5 +1,7 @@
 """Opening and resuming routes: the relay's handling of CONNECT, ACCEPTED and REJECTED (PROTOCOL 3.2, 3.6, 6.5, 6.6)."""
 
+from functools import partial
+
 import msgspec
 
 from tunnel.traces.record import TraceReason
@@ -24,6 +26,7 @@ from tunnel.wire import (
     is_inline_exit,
 )
 from tunnel_servlet.switch.context import SwitchContext
+from tunnel_servlet.switch.deadlines import Deadline
 from tunnel_servlet.switch.decisions import Authorise, Decision, Deny, Hand, HandTo, MayListen
 from tunnel_servlet.switch.inline_id import PUBLIC_USER, is_public_endpoint, strangers_of
 from tunnel_servlet.switch.model import Leg, Listener, Route, RouteState, ServedAttachment, named_ids
@@ -42,6 +45,7 @@ Acceptor = tuple[ServedAttachment, Listener | None]
 _NO_SERVICE: Refusal = (RejectReason.NO_SUCH_SERVICE, "no endpoint listens under this name")
 _NO_EXIT: Refusal = (RejectReason.NO_EXIT, "no exit is attached")
 
+_AT_ONCE = 64  # CONNECTs that are handed on in one turn, because of one packet or timer: each takes 50 to 100 us
 _CONNECT_BYTES_MAX = 4096  # PROTOCOL 2.1; limited because a route keeps its CONNECT until it is bound
 
 
@@ -73,7 +77,13 @@ class Openings:
         """Hand the resumes that waited for this new attachment to it (6.5)."""
         if self._settled_us is None and attachment.identity != self._inline_exit:
             self._settled_us = now + self._context.config.settle_us
-        for route in self._routes.unpark(attachment.identity):
+        self._hand_parked(attachment, now)
+
+    def _hand_parked(self, attachment: ServedAttachment, now: int) -> None:
+        """Hand some of the resumes that wait for this attachment to it, and the others when users have had turns."""
+        if attachment.is_gone:
+            return
+        for route in self._routes.unpark(attachment.identity, _AT_ONCE):
             # The rules may have changed since the resume was parked, and nothing was known of this attachment then.
             decision = self._authorise(route.asks_as, route.target)
             refusal = self._hand_resume(route, attachment, decision, now)
@@ -82,6 +92,8 @@ class Openings:
                 self._routes.tell_rejected(route, *refusal)
             elif route.state is RouteState.RELEASED:
                 self._context.counters.connects_ignored += 1
+        if attachment.identity in self._routes.parked:
+            self._context.deadlines.set(Deadline(partial(self._hand_parked, attachment)), now + 1)
 
     # --- packets
 
@@ -352,44 +364,72 @@ class Openings:
 
     # --- other acceptors
 
-    def leave(self, attachment: ServedAttachment, now: int, *, has_ended: bool = False) -> None:
+    def leave(
+        self, attachment: ServedAttachment, now: int, *, has_ended: bool = False, is_removed: bool = False
+    ) -> None:
         """Let an exit get no further connections, or end an attachment, and hand over the CONNECTs without an answer
-        (6.10). `has_ended`: the endpoint answers nothing any more, so refuse what no other one takes."""
+        (6.10). `has_ended`: the endpoint answers nothing any more, so refuse what no other one takes. `is_removed`: the
+        caller does that with all routes of the attachment."""
         self._registry.leave(attachment)
         if has_ended:
             self._services.take_down(attachment, now)
-        self.hand_over(attachment, now)
+        others = self.hand_over(attachment, now)
+        for route in others if has_ended or is_removed else ():
+            self._routes.release(route, now)  # its initiator repeats CONNECT
+            self._context.counters.connects_ignored += 1
         for route in list(attachment.handed.values()) if has_ended else ():
             if route.state is RouteState.HANDED and not route.resume:
                 self._routes.release(route, now)
                 self._context.counters.refuse_connect(RejectReason.SHUTTING_DOWN)
                 self._routes.tell_rejected(route, RejectReason.SHUTTING_DOWN, ENDED_TEXT)
 
-    def hand_over(self, attachment: ServedAttachment, now: int) -> None:
-        """Give each CONNECT that the attachment, which no longer accepts such ones, has not answered to another
-        acceptor. If there is none, it stays."""
-        for route in list(attachment.handed.values()):
-            accepts = route.listener.is_up if route.listener is not None else not attachment.is_leaving
-            if route.state is RouteState.HANDED and not route.resume and not accepts:
-                self._move(route, now)
+    def hand_over(self, attachment: ServedAttachment, now: int) -> list[Route]:
+        """Give the CONNECTs that the attachment, which no longer accepts such ones, has not answered to another
+        acceptor. If there is none, they stay.
+
+        At a service, only some of them are handed over at once, since other users wait meanwhile. Return the rest: each
+        is handed over when its initiator repeats it.
+        """
+        tried, left = 0, list[Route]()
+        for route in [route for route in attachment.handed.values() if not _is_accepted(route)]:
+            others = self._others(route, now)
+            if others and tried == _AT_ONCE and route.listener is not None:
+                left.append(route)
+            elif others:
+                tried += 1
+                self._move(route, others, now)
+        return left
 
     def _hand_again(self, route: Route, frame: Frame, now: int) -> None:
-        """Hand a repeated CONNECT to the same acceptor; if that is silent, to another one if there is one (6.10)."""
+        """Hand a repeated CONNECT to the same acceptor; if that is silent, or accepts such ones no longer, to another
+        one if there is one (6.10)."""
         if route.state is RouteState.HANDED:
             route.frame = frame
             present = route.acceptor.attachment
             waits = present.mailbox.has_connect(route.route_key)
-            if not route.resume and present.is_silent(now) and self._move(route, now):
+            is_vain = (not route.resume and present.is_silent(now)) or not _is_accepted(route)
+            others = self._others(route, now) if is_vain else []
+            if others and self._move(route, others, now):
                 self._context.counters.packets_replaced += waits  # the other one gets the repeat alone
                 return
         self._routes.hand_again(route, frame, now)
 
-    def _move(self, route: Route, now: int) -> bool:
-        """Hand a route whose acceptor has not answered to another one, from which something comes. Return False, and
-        change nothing, if there is none."""
+    def _others(self, route: Route, now: int) -> list[Acceptor]:
+        """Return the other acceptors that have room for a route without an answer, and from which something comes."""
         present = route.acceptor.attachment
-        others = [one for one in self._like(route) if one[0] is not present and not one[0].is_silent(now)]
-        decision = self._authorise(route.asks_as, route.target) if others else Deny()
+        return [
+            (acceptor, listener)
+            for acceptor, listener in self._like(route)
+            if acceptor is not present
+            and not acceptor.is_silent(now)
+            and (listener is None or listener.has_room(route.turn))
+        ]
+
+    def _move(self, route: Route, others: list[Acceptor], now: int) -> bool:
+        """Hand a route whose acceptor has not answered to another one. Return False, and change nothing, if none of
+        these takes it."""
+        present = route.acceptor.attachment
+        decision = self._authorise(route.asks_as, route.target)
         if isinstance(decision, Deny):
             return False  # the review ends a route that the rules no longer allow
         may_listen = self._services.may_listen
@@ -398,8 +438,7 @@ class Openings:
             self._report_silent(present)
         inline = [] if self._may_be_encrypted(route, now) else others
         for acceptor, listener in _separate(others) or inline:
-            has_room = listener is None or listener.has_room(route.turn)
-            if has_room and self._routes.hand(route, acceptor, listener, now) is None:
+            if self._routes.hand(route, acceptor, listener, now) is None:
                 self._context.counters.connects_moved += 1
                 self._take_turn(acceptor, listener)
                 return True
@@ -450,6 +489,13 @@ class Openings:
                 return None
         self._routes.release(route, now)  # if there is no refusal, the initiator repeats CONNECT after a second
         return refusal
+
+
+def _is_accepted(route: Route) -> bool:
+    """Whether its acceptor still takes a route that has no answer, or whether the route needs none."""
+    if route.state is not RouteState.HANDED or route.resume:
+        return True
+    return route.listener.is_up if route.listener is not None else not route.acceptor.attachment.is_leaving
 
 
 def may_accept(endpoint: ServedAttachment, decision: Hand, route: Route, may_listen: MayListen) -> bool:

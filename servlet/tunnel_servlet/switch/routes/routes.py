@@ -1,6 +1,7 @@
 """The table of routes: handing on CONNECT, parking resumes, binding and releasing (PROTOCOL 3.2, 6.5, 9.5)."""
 
 from functools import partial
+from itertools import islice
 
 from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import IN_STREAM, AbortReason, Accepted, Connect, DropReason, Frame, RejectReason
@@ -146,9 +147,9 @@ class RouteTable:
             self.parked.setdefault(endpoint_id, {})[route] = None
         self._context.deadlines.set(route.deadline, now + self._context.config.park_us)
 
-    def unpark(self, endpoint_id: bytes) -> list[Route]:
-        """Remove and return the resumes that wait for this endpoint, oldest first."""
-        found = list(self.parked.get(endpoint_id, ()))
+    def unpark(self, endpoint_id: bytes, routes_max: int | None = None) -> list[Route]:
+        """Remove and return the resumes that wait for this endpoint, at most `routes_max`, the oldest first."""
+        found = list(islice(self.parked.get(endpoint_id, ()), routes_max))
         for route in found:
             self._unpark(route)
         return found
