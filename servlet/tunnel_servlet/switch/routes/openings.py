@@ -51,7 +51,10 @@ _CONNECT_BYTES_MAX = 4096  # PROTOCOL 2.1; limited because a route keeps its CON
 
 class Openings:
     """Opens routes. `authorise` decides whether a user may reach a target; this class chooses the acceptor. `answer`
-    decides the same when a user only asks (3.14)."""
+    decides the same when a user only asks (3.14).
+
+    One thing because an acceptor is chosen in the same way for a new CONNECT, one that has waited, and one that moves.
+    """
 
     def __init__(
         self,
