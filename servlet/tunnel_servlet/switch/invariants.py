@@ -159,6 +159,9 @@ def _check_routes(registry: Registry, routes: RouteTable) -> None:
             _ensure(route in found or route.initiator.own_id in route.initiator.attachment.legs, "a route is lost")
         owners = Counter(route.user for route in attachment.handed.values())
         _ensure(attachment.accepted == owners, "a user's routes to an acceptor were miscounted")
+        handed = attachment.handed.values()
+        resumes = Counter(one.user for one in handed if one.resume and one.state is RouteState.HANDED)
+        _ensure(attachment.resuming == resumes, "a user's resumes without an answer were miscounted")
         for listener in attachment.listeners.values():
             pending = Counter(route.turn for route in attachment.handed.values() if route.listener is listener)
             _ensure(listener.pending == pending.total(), "a listener's pending CONNECTs were miscounted")

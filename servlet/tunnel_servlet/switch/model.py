@@ -8,7 +8,7 @@ Their tables and operations are in `registry`, `routes`, `services` and `lifecyc
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from functools import partial
 from itertools import islice
 from typing import TypeAlias
@@ -303,6 +303,7 @@ class ServedAttachment:
         "option_version",
         "origin",
         "pull_interval_us",
+        "resuming",
         "routes_opened",
         "streams",
         "withdrawn",
@@ -352,6 +353,7 @@ class ServedAttachment:
         # By route key: CONNECTs that were handed to it, and are meant for it no longer; the oldest first.
         self.withdrawn: OrderedDict[bytes, Withdrawn] = OrderedDict()
         self.accepted: dict[str, int] = {}  # by user: how many of the routes in `handed` are theirs
+        self.resuming: Counter[str] = Counter()  # by user: how many of these are resumes without an answer
         self.listeners: dict[str, Listener] = {}
         self.links: dict[int, ServedLink] = {}
         self.held_lanes: OrderedDict[int, ServedLane] = OrderedDict()  # by the handle of the held pull, oldest first

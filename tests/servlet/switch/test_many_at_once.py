@@ -9,13 +9,15 @@ from tests.servlet.support import (
     SECOND,
     Peer,
     Relay,
+    accepted,
     connect,
     kinds,
     listen_state,
+    rejected,
     resume,
 )
 from tests.servlet.switch.rig import LEAVING
-from tunnel.wire import DropReason
+from tunnel.wire import DropReason, Packet, RejectReason
 from tunnel_servlet.switch.model import RouteState
 from tunnel_servlet.switch.witness import EndpointEnd
 
@@ -113,3 +115,41 @@ def test_two_users_an_endpoint_that_attaches_gets_the_resumes_that_wait_in_parts
     relay.switch._lifecycle.remove(attachment, DropReason.NO_ROUTE, relay.now, EndpointEnd.SILENT)
     relay.advance(6 * SECOND)
     assert relay.switch.stats().routes == 0
+
+
+def bogus(number: int, endpoint: Peer) -> Packet:
+    """Return a resume of a connection that the endpoint does not have."""
+    key = b"bogus" + number.to_bytes(11, "big")
+    return resume(number, 1000 + number, endpoint, target=REPORTS, route_key=key)
+
+
+def test_two_users_resumes_without_an_answer_leave_room_for_the_other() -> None:
+    """Who has had a connection to an endpoint knows its id, and can resume connections there that never were."""
+    relay = Relay()
+    server = Peer(relay, "ann", 2).attached()
+    server.listen(backlog=100)
+    eve, bob = Peer(relay, "eve", 3).attached(), Peer(relay, "bob", 4).attached()
+    eve.push(*[bogus(number, server) for number in range(1, 100)])
+    rooms = unanswered(relay)
+    assert bob.push(connect(1, target=REPORTS)) == []
+    assert unanswered(relay) == rooms + 1
+    assert kinds(server.push()) == ["CONNECT"] * (rooms + 1)
+    server.push(accepted(1, 22))
+    assert "ACCEPTED" in kinds(bob.push())
+
+
+def test_resumes_that_are_answered_make_room_for_those_that_were_not_handed_on() -> None:
+    """After a restart of the relay, a user may have as many connections at an endpoint as before."""
+    relay = Relay()
+    server, client = Peer(relay, "ann", 2).attached(), Peer(relay, "bob", 4).attached()
+    server.listen(backlog=100)
+    client.push(*[bogus(number, server) for number in range(1, 49)])
+    first = len(server.push())
+    assert first < 48
+    own = {number: bytes(bogus(number, server).payload[:16]) for number in range(1, 49)}
+    server.push(*[accepted(number, 1000 + number, route_key=own[number]) for number in range(1, first + 1)])
+    client.push(*[bogus(number, server) for number in range(1, 49)])
+    assert len([packet for packet in server.push() if packet.source > first]) == 48 - first
+    for number in range(first + 1, 49):
+        server.push(rejected(number, RejectReason.GONE, route_key=own[number]))
+    assert not relay.switch._registry.by_id[server.identity].resuming

@@ -90,7 +90,7 @@ class RouteTable:
         """
         if route.route_key in acceptor.handed:
             return RejectReason.ID_IN_USE
-        if not route.resume and not self._has_share(route.user, acceptor):
+        if not self._has_share(route, acceptor):
             return RejectReason.BUSY
         queue = acceptor.mailbox.open(0)
         if queue is None:
@@ -109,6 +109,8 @@ class RouteTable:
         acceptor.accepted[route.user] = acceptor.accepted.get(route.user, 0) + 1
         acceptor.withdrawn.pop(route.route_key, None)
         acceptor.awaits(initiator.own_id)
+        if route.resume:
+            acceptor.resuming[route.user] += 1
         acceptor.on_asked(now)
         if listener is not None:
             listener.awaits(route.turn)
@@ -455,15 +457,23 @@ class RouteTable:
             self.waiting.look_at(route.listener.name)
             route.listener = None
         if route.state is RouteState.HANDED:
-            route.acceptor.attachment.unawait(route.initiator.own_id)
+            acceptor = route.acceptor.attachment
+            acceptor.unawait(route.initiator.own_id)
+            if route.resume:
+                acceptor.resuming[route.user] -= 1
+                if not acceptor.resuming[route.user]:
+                    del acceptor.resuming[route.user]
 
-    def _has_share(self, user: str, acceptor: ServedAttachment) -> bool:
+    def _has_share(self, route: Route, acceptor: ServedAttachment) -> bool:
         """Whether the user may have another route to this acceptor.
 
-        One user thus leaves a ninth of the acceptor's room to the others.
+        One user thus leaves a ninth of the acceptor's room to the others. Of resumes, only those without an answer
+        count: a user may have as many connections as before, but anybody who knows the acceptor's id can ask for some
+        that never were.
         """
+        has = acceptor.resuming if route.resume else acceptor.accepted
         free = acceptor.mailbox.budget.unreserved_bytes() // self._context.config.reserved_bytes
-        return acceptor.accepted.get(user, 0) < _SHARE * max(1, free)
+        return has.get(route.user, 0) < _SHARE * max(1, free)
 
     def _take_back(self, route: Route, now: int) -> list[Frame]:
         """Undo `hand`, except for the state. Return the packets that the initiator has sent before ACCEPTED. An
