@@ -131,7 +131,7 @@ def main():
             _fail("this Python was built without lzma, which unpacks the file: use one that has it")
         folders = _unpack(archive, info)
     sys.path[:0] = reversed(folders)
-    from tunnel_client.cli.main import main as command
+    from tunnel_client.__main__ import main as command
 
     return command()
 

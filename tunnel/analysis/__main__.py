@@ -1,10 +1,14 @@
-"""The entry point of `python -m tunnel.analysis` and of spark-submit: the same command as `tunnel-traces`."""
+"""The command `tunnel-traces`, which `python -m tunnel.analysis` is, too, also for spark-submit."""
 
 import sys
 
-from tunnel.analysis.cli import main
+from tunnel.process.program import run_program
 
-__all__: list[str] = []
+
+def main() -> int:
+    """Run the command and return its exit code."""
+    return run_program("tunnel-traces", "tunnel.analysis.cli")
+
 
 if __name__ == "__main__":
     sys.exit(main())
