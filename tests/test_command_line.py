@@ -2,7 +2,9 @@
 codes only on a terminal."""
 
 import argparse
+import errno
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +57,14 @@ def test_the_words_of_other_machines_are_no_escape_codes(capsys: pytest.CaptureF
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code_of("x", lambda: len((tmp_path / "none").read_text())) == USAGE
     text = f"x: {tmp_path / 'none'} cannot be used: No such file or directory: check the path and its permissions\n"
+    assert capsys.readouterr().err == text
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_full_disk_is_no_defect_of_tunnel(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such an error of an output or of a file that is open already names no file."""
+    assert exit_code_of("x", lambda: raising(OSError(number, os.strerror(number)))) == USAGE
+    text = f"x: a file, or the output, cannot be written: {os.strerror(number)}: make room there, or write elsewhere\n"
     assert capsys.readouterr().err == text
 
 

@@ -19,6 +19,7 @@ from tunnel.system.private_files import (
     require_ordinary,
     require_private,
     require_trusted,
+    write_new,
     write_private,
 )
 
@@ -281,3 +282,28 @@ def open_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
+
+
+def test_a_new_file_is_private_and_replaces_none(tmp_path: Path) -> None:
+    file = tmp_path / "new"
+    write_new(file, "first")
+    with pytest.raises(FileExistsError):
+        write_new(file, "second")
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("first", 0o600)
+
+
+def test_a_new_file_that_cannot_be_written_whole_does_not_stay(tmp_path: Path, full_disk: None) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        write_new(tmp_path / "new", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files be created, and no byte be written into them."""
+
+    def create(path: Path) -> int:
+        os.close(create_private(path))
+        return os.open("/dev/full", os.O_WRONLY)
+
+    monkeypatch.setattr("tunnel.system.private_files.create_private", create)

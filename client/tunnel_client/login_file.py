@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("tunnel.sign_in")
+_ELSEWHERE = "set XDG_CONFIG_HOME to a directory that you can write"
 
 
 def _stored(login: Login) -> dict[str, object]:
@@ -136,9 +137,7 @@ def write_login(*logins: Login) -> Path:
         encoded = msgspec.json.encode(found[0] if len(found) == 1 else {"relays": found})
         write_private(path, msgspec.json.format(encoded, indent=2) + b"\n")
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}: set XDG_CONFIG_HOME to a directory that you can write"
-        ) from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}: {_ELSEWHERE}") from None
     return path
 
 
@@ -168,7 +167,7 @@ def open_lock(path: Path) -> int:
         make_private_directory(path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise UsageError(f"{path} cannot be opened: {error.strerror}: check its directory") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror}: {_ELSEWHERE}") from None
 
 
 def remove_login() -> bool:

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import os
 import re
 import sys
@@ -40,6 +41,7 @@ _QUOTE_LETTERS = 300  # an unexpected error may quote a page: print this much of
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _CHOICE = re.compile(r"(?:argument COMMAND: )?invalid choice: '([^']*)' \(choose from (.*)\)$")
 _OPTION = re.compile(r"-(?!-?$)(?!\.?\d)\S*$")  # what argparse takes for an option: -1 and "- x" are values
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # faults of a disk, which no code caused
 _WORD = re.compile(r"[\w-]+")
 _DUMB_TERMINALS = ("dumb", "unknown")
 
@@ -190,6 +192,10 @@ def _unexpected(program: str, error: Exception) -> int:
     cause = f"{type(error).__name__}: {first[:_QUOTE_LETTERS]}".rstrip(": ")
     if isinstance(error, OSError) and error.filename is not None:
         tell(f"{program}: {error.filename} cannot be used: {error.strerror}: check the path and its permissions")
+        return USAGE
+    if isinstance(error, OSError) and error.errno in _FULL:
+        advice = "make room there, or write elsewhere"
+        tell(f"{program}: a file, or the output, cannot be written: {error.strerror}: {advice}")
         return USAGE
     advice = "run the command again with --log debug before its name, and report the output as a defect"
     tell(f"{program}: internal error: {cause}: {advice}")

@@ -24,6 +24,7 @@ __all__ = [
     "require_ordinary",
     "require_private",
     "require_trusted",
+    "write_new",
     "write_private",
 ]
 
@@ -73,6 +74,20 @@ def create_private(path: Path) -> int:
     file cannot be created for another reason.
     """
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def write_new(path: Path, content: str) -> None:
+    """Create a file of mode 0600 with this content. Raise as `create_private` does.
+
+    Raise OSError also if the content cannot be written, as on a full disk: then there is no file.
+    """
+    descriptor = create_private(path)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = _FILE_BYTES_MAX) -> bytes:

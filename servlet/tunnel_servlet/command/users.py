@@ -12,7 +12,7 @@ from random import SystemRandom
 from typing import Unpack
 
 from tunnel.process.command_line import show, show_json, tell
-from tunnel.system.private_files import create_private
+from tunnel.system.private_files import write_new
 from tunnel_servlet.access.grants import user_table
 from tunnel_servlet.access.instants import show_instant
 from tunnel_servlet.access.tokens import KEYS_MAX, Key, KeyLimits, check_user_name, make_admin_secret, make_token
@@ -142,8 +142,7 @@ def init(arguments: argparse.Namespace) -> int:
     with _token_kept(arguments.token_file, token, beside=(path, tokens)):
         try:
             write_users(tokens, {user_name: (key,)}, make_admin_secret(SystemRandom()))
-            with open(create_private(path), "w", encoding="utf-8") as file:
-                file.write(text)
+            write_new(path, text)
         except OSError as error:
             tokens.unlink(missing_ok=True)
             raise ConfigError(f"{path}: cannot be written: {error.strerror}: check the path and its folder") from None
@@ -278,7 +277,7 @@ def _token_kept(file: str, token: str, beside: tuple[Path, Path]) -> Iterator[No
     if path.absolute() in [other.absolute() for other in beside]:
         raise ConfigError(f"--token-file {file} is the name of another file of the relay: choose another name")
     try:
-        descriptor = create_private(path)
+        write_new(path, f"{token}\n")
     except FileExistsError:
         text = f"--token-file {file} exists: nothing was changed; choose another name, or remove the file"
         raise ConfigError(text) from None
@@ -286,8 +285,6 @@ def _token_kept(file: str, token: str, beside: tuple[Path, Path]) -> Iterator[No
         text = f"--token-file {file} cannot be written: {error.strerror}: nothing was changed; name a file in a folder "
         raise ConfigError(text + "that exists and that you can write") from None
     try:
-        with open(descriptor, "w") as opened:
-            opened.write(f"{token}\n")
         yield
     except BaseException:
         path.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from tunnel.ground.exit_codes import OK, USAGE
 from tunnel.process.command_line import CommandAdder, add_events_option, show, show_json, shows_people, tell
 from tunnel.process.service_manager import say_ready, say_status
 from tunnel.process.stopping import until_stopped
-from tunnel.system.private_files import create_private, make_private_directory
+from tunnel.system.private_files import make_private_directory, write_new
 from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import add_relay_options, trace_of
 from tunnel_client.cli.serving import add_rate_option
@@ -78,13 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _write_example(path: Path) -> None:
     try:
         make_private_directory(path.parent)
-        descriptor = create_private(path)
+        write_new(path, EXAMPLE)
     except FileExistsError:
         raise UsageError(f"{path} exists and is not overwritten: name another file with -c FILE") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}: name another file with -c FILE") from None
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(EXAMPLE)
     option = option_of(path)
     show(f"{path} is written: edit it, then run `tunnel up --check{option}` and `tunnel up{option}`")
 

@@ -147,7 +147,7 @@ def test_a_lock_that_cannot_be_opened_does_not_keep_the_tokens(file: str, capsys
     lock_path().unlink()
     lock_path().mkdir()
     assert main(["logout", "https://one.example"]) == 2
-    assert "cannot be opened" in capsys.readouterr().err
+    assert "cannot be written: Is a directory: set XDG_CONFIG_HOME" in capsys.readouterr().err
     assert read_logins()
     assert main(["logout"]) == 0
     assert not login_path().exists()
