@@ -87,7 +87,8 @@ class RoadMemory:
             make_private_directory(self.path.parent)
             write_private(self.path, msgspec.json.encode(content), is_synced=False)
         except OSError as error:
-            _log.warning("what was learned of a path is not kept: %s: %s", self.path, error.strerror or error)
+            # No warning: a user without a directory, as in a container, cannot change it, and loses nothing but time.
+            _log.info("what was learned of a path is not kept: %s: %s", self.path, error.strerror or error)
 
 
 def local_network() -> str:

@@ -40,7 +40,10 @@ QUIET_S = 2.0  # a command that is used in scripts, and is answered within this 
 WAITING = "waiting"
 _ENDS = " (Ctrl-C ends)"
 _FOREVER = "forever"
-_SILENT_S = 5.0  # time without a line until the next one; the time doubles, up to the maximum
+_SURE_S = 1.0  # a definite answer of something else is an error by then, which says the same
+# Time without a line until the next one, which doubles, up to the maximum. No line then comes at 5, 15 or 30 s, just
+# before an error that says the same (`add_wait_option`).
+_SILENT_S = 8.0
 _SILENT_S_MAX = 60.0
 _LOOK_S = 0.1  # interval of the checks whether there is something to say
 
@@ -177,7 +180,7 @@ async def _tell(look: Look, who: str, say: Say, quiet_s: float, going_on: str) -
                 return
             trouble = seen[1]
         waited_s = now() - began_s
-        if trouble and not is_said:
+        if trouble and not is_said and waited_s >= _SURE_S:
             is_said = True
             say(WAITING, f"no relay answers yet at {who} ({trouble}): {going_on}")
         elif waited_s >= next_s:

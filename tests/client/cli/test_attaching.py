@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.client.rig import TOKEN, Rig, connect, greet
+from tests.support.hurried_loop import hurried
 from tests.support.proxies import splice
 from tunnel.driver import Driver
-from tunnel_client.cli.attaching import add_wait_option
+from tunnel_client.cli.attaching import add_wait_option, told_of_waiting
 from tunnel_client.cli.main import main
 
 REDIRECT = b"HTTP/1.1 302 Found\r\nLocation: http://portal.example/sign-in\r\nContent-Length: 0\r\n"
@@ -106,6 +107,30 @@ def test_a_command_that_the_relay_refuses_does_not_say_that_it_goes_on(
     said = capsys.readouterr().err
     assert "no such token" in said
     assert "still trying" not in said
+
+
+def said_in(seconds: float) -> list[str]:
+    """Return what is said while a command waits for so long for an answer, and knows from the start what is wrong."""
+    said: list[str] = []
+
+    async def wait() -> None:
+        async with told_of_waiting(lambda: ("https://a", "HTTP 404"), "", lambda _, text: said.append(text)):
+            await asyncio.sleep(seconds)
+
+    hurried(wait())
+    return said
+
+
+def test_an_error_that_comes_at_once_is_not_said_twice() -> None:
+    assert said_in(0.9) == []
+
+
+@pytest.mark.parametrize(("ends_s", "lines"), [(5.2, 1), (15.2, 2), (30.2, 3)])
+def test_no_command_says_that_it_goes_on_just_before_it_ends(ends_s: float, lines: int) -> None:
+    """It ends after 5 s if the host cannot be reached, and after 15 or 30 s if nothing answers."""
+    assert said_in(ends_s) == said_in(ends_s - 3)
+    assert said_in(ends_s)[0] == "no relay answers yet at https://a (HTTP 404): still trying"
+    assert len(said_in(ends_s)) == lines
 
 
 @every_page
