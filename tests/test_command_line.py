@@ -76,6 +76,13 @@ def test_the_traceback_of_a_defect_is_printed_on_demand(capsys: pytest.CaptureFi
 # --- usage
 
 
+TOKEN = "tnl_290b157e_" + "A" * 43
+NO_TOKEN_HERE = (
+    "a token does not belong into a command line, which all users of this machine can see: write it into a file of "
+    "mode 0600, and name that with --token-file FILE"
+)
+
+
 def parser() -> CommandParser:
     made = CommandParser(prog="x")
     made.add_argument("--log")
@@ -86,7 +93,9 @@ def parser() -> CommandParser:
     serve.add_argument("-o", metavar="FILE")
     commands.add("dial", "dial", "x dial").add_argument("target", metavar="TARGET")
     commands.add("run", "run", "x run -- CMD").add_argument("command", nargs=argparse.REMAINDER)
-    CommandAdder(commands.add("user", "manage users", "x user add")).add("add", "add a user", "x user add")
+    user = CommandAdder(commands.add("user", "manage users", "x user add")).add("add", "add a user", "x user add")
+    user.add_argument("-c", metavar="FILE")
+    user.add_argument("--token-file", metavar="FILE")
     return made
 
 
@@ -135,6 +144,24 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
         # Other errors
         ("serve more", "x serve: unrecognized arguments: more; see x serve --help"),
         ("serve --wait q", "x serve: argument --wait: invalid int value: 'q'; see x serve --help"),
+        # An option of which only the beginning was written
+        ("serve --lis a", "x serve: unknown option --lis: did you mean --listen?"),
+        (
+            "--lis a serve",
+            "x: unknown option --lis: did you mean --listen, after the command, as in x serve --listen ...?",
+        ),
+        # Words that are left over, and a secret among them, which is not shown
+        ("dial here 22", "x dial: unrecognized arguments: 22: did you mean here:22?"),
+        ("dial 10.0.0.1 22", "x dial: unrecognized arguments: 22: did you mean 10.0.0.1:22?"),
+        ("dial 22 22", "x dial: unrecognized arguments: 22; see x dial --help"),
+        ("dial here:1 22", "x dial: unrecognized arguments: 22; see x dial --help"),
+        ("dial here 22 23", "x dial: unrecognized arguments: 22 23; see x dial --help"),
+        ("user add relay.toml", "x user add: unrecognized arguments: relay.toml: did you mean -c relay.toml?"),
+        ("serve relay.toml", "x serve: unrecognized arguments: relay.toml; see x serve --help"),
+        (
+            f"user add {TOKEN}",
+            f"x user add: {NO_TOKEN_HERE}",
+        ),
         ("dial", "x dial: the following arguments are required: TARGET; see x dial --help"),
     ],
 )
@@ -184,6 +211,15 @@ MAINS: dict[str, Callable[[list[str]], int]] = {
         ),
         ("tunnel peers truts db", "tunnel peers: unknown command truts: did you mean trust?"),
         ("tunnel-relay srve", "tunnel-relay: unknown command srve: did you mean serve?"),
+        (
+            "tunnel login https://a --token x",
+            "tunnel login: unknown option --token: did you mean --token-file?",
+        ),
+        ("tunnel-relay check r.toml", "tunnel-relay check: unrecognized arguments: r.toml: did you mean -c r.toml?"),
+        (
+            "tunnel connect build.internal 22",  # as for nc %h %p
+            "tunnel connect: unrecognized arguments: 22: did you mean build.internal:22?",
+        ),
         (
             "tunnel-relay user add --tokn-file f ann",
             "tunnel-relay user add: unknown option --tokn-file: did you mean --token-file?",

@@ -172,6 +172,8 @@ def _ports_spec(rest: str, text: str) -> tuple[Address, Address]:
     """Return the local port and the target of a specification without Unix sockets."""
     if rest.startswith(("/", "./", "../")):
         raise UsageError(f"{_quoted(text)} begins with a path: did you mean {_quoted(UNIX_PREFIX + rest)}?")
+    if "://" in rest:
+        raise UsageError(f"{_quoted(text)} is not a forward specification: {_FORM}{_guessed_forward(rest)}")
     if ":srv:" in rest:
         raise UsageError(f"{_quoted(text)}: did you mean {_quoted(rest.replace(':srv:', ':' + SRV_SHOWN))}?")
     parts = _parts(rest)
@@ -180,14 +182,38 @@ def _ports_spec(rest: str, text: str) -> tuple[Address, Address]:
             target = Address(_host(host, text), _port(target_port, text))
         case [port, host, target_port] if _is_port(port):
             bind, target = _LOOPBACK, Address(_host(host, text), _port(target_port, text))
+        case [host, _, port] if _is_port(parts[1]) and _is_port(port):
+            raise UsageError(f"{_quoted(text)}: {port} is a port without a host: {_FORM}{_guessed_forward(rest)}")
         case [bind, port, service]:
             target = _service_or_srv(service, text)
         case [port, service]:
             bind, target = _LOOPBACK, _service_or_srv(service, text)
         case _:
-            raise UsageError(f"{_quoted(text)} is not a forward specification: {_FORM}")
+            raise UsageError(f"{_quoted(text)} is not a forward specification: {_FORM}{_guessed_forward(rest)}")
     where = EVERYWHERE[0] if bind == "*" else _host(bind, text)
     return Address(where, _port(port, text, least=0)), target
+
+
+def _guessed_forward(text: str) -> str:
+    """Return the end of an error: a guess at what the user meant; empty if none is evident."""
+    near, _, far = text.partition(":")
+    if _is_port(near):
+        url, address = _URL.fullmatch(far), far.rpartition(":")
+        if url:
+            return f"; did you mean {_quoted(f'{near}:{_place_of(url)}')}?"
+        if _is_port_from(address[2], 1) and _is_ipv6(address[0]):
+            return f"; did you mean {_quoted(f'{near}:[{address[0]}]:{address[2]}')}?"
+        return ""
+    host, _, ports = text.partition(":")
+    far_port, _, local = ports.partition(":")
+    if _is_port_from(far_port, 1) and _is_port_from(local, 0) and _is_name(host):
+        return f"; did you mean {_quoted(f'{local}:{host}:{far_port}')}?"
+    return ""
+
+
+def _place_of(url: re.Match[str]) -> str:
+    scheme, place = url.groups()
+    return place if _is_port(place.rpartition(":")[2]) else f"{place}:{_URL_PORTS[scheme]}"
 
 
 def _service_or_srv(name: str, text: str) -> Address:
@@ -222,7 +248,13 @@ def parse_address(text: str) -> Address:
     match _parts(text):
         case [host, port]:
             return Address(_host(host, text, _ADDRESS_FORM), _port(port, text, form=_ADDRESS_FORM))
-    raise UsageError(f"{_quoted(text)} is not an address: {_ADDRESS_FORM}")
+    raise UsageError(f"{_quoted(text)} is not an address: {_ADDRESS_FORM}{_guessed_address(text)}")
+
+
+def _guessed_address(text: str) -> str:
+    found = _URL.fullmatch(text)
+    place = f"{_LOOPBACK}:{text}" if _is_port_from(text, 1) else _place_of(found) if found else ""
+    return f"; did you mean {_quoted(place)}?" if place else ""
 
 
 def parse_target(text: str) -> Address:
@@ -238,7 +270,7 @@ def parse_target(text: str) -> Address:
     if not colon and text:
         return Address(_host(text, text, _TARGET_FORM))
     bare = host.removeprefix("[").removesuffix("]")
-    if not bare or not _is_port_from(port, 1) or (":" in bare and bare == host):
+    if not bare or not _is_port_from(port, 1) or (":" in bare and bare == host) or "@" in bare:
         raise UsageError(f"{_quoted(text)} is not a target: {_TARGET_FORM}{_guessed_target(text)}")
     return Address(_host(bare, text, _TARGET_FORM), int(port))
 
@@ -247,10 +279,15 @@ def _guessed_target(text: str) -> str:
     """Return the end of an error: a guess at what the user meant, or what is wrong; empty if neither is evident."""
     found = _URL.fullmatch(text)
     if found:
-        scheme, place = found.groups()
-        place = place if _is_port(place.rpartition(":")[2]) else f"{place}:{_URL_PORTS[scheme]}"
-        return f"; did you mean {_quoted(place)}?"
+        return f"; did you mean {_quoted(_place_of(found))}?"
+    if text.startswith(":") and text.count(":") == 1 and _is_port_from(text[1:], 1):
+        return f"; the host is missing: did you mean {_quoted('HOST' + text)}?"
     host, _, port = text.rpartition(":")
+    if host and not port and ":" not in host:
+        return f"; the port is missing: did you mean {_quoted(host + ':PORT')}?"
+    user, at, place = text.rpartition("@")
+    if at and user and place and "/" not in place:
+        return f"; did you mean {_quoted(place)}?"
     if _is_port_from(port, 1) and _is_ipv6(host):
         return f"; did you mean {_quoted(f'[{host}]:{port}')}?"
     if _is_ipv6(text.strip("[]")):
@@ -341,7 +378,9 @@ def _host(text: str, whole: str, form: str = _FORM) -> str:
 
 def _service(text: str, whole: str) -> str:
     if _is_port(text):
-        raise UsageError(f"{_quoted(whole)}: {text} is a port without a host: {_FORM}")
+        near = whole.removesuffix(f":{text}")
+        guess = f"; did you mean {_quoted(f'{text}:{near}:{text}')}?" if near != text and not _is_port(near) else ""
+        raise UsageError(f"{_quoted(whole)}: {text} is a port without a host: {_FORM}{guess}")
     if text.startswith("/"):
         raise UsageError(f"{_quoted(whole)}: {_quoted(text)} is a path: did you mean {_quoted(UNIX_PREFIX + text)}?")
     return _host(text, whole)

@@ -169,13 +169,19 @@ SERVICE_FORM = "write a name of 1 to 255 bytes without spaces, such as reports"
         (parse_address, "d b:1", f"'d b:1': 'd b' is not a host: {ADDRESS_FORM}"),
         (parse_address, "db:x", f"'db:x': 'x' is not a port number from 1 to 65535: {ADDRESS_FORM}"),
         (parse_address, "db", f"'db' is not an address: {ADDRESS_FORM}"),
+        (parse_address, "8000", f"'8000' is not an address: {ADDRESS_FORM}; did you mean '127.0.0.1:8000'?"),
+        (
+            parse_address,
+            "http://db:8000/",
+            f"'http://db:8000/' is not an address: {ADDRESS_FORM}; did you mean 'db:8000'?",
+        ),
         (parse_target, "d b", f"'d b': 'd b' is not a host: {TARGET_FORM}"),
         (parse_target, "d b:1", f"'d b:1': 'd b' is not a host: {TARGET_FORM}"),
         (parse_bind, "d b:1", f"'d b:1': 'd b' is not a host: {BIND_FORM}"),
         (parse_service, "d b", f"'d b' is not the name of a service: {SERVICE_FORM}"),
         (parse_service, "", f"'' is not the name of a service: {SERVICE_FORM}"),
-        (parse_target, "x" * 60 + ":", f"'{'x' * 60}...' is not a target: {TARGET_FORM}"),
-        (parse_target, "x" * 59 + ":", f"'{'x' * 59}:' is not a target: {TARGET_FORM}"),
+        (parse_target, "1:" * 30 + ":", f"'{'1:' * 30}...' is not a target: {TARGET_FORM}"),
+        (parse_target, "1:" * 29 + "1:", f"'{'1:' * 29}1:' is not a target: {TARGET_FORM}"),
     ],
 )
 def test_an_error_names_the_wrong_part_and_the_form_that_was_expected_there(
@@ -201,13 +207,41 @@ def test_the_name_of_a_service_is_returned_as_it_is() -> None:
         ("https://db", "did you mean 'db:443'?"),
         ("https://db:8443/", "did you mean 'db:8443'?"),
         ("db:http", "; 'http' is not a port number"),
-        ("db:", "is not a target: write HOST:PORT"),
+        ("db:", "; the port is missing: did you mean 'db:PORT'?"),
+        (":80", "; the host is missing: did you mean 'HOST:80'?"),
+        ("ann@db:22", "; did you mean 'db:22'?"),
     ],
 )
 def test_a_target_that_was_nearly_right_is_guessed(text: str, guess: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_target(text)
     assert guess in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"),
+    [
+        ("9000:http://db:8000/", "'9000:db:8000'"),
+        ("9000:https://db", "'9000:db:443'"),
+        ("9000:::1:22", "'9000:[::1]:22'"),
+        ("9000:fd00::1:22", "'9000:[fd00::1]:22'"),
+        ("db:5432:9000", "'9000:db:5432'"),
+        ("127.0.0.1:5432:0", "'0:127.0.0.1:5432'"),
+        ("db:5432", "'5432:db:5432'"),
+        ("127.0.0.1:5432", "'5432:127.0.0.1:5432'"),
+    ],
+)
+def test_a_forward_that_was_nearly_right_is_guessed(text: str, guess: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_forward(text)
+    assert str(caught.value).endswith(f"; did you mean {guess}?")
+
+
+@pytest.mark.parametrize("text", ["5432:5433", "9000:nothing://a", "db", "9000:ftp://db", "9000:a:b:c:d"])
+def test_no_guess_is_made_where_none_is_evident(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_forward(text)
+    assert "did you mean" not in str(caught.value)
 
 
 def test_a_service_may_carry_datagrams() -> None:

@@ -43,6 +43,10 @@ _CHOICE = re.compile(r"(?:argument COMMAND: )?invalid choice: '([^']*)' \(choose
 _OPTION = re.compile(r"-(?!-?$)(?!\.?\d)\S*$")  # what argparse takes for an option: -1 and "- x" are values
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # faults of a disk, which no code caused
 _WORD = re.compile(r"[\w-]+")
+_TOKEN = re.compile(r"tnl_[0-9a-f]{8}_")
+_HOST = re.compile(r"(?!-)(?=.*[^\d])[\w.-]+")
+_DASHES = len("--")
+_SURPLUS = "unrecognized arguments: "
 _DUMB_TERMINALS = ("dumb", "unknown")
 
 
@@ -233,7 +237,9 @@ class CommandParser(argparse.ArgumentParser):
             self._refuse(f"unknown option {option}{self._hint(option, words) or self._see_help}")
         found, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            self._refuse(
+                _surplus(unknown, words, self.option_names) or f"{_SURPLUS}{' '.join(unknown)}{self._see_help}"
+            )
         return found, unknown
 
     def describe(self, names: Collection[str], text: str) -> None:
@@ -292,13 +298,37 @@ class CommandParser(argparse.ArgumentParser):
             inner = inner.commands.get(word, inner)
         if inner is self:
             inner = next((each for each in self.commands.values() if option in each.option_names), self)
-        near = difflib.get_close_matches(option, {*inner.option_names, *self.option_names}, n=1)
+        near = _near(option, {*inner.option_names, *self.option_names})
         if not near:
             return ""
         if near[0] in self.option_names:
             return f": did you mean {near[0]}?"
         place = f"after the command, as in {inner.prog} {near[0]} ..."
         return f": write it {place}" if near[0] == option else f": did you mean {near[0]}, {place}?"
+
+
+def _near(option: str, known: Collection[str]) -> list[str]:
+    """Return the option that was meant, in a list; empty if none is evident. A part of a name is tried first."""
+    begun = sorted((each for each in known if each.startswith(option)), key=len) if len(option) > _DASHES else []
+    return begun[:1] or difflib.get_close_matches(option, known, n=1)
+
+
+def _surplus(unknown: Sequence[str], words: Sequence[str], options: Collection[str]) -> str:
+    """Return what to say of arguments that no option and no command takes; empty if nothing special is evident."""
+    if any(map(_TOKEN.match, unknown)) and "--token-file" in options:  # it is not repeated: logs keep what is printed
+        return (
+            "a token does not belong into a command line, which all users of this machine can see: write it into a "
+            "file of mode 0600, and name that with --token-file FILE"
+        )
+    if len(unknown) > 1:
+        return ""
+    (word,) = unknown
+    before = words[words.index(word) - 1]  # the command itself is not among the words, so another word may be before
+    if word.isdecimal() and before != word and _HOST.fullmatch(before):
+        return f"{_SURPLUS}{word}: did you mean {before}:{word}?"
+    if word.endswith(".toml") and "-c" in options:
+        return f"{_SURPLUS}{word}: did you mean -c {word}?"
+    return ""
 
 
 def add_carrier_limits(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

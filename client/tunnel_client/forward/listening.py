@@ -54,8 +54,11 @@ def bind(address: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> sock
 
 def cannot_listen(address: Address, error: Exception) -> UsageError:
     """Return the error for a port that cannot be bound, with advice."""
-    advice = _ADVICE.get(getattr(error, "errno", None) or 0, "")
-    return UsageError(f"cannot listen on {address}: {advice or error}")
+    if isinstance(error, socket.gaierror | UnicodeError):
+        advice = "the name has no address: bind one that this machine has, such as 127.0.0.1"
+    else:
+        advice = _ADVICE.get(getattr(error, "errno", None) or 0, "") or getattr(error, "strerror", "") or str(error)
+    return UsageError(f"cannot listen on {address}: {advice}")
 
 
 def address_of(sock: socket.socket) -> Address:

@@ -29,6 +29,16 @@ CASES = [
     (["expose", NO_UTF8, "127.0.0.1:1"], "is not the name of a service"),
     (["expose", "a", f"{NO_UTF8}:1"], "is not a host: write HOST:PORT"),
     (["expose", "a", "127.0.0.1:1", "a", "127.0.0.1:2"], "the name a is given twice, for 127.0.0.1:1 and for 127.0.0"),
+    (["expose", "db"], "'db' has no address: write NAME HOST:PORT for each service\n"),
+    (["expose", "db:127.0.0.1:5432"], "for each service; did you mean db 127.0.0.1:5432?"),
+    (["expose", "127.0.0.1:5432", "db"], "has its name first: did you mean db 127.0.0.1:5432?"),
+    (["expose", "db", "5432"], "or unix:PATH; did you mean '127.0.0.1:5432'?"),
+    (["forward", "9000", "db:5432"], "'9000' is not a forward specification"),
+    (["forward", "9000", "db:5432"], "did you mean '9000:db:5432'?"),
+    (["forward", "9000", "reports"], "did you mean '9000:reports'?"),
+    (["connect", "ann@db:22"], "did you mean 'db:22'?"),
+    (["proxy", "no-such-host.invalid:0"], "cannot listen on no-such-host.invalid:0: the name has no address"),
+    (["forward", "no-such-host.invalid:0:a:1"], "the name has no address: bind one that this machine has, such as"),
     (["proxy", f"{NO_UTF8}:1"], "is not a host: write PORT"),
 ]
 

@@ -122,6 +122,14 @@ def require_fitting(name: str, address: Address) -> None:
         raise UsageError(f"{name} {address}: a Unix socket carries no datagrams: name a HOST:PORT, or leave out udp/")
 
 
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except UsageError:
+        return False
+    return True
+
+
 def _backlog(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _BACKLOG_MOST):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_BACKLOG_MOST}")
@@ -136,7 +144,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not words:
         raise UsageError("no service: write its name and its address, as in `tunnel expose reports 127.0.0.1:8000`")
     if len(words) % 2:
-        raise UsageError(f"{words[-1]!r} has no address: write NAME HOST:PORT for each service")
+        name, _, address = words[-1].partition(":")
+        guess = f"; did you mean {name} {address}?" if name and _is_address(address) else ""
+        raise UsageError(f"{words[-1]!r} has no address: write NAME HOST:PORT for each service{guess}")
+    if _is_address(words[0]) and not _is_address(words[1]):
+        raise UsageError(
+            f"{words[0]!r} is an address, and a service has its name first: did you mean {words[1]} {words[0]}?"
+        )
     services: dict[str, Address] = {}
     for name, text in zip(map(parse_service, words[::2]), words[1::2], strict=True):
         if name in services:

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -70,7 +70,7 @@ def _mode(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Forward the ports until a signal stops the process."""
-    specs = [spec for text in arguments.specs for spec in parse_forwards(text)]
+    specs = _parsed(arguments.specs)
     require_distinct(specs)
     settings = relay_settings(arguments)
     bound: list[tuple[ForwardSpec, socket.socket]] = []
@@ -82,6 +82,21 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         for _, sock in bound:
             sock.close()
+
+
+def _parsed(texts: Sequence[str]) -> list[ForwardSpec]:
+    """Parse the words. Two words that would be one specification with a colon between them are named in the error."""
+    try:
+        return [spec for text in texts for spec in parse_forwards(text)]
+    except UsageError as error:
+        joined = ":".join(texts)
+        if len(texts) != 2 or not texts[0].isdecimal():
+            raise
+        try:
+            parse_forwards(joined)
+        except UsageError:
+            raise error from None
+        raise UsageError(f"{error}; did you mean {joined!r}?") from None
 
 
 def require_distinct(specs: list[ForwardSpec]) -> None:

@@ -5,7 +5,9 @@ Of the settings of one table that are unknown or have a wrong type, it reports o
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import shlex
 import stat
 import tomllib
@@ -29,6 +31,7 @@ from tunnel_client.login_file import config_directory
 __all__ = ["BrokenFileError", "Entry", "ReadFile", "default_path", "option_of", "read_up_file"]
 
 _FILE_BYTES_MAX = 1 << 20
+_UNKNOWN = re.compile("the table contains unknown field `(.*?)`")
 _T = TypeVar("_T")
 _O = TypeVar("_O", bound=OwnPart)
 
@@ -145,8 +148,20 @@ def _converted(where: str, found: Any, kind: type[_T], problems: list[str]) -> _
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
         text = str(error).replace("- at `$.", "- at `").replace("Object", "the table").replace("missing", "misses")
+        unknown = _UNKNOWN.match(text)
+        if unknown:
+            inner = text[unknown.end() :]  # the place of a table within this one, which has other settings
+            text = f"{unknown[1]} is not known{inner or f': {_meant(unknown[1], kind)}'}"
         problems.append(f"{where}: {text}")
         return None
+
+
+def _meant(setting: str, kind: type) -> str:
+    """Return which setting of the table was meant, or all of them if that is not evident."""
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    begun = [name for name in known if name.startswith(f"{setting}-")]
+    near = begun or difflib.get_close_matches(setting, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
 
 
 def _located(relay: RelayPart, base: Path, problems: list[str]) -> RelayPart:

@@ -54,7 +54,9 @@ def problems(directory: Path, text: str) -> list[str]:
         ("[forward]\na = 5", "forward a: write a text, or a table with the setting spec"),
         ("[forward]\na = 'x'", "forward a: 'x' is not a forward specification: write [BIND:]PORT:HOST:PORT or"),
         ("[forward.a]\nrate = '1 MiB/s'", "forward a: the table misses required field `spec`"),
-        ("[forward.a]\nspec = '1:b'\nrte = '1'", "forward a: the table contains unknown field `rte`"),
+        ("[forward.a]\nspec = '1:b'\nrte = '1'", "forward a: rte is not known: did you mean rate?"),
+        ("[forward.a]\nspec = '1:b'\nqq = '1'", "forward a: qq is not known: the settings are rate, spec"),
+        ("[relay]\ntoken = 'x'\n" + ENTRY, "relay: token is not known: did you mean token-file?"),
         ("[forward.a]\nspec = '1:b'\nrate = '1'", "forward a: '1' is not a rate: write it as in 20 MiB/s"),
         ("[expose]\na = 'x'", "expose a: 'x' is not an address: write HOST:PORT"),
         ("[expose.a]\naddress = 'a:1'\nservice = 'a b'", "expose a: 'a b' is not the name of a service"),
@@ -71,7 +73,7 @@ def problems(directory: Path, text: str) -> list[str]:
         (RELAY + "[[relay.further]]\n" + ENTRY, "relay: the table misses required field `url` - at `further[0]`"),
         (
             RELAY + "[[relay.further]]\nurl = 'u'\nlinks = 1\n" + ENTRY,
-            "relay: the table contains unknown field `links`",
+            "relay: links is not known - at `further[0]`",
         ),
         ("[[relay.further]]\nurl = 'u'\n" + ENTRY, "relay: write its url, since there are further relays"),
         (
