@@ -98,6 +98,12 @@ def test_the_refusal_of_a_target_without_a_port_asks_about_a_port(reason: Reject
             "no rule allows a:80; this line would allow it: a; ask the operator of the relay for a rule",
         ),
         (
+            RejectReason.DENIED,
+            "'a@b' is neither an address nor a name",  # no rule could allow it
+            "a@b:80",
+            "a@b:80: 'a@b' is neither an address nor a name; check how the host is written",
+        ),
+        (
             RejectReason.BUSY,
             "no room for a:8080",
             "a:80",

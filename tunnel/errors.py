@@ -188,6 +188,9 @@ _LOSSES = {
 }
 
 
+_NO_HOST = "is neither an address nor a name"
+
+
 def _is_special(target: str) -> bool:
     """Whether the text of a target stands for something other than a service."""
     return ":" in target or target.startswith(SRV_SHOWN)
@@ -197,6 +200,8 @@ def refused_error(event: Refused, target: str) -> RefusedError | DeniedError:
     """Return the error for a CONNECT that was refused."""
     what, advice = _REFUSALS[event.reason]
     what = event.text or what
+    if _NO_HOST in what:  # no rule could allow it
+        advice = "check how the host is written"
     names_target = re.search(rf"(?<![\w.:-]){re.escape(target)}(?![\w.:-])", what)
     # The text of a denial may end with a line of a configuration, which a colon would seem to continue.
     separator = "; " if event.reason is RejectReason.DENIED else ": "

@@ -111,6 +111,8 @@ def parse_rule(text: str) -> Rule:
         raise ValueError(f"{text!r}: a Unix socket carries no datagrams: write the rule without {UDP_RULE}")
     if text.startswith(UDP_RULE) and not text.startswith(UDP_RULE * 2):
         return msgspec.structs.replace(parse_rule(text.removeprefix(UDP_RULE)), text=text, is_udp=True)
+    if "://" in text:
+        raise ValueError(f"{text!r} is a URL: write HOST:PORT, as in db.internal:5432")
     host, colon, port_text = text.rpartition(":")
     if not colon or not host:
         raise ValueError(f"{text!r} is not a rule: write HOST:PORT, as in db.internal:5432 or 10.0.0.0/8:5432")

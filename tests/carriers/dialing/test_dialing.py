@@ -45,6 +45,9 @@ PRIVATE = [
     [
         ("127.0.0.1:8080", "is not a relay URL: .*; did you mean 'http://127.0.0.1:8080'"),
         ("relay.example/tunnel", "is not a relay URL: .*; did you mean 'https://relay.example/tunnel'"),
+        ("https//relay.example", "; did you mean 'https://relay.example'"),
+        ("https:/127.0.0.1:8443/x", "; did you mean 'https://127.0.0.1:8443/x'"),
+        ("http:///[::1]:80", r"; did you mean 'http://\[::1\]:80'"),
         ("htp://relay.example", "is not a relay URL: write https://HOST or http://HOST:PORT$"),
         ("http://127.0.0.1 :8080", "is not a relay URL: write https://HOST"),
         ("http://::1:8080", r"is not a URL \(.*\): write an IPv6 address in brackets, http://\[::1\]:8080"),
@@ -55,6 +58,21 @@ PRIVATE = [
 def test_a_relay_s_url_that_was_nearly_right_is_explained(url: str, advice: str) -> None:
     with pytest.raises(ValueError, match=advice):
         Dialing(url, proxy=None)
+
+
+@pytest.mark.parametrize(
+    ("token", "error", "message"),
+    [
+        (b"tnl", TypeError, "the token is a str, not bytes: decode it"),
+        ("tnl\n", ValueError, "the token begins or ends with white space: take it without"),
+        ("\ttnl", ValueError, "the token begins or ends with white space"),
+        ("t nl", ValueError, "has invalid characters: was it copied whole, on one line"),
+        ("", ValueError, "the token is empty"),
+    ],
+)
+def test_a_token_that_cannot_be_one_is_explained(token: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Dialing("http://127.0.0.1", token=token, proxy=None)
 
 
 @pytest.mark.parametrize(("relay", "proxy"), CLEAR)

@@ -83,11 +83,20 @@ def test_a_password_may_contain_spaces_but_a_user_no_colon() -> None:
         choose_proxy(URL("https://relay"), "http://a%3Ab:c@proxy:1")
 
 
+ESCAPES = ", with special characters of user and password as %XX"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("socks5://me:hid@den@h:1", "the proxy 'h:1' is not an HTTP proxy: write http://HOST:PORT"),
-        ("http://me:hid@den@[1", "the proxy '[1' is not a URL: write http://HOST:PORT"),
+        ("http://[1", "the proxy 'http://[1' is not a URL: write http://HOST:PORT"),
+        ("http://me:hid@den@[1", f"the proxy '[1' is not a URL: write http://HOST:PORT{ESCAPES}"),
+        ("http://me:hid/den@h:1", f"the proxy 'h:1' is not a URL: write http://HOST:PORT{ESCAPES}"),
+        ("http://me:12/den@h:1", f"the proxy 'h:1' is not a URL: write http://HOST:PORT{ESCAPES}"),  # me:12 is no host
+        ("http://me:12?den@h:1", f"the proxy 'h:1' is not a URL: write http://HOST:PORT{ESCAPES}"),
+        ("http://me:12#den@h:1", f"the proxy 'h:1' is not a URL: write http://HOST:PORT{ESCAPES}"),
+        ("@px", "the proxy '@px' names a file, which only the option --proxy reads: give the URL of the proxy"),
     ],
 )
 def test_an_error_shows_the_proxy_without_a_password_that_holds_an_at_sign(text: str, message: str) -> None:

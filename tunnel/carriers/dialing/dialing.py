@@ -37,6 +37,7 @@ _SECOND_US = 1_000_000
 READ_BUFFER_BYTES = 256 * 1024  # reading pauses while more than twice this number of bytes of an answer wait
 _KEY_SEEN = "ask for a new certificate if another user may have read the key"
 _URL_FORM = "write https://HOST or http://HOST:PORT"
+_NEARLY_URL = re.compile(r"(https?):?/+([A-Za-z0-9\[]\S*)")
 _HOST_IN_URL = re.compile(r"[A-Za-z0-9.-]+(?::\d+)?(?:/\S*)?")
 _IPV6_IN_URL = re.compile(r"://[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:")
 
@@ -129,6 +130,10 @@ class Dialing:
         if self._is_exit and "user-agent" not in given:  # a path to which we must not be known may refuse this name
             sent[_EARLIER_ROLE_HEADER] = "exit"
         if token is not None:
+            if not isinstance(token, str):
+                raise TypeError("the token is a str, not bytes: decode it")
+            if token != token.strip():
+                raise ValueError("the token begins or ends with white space: take it without, as in text.strip()")
             if not token.isascii() or not token.isprintable() or " " in token or not token:
                 raise ValueError("the token is empty or has invalid characters: was it copied whole, on one line?")
             sent["Authorization"] = f"Bearer {token}"
@@ -240,7 +245,9 @@ def _relay_url(text: str) -> URL:
         raise ValueError(f"{text!r} is not a URL ({error}): {form}") from None
     if url.scheme not in ("http", "https") or not url.host or " " in url.host:
         scheme = "http" if text.startswith(("127.", "localhost")) else "https"
-        guess = f"; did you mean '{scheme}://{text}'?" if _HOST_IN_URL.fullmatch(text) else ""
+        nearly = _NEARLY_URL.fullmatch(text)
+        meant = f"{nearly[1]}://{nearly[2]}" if nearly else f"{scheme}://{text}" if _HOST_IN_URL.fullmatch(text) else ""
+        guess = f"; did you mean {meant!r}?" if meant else ""
         raise ValueError(f"{text!r} is not a relay URL: {_URL_FORM}{guess}")
     if url.user is not None or url.password is not None:
         raise ValueError("a relay URL must not contain user and password: remove them and give the token instead")

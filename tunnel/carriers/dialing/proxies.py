@@ -23,6 +23,10 @@ class Proxy(msgspec.Struct, frozen=True):
         return f"Proxy({str(self.url)!r})"
 
 
+_FORM = "write http://HOST:PORT"
+_ESCAPES = ", with special characters of user and password as %XX"
+
+
 def choose_proxy(relay: URL, choice: str | None) -> Proxy | None:
     """Return the proxy for a relay, or None. `choice`: as `proxy` in `attach`, or "none", which all commands accept.
 
@@ -35,13 +39,19 @@ def choose_proxy(relay: URL, choice: str | None) -> Proxy | None:
         text = None if bypassed else proxies.get(relay.scheme, proxies.get("all"))
     if not text:
         return None
-    shown = text.rpartition("@")[2]
+    if text.startswith("@"):
+        raise ValueError(
+            f"the proxy {text!r} names a file, which only the option --proxy reads: give the URL of the proxy"
+        )
+    user_part, _, shown = text.rpartition("@")
     try:
         url = URL(text if "://" in text else f"http://{text}")
     except ValueError:
-        raise ValueError(f"the proxy {shown!r} is not a URL: write http://HOST:PORT") from None
+        raise ValueError(f"the proxy {shown!r} is not a URL: {_FORM}{_ESCAPES if user_part else ''}") from None
+    if "@" in url.raw_path_qs + url.raw_fragment:  # a slash in the password: the host would be a part of the secret
+        raise ValueError(f"the proxy {shown!r} is not a URL: {_FORM}{_ESCAPES}")
     if url.scheme not in _PORTS or not url.host:
-        raise ValueError(f"the proxy {shown!r} is not an HTTP proxy: write http://HOST:PORT")
+        raise ValueError(f"the proxy {shown!r} is not an HTTP proxy: {_FORM}")
     user, password = unquote(url.raw_user or ""), unquote(url.raw_password or "")
     if any(ord(letter) < 32 for letter in user + password) or ":" in user:
         raise ValueError(
