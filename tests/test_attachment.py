@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -362,3 +363,39 @@ async def test_a_timeout_of_something_within_an_attach_is_passed_on_as_it_is(
         monkeypatch.setattr(ExchangingCarrier, "until_ready", late)
         with pytest.raises(TimeoutError, match=r"^the key store did not answer$"):
             await attachment.start()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("db", "5432", "the port is an int, not '5432'"),
+        ("db", 5432.0, "the port is an int, not 5432.0"),
+        (None, 5432, "the host, or the name of a service, is a str, not None"),
+        (("db", 5432), None, r"is a str, not \('db', 5432\)"),
+        (b"db", 5432, "is a str, not b'db'"),
+    ],
+)
+@in_loop
+async def test_a_target_of_a_wrong_type_is_named(host: str, port: int, message: str) -> None:
+    async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
+        for connecting in (
+            attachment.open_connection(host, port),
+            attachment.create_connection(asyncio.Protocol, host, port),
+            attachment.check(host, port),
+        ):
+            with pytest.raises(TypeError, match=message):
+                await connecting
+
+
+@in_loop
+async def test_a_service_has_its_handler_first() -> None:
+    def handler(*_: object) -> None:
+        raise AssertionError
+
+    swapped: tuple[Any, Any] = ("reports", handler)
+    async with MemoryTestRelay() as relay, relay.attach("ann") as attachment:
+        for serving in (attachment.start_server(*swapped), attachment.create_server(*swapped)):
+            with pytest.raises(
+                TypeError, match="first comes what serves the connections, then the name of the service"
+            ):
+                await serving

@@ -104,6 +104,7 @@ class Attachment(WarnsIfUnused):
 
         Raise RefusedError or DeniedError when the connection is refused, and TimeoutError after `timeout` seconds.
         """
+        _require_target(host, port)
         return await self._endpoint.connect_streams(host, port, timeout, limit)
 
     async def create_connection(
@@ -115,6 +116,7 @@ class Attachment(WarnsIfUnused):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> tuple[Transport, _P]:
         """Connect as `open_connection` does, but attach the connection to an asyncio protocol."""
+        _require_target(host, port)
         made = await self._endpoint.connect(host, port, timeout)
         protocol = protocol_factory()
         made.begin(protocol)
@@ -125,6 +127,7 @@ class Attachment(WarnsIfUnused):
 
         If a connection of this attachment to the same target has no answer yet, return why, as the relay says it.
         """
+        _require_target(host, port)
         return await self._endpoint.check(host, port, timeout)
 
     # services
@@ -148,6 +151,7 @@ class Attachment(WarnsIfUnused):
         Raise DeniedError if the relay does not allow the name or the public place. Without an answer from the relay,
         return after 2 s; the service is announced again until the relay answers.
         """
+        _require_service(handler, name)
         return await self._endpoint.serve_streams(handler, limit, name, backlog, public)
 
     async def create_server(
@@ -159,6 +163,7 @@ class Attachment(WarnsIfUnused):
         public: PublicPlace | None = None,
     ) -> Server:
         """Offer a service as `start_server` does, with an asyncio protocol for each connection."""
+        _require_service(protocol_factory, name)
         return await self._endpoint.serve(lambda made: made.begin(protocol_factory()), name, backlog, public)
 
     # status
@@ -224,6 +229,21 @@ class Attachment(WarnsIfUnused):
         if renew is None:
             raise RuntimeError("an attachment in memory takes no other secrets: make another one")
         renew(token, headers or {}, proxy, refused)
+
+
+def _require_target(host: object, port: object) -> None:
+    """Raise TypeError for arguments that would fail deep inside, with a text that names none of them."""
+    if not isinstance(host, str):
+        raise TypeError(f"the host, or the name of a service, is a str, not {host!r}")
+    if not isinstance(port, int | None):
+        raise TypeError(f"the port is an int, not {port!r}")
+
+
+def _require_service(serve: object, name: object) -> None:
+    if not callable(serve) or not isinstance(name, str):
+        raise TypeError(
+            f"first comes what serves the connections, then the name of the service, not {serve!r}, {name!r}"
+        )
 
 
 def endpoint_of(attachment: Attachment) -> AttachedEndpoint | SeveralRelays:
