@@ -43,8 +43,8 @@ def refusal_error(event: AttachRefused, where: str) -> TunnelError:
 def name_error(name: str, text: str) -> DeniedError:
     """Return the error for the name of a service that the relay refuses. Without a `text`, no rule allows the name."""
     reason = text or (
-        "the relay does not allow this user to listen under this name: ask its operator for the line "
-        f'listen = ["{name}"] under your user\'s name in the configuration'
+        f'the relay does not allow this user to listen under this name: ask its operator to add "{name}" to the list '
+        "`listen` under your user's name in the configuration"
     )
     return DeniedError(f"{name}: {reason}")
 

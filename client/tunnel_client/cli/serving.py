@@ -156,6 +156,7 @@ async def _run(settings: RelaySettings, serving: Serving, arguments: argparse.Na
         try:
             await stack.enter_async_context(serve_metrics(arguments.metrics, attachment, settings.trace))
         except ValueError as error:
+            await attachment.close()
             raise UsageError(str(error)) from None
         return await until_stopped(serve(), finish_served)
 

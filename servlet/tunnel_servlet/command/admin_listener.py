@@ -120,10 +120,9 @@ def admin_of(arguments: argparse.Namespace) -> tuple[ListenAddress, str]:
         except ValueError as error:
             raise ConfigError(f"--admin: {error}") from None
     if address is None:
-        raise ConfigError(
-            f"{file or f'there is no {DEFAULT_FILE} here'}: no admin listener is known: "
-            "set admin in the configuration, name the listener with --admin, or send SIGTERM to the relay"
-        )
+        how = f"{file} has none" if file else f"there is no {DEFAULT_FILE} here: name the relay's configuration with -c"
+        advice = "set admin there, or name the address with --admin" if file else "or the address with --admin"
+        raise ConfigError(f"no admin listener is known: {how}{': ' if file else ', '}{advice}")
     if address.host in _ANY:
         address = replace(address, host=_ANY[address.host])
     if not address.is_loopback:  # the secret would cross a network unencrypted, and the relay would not accept it

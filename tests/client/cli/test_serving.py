@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import signal
@@ -71,6 +72,14 @@ async def say(port: int, words: bytes) -> bytes:
     heard = await reader.read(-1)
     writer.close()
     return heard
+
+
+def test_metrics_that_cannot_be_served_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        address = f"{LOOPBACK}:{taken.getsockname()[1]}"
+        assert main(["forward", "0:a:1", "--relay", "http://127.0.0.1:1", "--metrics", address]) == 2
+    gc.collect()  # an attachment that nobody used would warn now
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @in_loop

@@ -234,8 +234,13 @@ def test_commands_refuse_to_run_without_tokens_rules_or_admin_listener(capsys: p
     Path("relay.toml").unlink()
     assert main(["exit", "--relay", "http://127.0.0.1:1"]) == 2
     assert "an exit without rules" in capsys.readouterr().err
-    assert main(["drain"]) == 2
-    assert "no admin listener" in capsys.readouterr().err
+    for command in ("drain", "state", "ps"):
+        assert main([command]) == 2
+        said = "there is no relay.toml here: name the relay's configuration with -c, or the address with --admin\n"
+        assert capsys.readouterr().err == f"tunnel-relay: no admin listener is known: {said}"
+    Path("relay.toml").write_text("[users.ann]\nconnect = ['a:1']\n")
+    assert main(["ps"]) == 2
+    assert "relay.toml has none: set admin there, or name the address with --admin\n" in capsys.readouterr().err
 
 
 def test_check_reports_listeners_without_tls_and_rules_without_tokens(

@@ -50,8 +50,9 @@ def _run(arguments: argparse.Namespace, ask: Callable[[BrokerClient], Awaitable[
             except TunnelError:
                 raise  # from the relay, with what to do and an exit code of its own
             except OSError as error:
+                why = error.strerror or error
                 raise UnreachableError(
-                    f"no broker answers at {arguments.broker} ({error}): check the address, and that it runs"
+                    f"no broker answers at {arguments.broker} ({why}): check the address, and that it runs"
                 ) from None
 
     with asyncio.Runner(loop_factory=client_loop) as runner:

@@ -23,6 +23,7 @@ from tunnel_client.cli.lookups import client_loop
 from tunnel_client.cli.options import relay_settings
 from tunnel_client.cli.service_key import show_key, with_service_key
 from tunnel_client.errors import UsageError
+from tunnel_client.forward.listening import cannot_listen
 from tunnel_client.places import Address, parse_bind, parse_service
 from tunnel_client.settings import RelaySettings
 
@@ -59,6 +60,8 @@ def parse_topic(text: str) -> tuple[str, TopicSpec]:
     name, *rest = text.split(":")
     try:
         check_name("topic", name)
+        if rest and rest[0] and not rest[0].isdecimal():
+            raise ValueError(f"{rest[0]!r} is not a number of partitions")
         count = int(rest[0]) if rest and rest[0] else 1
         storage = rest[1] if len(rest) > 1 else "log"
         if len(rest) > 3 or (len(rest) > 2 and storage != "memory"):
@@ -106,9 +109,7 @@ async def _serve(broker: Broker, addresses: Sequence[Address], service: str, set
             try:
                 found = await broker.listen(address.host, address.tcp_port)
             except OSError as error:
-                raise UsageError(
-                    f"--listen {address}: {error.strerror}: name an address of this machine that is free"
-                ) from None
+                raise cannot_listen(address, error) from None
             if not address.is_loopback:
                 _log.warning("open_to_the_network", address=found, text="anybody who can connect may read and write")
             _announce(found)

@@ -205,7 +205,16 @@ def test_errors_say_what_to_do(running: Running, capsys: pytest.CaptureFixture[s
         (["topics", "--broker", "127.0.0.1:1"], UNREACHABLE, "check the address, and that it runs"),
         (["topics", "--broker", "host:x"], USAGE, "is not an address"),
         (["serve", "--dir", str(running.directory), "--listen", "0"], USAGE, "open in another process"),
-        (["serve", "--dir", str(running.directory / "b"), "--listen", running.address], USAGE, "that is free"),
+        (
+            ["serve", "--dir", str(running.directory / "b"), "--listen", running.address],
+            USAGE,
+            "something listens there",
+        ),
+        (
+            ["serve", "--dir", str(running.directory / "b"), "--topic", "a:x"],
+            USAGE,
+            "'x' is not a number of partitions;",
+        ),
         (["serve", "--dir", "x", "--replica", "a:1", "--replica-of", "b:1"], USAGE, "start them as two"),
         (["serve", "--dir", "x", "--topic", "a/b"], USAGE, "is no name for a topic"),
     ):
