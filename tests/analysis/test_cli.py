@@ -30,6 +30,10 @@ def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -
 def test_an_error_names_a_path_that_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "x")]) == USAGE
     assert f"{tmp_path / 'x'} is not a directory" in capsys.readouterr().err
+    assert main(["sql", "select 1", str(tmp_path)]) == USAGE
+    assert f"; write DIR before QUERY, as in tunnel-traces sql {tmp_path} ...\n" in capsys.readouterr().err
+    assert main(["sql", "nowhere", f"select {'1' * 10_000}"]) == USAGE
+    assert "DIR before QUERY" not in capsys.readouterr().err
 
 
 def test_the_error_without_spark_says_what_to_install(

@@ -97,4 +97,6 @@ def test_the_causes_of_both_are_set_side_by_side() -> None:
         "The main limit was: the application wrote slowly. Now it is: the rate of the path."
     )
     assert sentence_of(after, after) == "Both were limited by: the rate of the path."
-    assert sentence_of(after, Analysis()) == "One of the traces does not tell what limited goodput."
+    assert sentence_of(after, Analysis()) == "The second trace does not tell what limited goodput."
+    assert sentence_of(Analysis(), after) == "The first trace does not tell what limited goodput."
+    assert sentence_of(Analysis(), Analysis()) == "Neither trace tells what limited goodput."

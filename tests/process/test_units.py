@@ -242,6 +242,10 @@ def test_the_result_as_json(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         (broker.main, ["serve", "--dir", "/x", "--service", "a"], "needs --relay URL and --token-file FILE"),
         (client.main, ["forward", "1:a:2"], "a unit runs `tunnel up`, not forward"),
         (client.main, ["up"], "name it, as in up -c"),
+        # Options of install-unit after the command of the unit
+        (relay.main, ["serve", "-c", "x", "--print"], "--print is an option of install-unit: write it before serve"),
+        (broker.main, ["serve", "--dir", "/x", "--run-as=me"], "before serve, as in install-unit --run-as ..."),
+        (client.main, ["up", "--user"], "--user is an option of install-unit: write it before up"),
     ],
 )  # fmt: skip
 def test_a_unit_that_could_not_work_is_refused(

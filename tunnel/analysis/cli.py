@@ -1,6 +1,7 @@
 """The command `tunnel-traces`, which turns trace files into tables, a report, or qlog."""
 
 import argparse
+import os
 import re
 import time
 import traceback
@@ -250,7 +251,11 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     traces = local_path(options.directory)
     if traces is not None and not traces.is_dir():
-        raise UsageError(f"{options.directory} is not a directory: name the one that a command wrote to with --trace")
+        query = getattr(options, "query", "")
+        guess = f"; write DIR before QUERY, as in tunnel-traces sql {query} ..." if os.path.isdir(query) else ""
+        raise UsageError(
+            f"{options.directory} is not a directory: name the one that a command wrote to with --trace{guess}"
+        )
     try:
         return int(options.run(options))
     except JobError as error:

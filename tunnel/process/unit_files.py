@@ -24,6 +24,7 @@ _AT_FILES = ("--proxy", "--header")  # options that may name one after an @
 _RELAY = "--relay"
 _PLACES = ("-c", "--config", "--ca")  # options that name a file to read
 HIDDEN = ("/tmp", "/var/tmp")
+_OWN_OPTIONS = {"--system", "--user", "--print", "--run-as", "--to"}  # that no command of a unit has
 _FOLDERS = ("--dir", "--trace")  # options that name a folder to write
 _NOBODY_YET = -1  # the number of a user whom systemd makes up
 
@@ -137,9 +138,14 @@ def is_system(arguments: argparse.Namespace) -> bool:
     return os.geteuid() == 0 if arguments.system is None else bool(arguments.system)
 
 
-def command_words(arguments: argparse.Namespace) -> list[str]:
-    """Return the words of the command that the unit runs."""
-    return [word for word in arguments.words if word != "--"]
+def command_words(arguments: argparse.Namespace, error: type[Exception]) -> list[str]:
+    """Return the words of the command that the unit runs. Raise `error` for an option of `install-unit` among them."""
+    words = [word for word in arguments.words if word != "--"]
+    for option in _OWN_OPTIONS & {word.partition("=")[0] for word in words}:
+        raise error(
+            f"{option} is an option of install-unit: write it before {words[0]}, as in install-unit {option} ..."
+        )
+    return words
 
 
 def install(

@@ -1,6 +1,8 @@
 """The parts that our transports and servers need and asyncio does not export or do: buffers, TLS, files, quiet ends."""
 
 import asyncio
+import os
+import socket
 from asyncio import base_events, constants, sslproto, transports
 from collections.abc import Awaitable, Callable
 from ssl import SSLContext
@@ -117,10 +119,18 @@ async def start_server(
     limit: int = 1 << 16,
     backlog: int = 100,
 ) -> asyncio.Server:
-    """Serve connections as `asyncio.start_server` does. A peer that resets its connection puts nothing into our log."""
+    """Serve connections as `asyncio.start_server` does. A peer that resets its connection puts nothing into our log.
+
+    An OSError has the text of the system alone, without the address, which asyncio puts into it as a tuple.
+    """
     loop = asyncio.get_running_loop()
 
     def make() -> QuietProtocol:
         return QuietProtocol(asyncio.StreamReader(limit=limit, loop=loop), handle, loop=loop)
 
-    return await loop.create_server(make, host, port, backlog=backlog)
+    try:
+        return await loop.create_server(make, host, port, backlog=backlog)
+    except OSError as error:
+        if error.errno is None or error.errno <= 0 or isinstance(error, socket.gaierror):
+            raise
+        raise OSError(error.errno, os.strerror(error.errno)) from None

@@ -23,7 +23,7 @@ _REFUSED = (2, 4, 5)  # settings, tokens, rules; also an exit that another one o
 
 def install_unit(arguments: argparse.Namespace, parse: Callable[[list[str]], argparse.Namespace]) -> int:
     """Write or print the unit that runs `serve` or `exit`. `parse` reads the words of a command."""
-    words = command_words(arguments) or ["serve"]
+    words = command_words(arguments, ConfigError) or ["serve"]
     if words[0] not in COMMANDS:
         raise ConfigError(f"a unit cannot run {words[0]!r}: name {' or '.join(COMMANDS)}, with its options")
     command = parse(words)

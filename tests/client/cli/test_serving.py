@@ -79,7 +79,8 @@ def test_metrics_that_cannot_be_served_are_one_line(capsys: pytest.CaptureFixtur
         address = f"{LOOPBACK}:{taken.getsockname()[1]}"
         assert main(["forward", "0:a:1", "--relay", "http://127.0.0.1:1", "--metrics", address]) == 2
     gc.collect()  # an attachment that nobody used would warn now
-    assert capsys.readouterr().err.count("\n") == 1
+    said = f"--metrics: cannot listen on {address}: Address already in use: choose another address\n"
+    assert capsys.readouterr().err == f"tunnel: {said}"
 
 
 @in_loop

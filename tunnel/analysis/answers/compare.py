@@ -52,7 +52,10 @@ def sentence_of(before: Analysis, after: Analysis) -> str:
     """Return what limited goodput in both traces."""
     first, second = (next((FAMILIES[one.family].title for one in blames(of)), "") for of in (before, after))
     if not first or not second:
-        return "One of the traces does not tell what limited goodput."
+        which = (
+            "Neither trace tells" if first == second else f"The {'second' if first else 'first'} trace does not tell"
+        )
+        return f"{which} what limited goodput."
     return (
         f"Both were limited by: {first}." if first == second else f"The main limit was: {first}. Now it is: {second}."
     )

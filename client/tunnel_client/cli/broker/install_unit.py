@@ -17,7 +17,7 @@ _STOP_S = 30.0  # to write what is in memory alone
 
 def run(arguments: argparse.Namespace, parse: Callable[[list[str]], argparse.Namespace]) -> int:
     """Write or print the unit that runs `serve`. `parse` reads the words of a command."""
-    words = command_words(arguments)
+    words = command_words(arguments, UsageError)
     if words[:1] != ["serve"]:
         raise UsageError("a unit runs a broker: name its command, as in `tunnel-broker install-unit serve --dir DIR`")
     command = parse(words)

@@ -27,7 +27,7 @@ def add(commands: CommandAdder) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write or print the unit."""
-    words = command_words(arguments) or ["up"]
+    words = command_words(arguments, UsageError) or ["up"]
     if words[0] != "up":
         raise UsageError(
             f"a unit runs `tunnel up`, not {words[0]}: one file names all forwards, services and proxies "
