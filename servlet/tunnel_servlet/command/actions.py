@@ -32,7 +32,7 @@ from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, requi
 from tunnel_servlet.exit.resolver import resolve
 from tunnel_servlet.switch.decisions import Deny
 from tunnel_servlet.web.drain_outcome import DrainOutcome
-from tunnel_servlet.web.http.tls import contexts
+from tunnel_servlet.web.http.tls import contexts, out_of_date
 from tunnel_servlet.web.running import serve
 from tunnel_servlet.web.tokens.provider import require_library
 
@@ -84,17 +84,22 @@ def _notes(config: RelayConfig, file: str) -> list[str]:
         return [f"with --open, the rules of {users} are not used: only [everyone] and --allow count for all clients"]
     known = config.tokens.users
     now_s = time.time()
-    return [
-        f"{user} has no token that is valid now: run `tunnel-relay user rotate {user} -c {shlex.quote(file)}`, or "
-        f"`tunnel-relay user expire {user} WHEN` to give the present ones more time"
-        for user in known
-        if not config.is_open and not config.tokens.has_user(user, now_s) and not grants.certificates.has_user(user)
-    ] + [
-        f"{user} has rules but no token: {similar_name(user, [name for name in known if name not in grants.users])}"
-        f"run `tunnel-relay user add {user} -c {shlex.quote(file)}`, or remove {user_table(user)}"
-        for user in grants.users
-        if user not in known and not config.is_open and not config.grants.certificates.has_user(user)
-    ]
+    old = "" if config.tls is None else out_of_date(config.tls)
+    return (
+        ([old] if old else [])
+        + [
+            f"{user} has no token that is valid now: run `tunnel-relay user rotate {user} -c {shlex.quote(file)}`, or "
+            f"`tunnel-relay user expire {user} WHEN` to give the present ones more time"
+            for user in known
+            if not config.is_open and not config.tokens.has_user(user, now_s) and not grants.certificates.has_user(user)
+        ]
+        + [
+            f"{user} has rules but no token: {similar_name(user, [name for name in known if name not in grants.users])}"
+            f"run `tunnel-relay user add {user} -c {shlex.quote(file)}`, or remove {user_table(user)}"
+            for user in grants.users
+            if user not in known and not config.is_open and not config.grants.certificates.has_user(user)
+        ]
+    )
 
 
 def try_rule(arguments: argparse.Namespace) -> int:

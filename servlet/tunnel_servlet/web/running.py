@@ -29,7 +29,7 @@ from tunnel_servlet.web.http.server import (
     client_connections,
     listen,
 )
-from tunnel_servlet.web.http.tls import TlsReload, contexts, public_contexts
+from tunnel_servlet.web.http.tls import TlsReload, contexts, out_of_date, public_contexts
 from tunnel_servlet.web.metrics import RelayMetrics
 from tunnel_servlet.web.reloading import Reloading
 
@@ -176,6 +176,9 @@ class RunningRelay:
                 runner.use_tls(for_clients)
             self.relay.public_ports.use_tls(for_strangers)
             _log.info("certificates", text="connections that come from now on use the changed certificates")
+            old = "" if config.tls is None else out_of_date(config.tls)
+            if old:
+                _log.warning("certificate_out_of_date", text=old)
 
     def drain(self, seconds: float | None = None) -> None:
         """Refuse new connections, and stop when the last open one has ended or the time is over.

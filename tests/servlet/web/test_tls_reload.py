@@ -9,10 +9,16 @@ import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, TOKENS, relay, until
@@ -21,6 +27,9 @@ from tests.servlet.web.rig import SECRET, certificates, openssl  # noqa: F401  #
 from tests.support.loops import in_loop
 from tunnel import Attachment, attach
 from tunnel_servlet.command.files import load_config, reload_config, watched_files, write_users
+from tunnel_servlet.command.main import main
+from tunnel_servlet.config import TlsFiles
+from tunnel_servlet.web.http.tls import out_of_date
 from tunnel_servlet.web.running import RunningRelay
 
 CONFIG = """\
@@ -189,3 +198,53 @@ async def test_other_files_that_the_configuration_names_are_used_and_watched(fol
         shutil.copy(folder / "second.pem", folder / "relay.pem")
         before = running.relay.reloads.applied
         await until(lambda: running.relay.reloads.applied > before)
+
+
+def dated(folder: Path, first_day: int, last_day: int, *, is_signed: bool = False) -> None:
+    """Replace the certificate by one that is valid from and until these days from now. It signs itself, or another
+    authority has, which the relay does not know."""
+    now = datetime.now(UTC)
+    name, other = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("relay", "authority"))
+    key, authority = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = other if is_signed else name
+    builder = x509.CertificateBuilder(issuer, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now + timedelta(first_day)).not_valid_after(now + timedelta(last_day))
+    made = builder.sign(authority if is_signed else key, hashes.SHA256())
+    (folder / "relay.pem").write_bytes(made.public_bytes(Encoding.PEM))
+    (folder / "relay.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (folder / "relay.key").chmod(0o600)
+
+
+OLD = "the certificate relay.pem has expired, so clients refuse it: renew it"
+EARLY = "the certificate relay.pem is not valid yet, so clients refuse it: renew it"
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+@pytest.mark.parametrize(("first_day", "last_day", "said"), [(-9, -1, OLD), (1, 9, EARLY), (-1, 1, "")])
+def test_a_certificate_that_clients_refuse_for_its_dates_is_named(
+    first_day: int,
+    last_day: int,
+    said: str,
+    is_signed: bool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    dated(folder, first_day, last_day, is_signed=is_signed)
+    assert out_of_date(TlsFiles("relay.pem", "relay.key")) == said
+    assert main(["check"]) == 0
+    assert capsys.readouterr().err == (f"note: {said}\n" if said else "")
+
+
+@in_loop
+async def test_a_certificate_that_has_expired_is_named_when_it_is_read_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    async with running_in(folder) as running:
+        for days, said in (((-9, -1), [OLD]), ((-1, 9), [])):
+            dated(folder, *days)
+            with capture_logs() as logs:
+                assert running.reload()
+            assert [log["text"].replace(f"{folder}/", "") for log in logs if log["log_level"] == "warning"] == said

@@ -1,5 +1,6 @@
 """The TLS contexts of the relay's listen addresses."""
 
+import contextlib
 import hashlib
 import ssl
 from pathlib import Path
@@ -7,7 +8,10 @@ from pathlib import Path
 from tunnel.system.private_files import require_ordinary, require_private, require_trusted
 from tunnel_servlet.config import ConfigError, ListenAddress, RelayConfig, TlsFiles
 
-__all__ = ["TlsReload", "contexts", "public_contexts", "tls_context"]
+__all__ = ["TlsReload", "contexts", "out_of_date", "public_contexts", "tls_context"]
+
+_EXPIRED, _NOT_YET_VALID = 10, 9  # verification codes of OpenSSL: X509_V_ERR_CERT_HAS_EXPIRED, ..._NOT_YET_VALID
+_FLIGHTS_MAX = 4  # of a handshake with TLS 1.2, which has more of them than TLS 1.3
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
@@ -37,6 +41,32 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
             ) from None
         context.verify_mode = ssl.CERT_OPTIONAL if files.client_optional else ssl.CERT_REQUIRED
     return context
+
+
+def out_of_date(files: TlsFiles) -> str:
+    """Return in words that the certificate has expired, or is not valid yet; empty if neither is so.
+
+    The relay can serve with it, and its clients refuse it. OpenSSL, which compares the times, gets the certificate in a
+    handshake within this process, in which it is its own authority. Raise ConfigError as `tls_context` does.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # also where another authority has signed it
+    context = tls_context(TlsFiles(files.certificate, files.key))
+    client.load_verify_locations(files.certificate)
+    forth, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = client.wrap_bio(back, forth), context.wrap_bio(forth, back, server_side=True)
+    try:
+        for _ in range(_FLIGHTS_MAX):
+            for end in ends:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        told = {_EXPIRED: "has expired", _NOT_YET_VALID: "is not valid yet"}.get(error.verify_code)
+        return f"the certificate {files.certificate} {told}, so clients refuse it: renew it" if told else ""
+    except ssl.SSLError:
+        pass  # what is wrong is not the time
+    return ""
 
 
 def _require_trusted(file: str) -> None:
