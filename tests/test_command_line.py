@@ -165,12 +165,15 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
         ("dial", "x dial: the following arguments are required: TARGET; see x dial --help"),
     ],
 )
-def test_a_usage_error_is_said_before_the_usage_of_its_command(
+def test_an_error_that_says_what_to_write_is_one_line_and_others_show_the_usage_of_their_command(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second, *_ = refused(words, capsys)
+    first, *more = refused(words, capsys)
     assert first == message
-    assert second.startswith(f"usage: {message.partition(':')[0]} [-h]")
+    if message.endswith(" --help") and ": argument " not in message:
+        assert more[0].startswith(f"usage: {message.partition(':')[0]} [-h]")
+    else:
+        assert more == []
 
 
 @pytest.mark.parametrize(
@@ -237,9 +240,7 @@ def test_every_command_says_first_what_an_unknown_word_may_mean(
     with pytest.raises(SystemExit) as ended:
         MAINS[program](arguments)
     assert ended.value.code == USAGE
-    first, second, *_ = capsys.readouterr().err.splitlines()
-    assert first == message
-    assert second.startswith(f"usage: {message.partition(':')[0]} [-h]")
+    assert capsys.readouterr().err.splitlines() == [message]
 
 
 # --- escape codes

@@ -149,13 +149,22 @@ def test_help_shows_an_example_and_the_exit_codes(name: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["tunnel"], ["connect"], ["connect", "a:1", "--carrier", "pigeon"], ["--log"]]
+    ("arguments", "shows_usage"),
+    [
+        ([], True),
+        (["connect"], True),
+        (["tunnel"], False),
+        (["connect", "a:1", "--carrier", "pigeon"], False),
+        (["--log"], False),
+    ],
 )
-def test_usage_errors_print_the_usage(arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_usage_is_printed_where_the_error_cannot_say_what_to_write(
+    arguments: list[str], shows_usage: bool, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: tunnel" in capsys.readouterr().err
+    assert ("\nusage: tunnel" in capsys.readouterr().err) == shows_usage
 
 
 def test_a_missing_relay_setting_is_explained(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

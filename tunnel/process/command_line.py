@@ -207,7 +207,10 @@ def _unexpected(program: str, error: Exception) -> int:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of a command or of its subcommand. Its errors say first what is wrong and what to do, then the usage."""
+    """A parser of a command or of its subcommand. Its errors are one line, which says what is wrong and what to do.
+
+    The usage follows only where that line cannot say what to write instead: a person would have to look above it.
+    """
 
     def __init__(self, *, outer: "CommandParser | None" = None, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
@@ -215,14 +218,16 @@ class CommandParser(argparse.ArgumentParser):
         self._outer = outer  # the parser of the command that this one is a subcommand of
 
     def error(self, message: str) -> NoReturn:
-        """Print the message and the usage of this very command, and exit with code 2."""
+        """Print the message, and the usage of this very command if that helps, and exit with code 2."""
         choice = _CHOICE.search(message)
         near = difflib.get_close_matches(choice[1], _WORD.findall(choice[2]), n=1) if choice else []
         guess = f": did you mean {near[0]}?" if near else ""
         if choice and not choice.start() and self.commands:
             guess = guess or f": the commands are {', '.join(self.commands)}"
             self._refuse(f"unknown command {choice[1]}{guess}")
-        self._refuse(f"{message}{guess or self._see_help}")
+        if guess:
+            self._refuse(f"{message}{guess}")
+        self._refuse(f"{message}{self._see_help}", shows_usage=not message.startswith("argument "))
 
     def parse_known_args(  # type: ignore[override]  # the namespace is never of another class
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -234,12 +239,12 @@ class CommandParser(argparse.ArgumentParser):
         words = sys.argv[1:] if args is None else list(args)
         option = self._unknown_option(words)
         if option:
-            self._refuse(f"unknown option {option}{self._hint(option, words) or self._see_help}")
+            hint = self._hint(option, words)
+            self._refuse(f"unknown option {option}{hint or self._see_help}", shows_usage=not hint)
         found, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self._refuse(
-                _surplus(unknown, words, self.option_names) or f"{_SURPLUS}{' '.join(unknown)}{self._see_help}"
-            )
+            hint = _surplus(unknown, words, self.option_names)
+            self._refuse(hint or f"{_SURPLUS}{' '.join(unknown)}{self._see_help}", shows_usage=not hint)
         return found, unknown
 
     def describe(self, names: Collection[str], text: str) -> None:
@@ -263,8 +268,8 @@ class CommandParser(argparse.ArgumentParser):
     def _see_help(self) -> str:
         return f"; see {self.prog} --help"
 
-    def _refuse(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {printable_lines(message)}\n{self.format_usage()}")
+    def _refuse(self, message: str, *, shows_usage: bool = False) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {printable_lines(message)}\n{self.format_usage() if shows_usage else ''}")
 
     def _unknown_option(self, words: Sequence[str]) -> str:
         """Return the first option that this parser does not have; empty if there is none, or if help is wanted.
