@@ -45,6 +45,7 @@ OBEYED = re.compile(r"[^\n\t -~\u00a1-\u200a\u2010-\u2027\u2030-\u205f\u2070-\ud
 # The places that may write to standard output or error, or pass one of them on, and why.
 MAY_WRITE = {
     "tunnel/process/command_line.py": "the functions through which all else is written",
+    "tunnel/process/program.py": "replaces streams that are closed or broken; its one text has nothing of others",
     "tunnel/logs/setup.py": "writes what `tell` has made printable",
     "servlet/tunnel_servlet/audit/trail.py": "gives standard output to the audit, whose lines are JSON in ASCII",
     "client/tunnel_client/cli/up/display.py": "draws lines that are made printable before, with colours",
