@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tests.mutants.areas import Module
 from tests.mutants.plugin import Outcome
 
-__all__ = ["NOTICED", "Row", "changes", "judge", "read_defended", "render"]
+__all__ = ["NOTICED", "Row", "changes", "judge", "read_defended", "render", "tokens_of"]
 
 SEPARATOR = "__mutmut_"
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
@@ -30,7 +30,7 @@ def changes(mutated: str) -> dict[str, str]:
     lines = mutated.splitlines(keepends=True)
     for node in ast.walk(ast.parse(mutated)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and SEPARATOR in node.name:
-            functions[node.name] = _tokens("".join(lines[node.lineno - 1 : node.end_lineno]))
+            functions[node.name] = tokens_of("".join(lines[node.lineno - 1 : node.end_lineno]))
     found = {}
     for name, tokens in functions.items():
         function, _, number = name.rpartition(SEPARATOR)
@@ -39,7 +39,7 @@ def changes(mutated: str) -> dict[str, str]:
     return found
 
 
-def _tokens(function: str) -> list[str]:
+def tokens_of(function: str) -> list[str]:
     """The tokens of the function after its name, without comments and layout."""
     found = tokenize.generate_tokens(io.StringIO(textwrap.dedent(function)).readline)
     words = [token.string for token in found if token.type not in _LAYOUT]
