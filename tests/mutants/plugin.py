@@ -22,10 +22,13 @@ from typing import Any, TypeGuard
 import pytest
 from mutmut.mutation import trampoline
 
-__all__ = ["Outcome", "pytest_addoption", "pytest_configure"]
+__all__ = ["CLEANING", "Outcome", "pytest_addoption", "pytest_configure"]
 
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # address space of a child: a mutant that appends without end stops early
+# Fixtures that all tests use, and that only clean up after a test of a command: a test without other fixtures is called
+# without them.
+CLEANING = frozenset({"reset_logging"})
 WALL_S = 5  # for a test that neither ends nor computes: it waits for a thread or an event that the mutant has lost
 
 
@@ -200,7 +203,7 @@ def _is_plain(item: pytest.Item) -> TypeGuard[pytest.Function]:
     if type(item) is not pytest.Function or item.cls is not None or marks - {"parametrize", "hypothesis"}:
         return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return set(item.fixturenames) <= set(parameters) and not inspect.iscoroutinefunction(item.obj)
+    return set(item.fixturenames) - CLEANING <= set(parameters) and not inspect.iscoroutinefunction(item.obj)
 
 
 def _after(items: list[pytest.Item], number: int) -> pytest.Item | None:

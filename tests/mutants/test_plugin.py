@@ -9,7 +9,7 @@ import pytest
 
 from loadtests.harness.tree import python_path
 from tests.mutants.__main__ import PYTEST
-from tests.mutants.plugin import Outcome
+from tests.mutants.plugin import CLEANING, Outcome
 from tests.mutants.tree import mutated
 from tests.mutants.verdicts import changes
 
@@ -68,3 +68,8 @@ def test_a_test_that_fails_without_a_mutant_ends_the_run(tmp_path: Path) -> None
     code, found = run(tmp_path, TESTS.replace("== 2", "== 3"))
     assert code != 0
     assert not found
+
+
+def test_no_fixture_of_all_tests_keeps_them_from_being_just_called(request: pytest.FixtureRequest) -> None:
+    """Ten times as long would be spent on each test of each mutant."""
+    assert set(request.fixturenames) - {"request"} <= CLEANING
