@@ -72,7 +72,24 @@ def test_a_trial_of_a_larger_body_that_takes_longer_is_undone_and_repeated_seldo
             changes.append((now // SECOND, size // KIB))
     begun = [second for second, kib in changes if kib == 128]
     assert {kib for _, kib in changes} == {64, 128}
-    assert [later - earlier > 30 * 2**i for i, (earlier, later) in enumerate(pairwise(begun))] == [True] * 3
+    assert [30 < (later - earlier) / 2**i < 35 for i, (earlier, later) in enumerate(pairwise(begun))] == [True] * 3
+
+
+def test_a_trial_compares_the_mean_times_of_three_bodies_that_waited_for_none_of_the_other_size() -> None:
+    limit = body()
+    for number, extra_ms in enumerate((200, 400, 240, 360)):
+        assert limit.on_answered(number, extra_ms * MS, number + 1)
+    begin_us = 1 + 2 * SECOND  # two seconds after the first of them
+    assert limit.on_answered(4, 300 * MS, begin_us - 1)
+    assert not limit.on_answered(5, 300 * MS, begin_us)
+    assert limit.limit_bytes == 128 * KIB
+    free_us = begin_us + 300 * MS
+    assert limit.on_answered(free_us - 1, 490 * MS, free_us)
+    for sent_us, extra_ms, queue_ms in ((free_us, 440, 160), (free_us + 1, 480, 140)):
+        assert limit.on_answered(sent_us, extra_ms * MS, free_us + SECOND)
+        assert limit.queue_us == queue_ms * MS
+    assert not limit.on_answered(free_us + 2, 460 * MS, free_us + SECOND)
+    assert limit.limit_bytes == 64 * KIB
 
 
 def test_a_wait_for_turns_that_has_ended_is_forgotten_at_once() -> None:
@@ -146,10 +163,18 @@ def test_a_refused_size_is_tried_again_after_delays_that_double() -> None:
     assert limit.limit_bytes == 32 * KIB
     assert not limit.on_answered(1, 0, 30 * SECOND)
     assert limit.limit_bytes == 64 * KIB
-    limit.on_refused(64 * KIB, 31 * SECOND)
-    assert limit.on_answered(31 * SECOND, 0, 90 * SECOND)
-    assert not limit.on_answered(31 * SECOND, 0, 91 * SECOND)
+    limit.on_refused(64 * KIB, 30 * SECOND)
+    assert limit.on_answered(31 * SECOND, 0, 90 * SECOND - 1)
+    assert not limit.on_answered(31 * SECOND, 0, 90 * SECOND)
     assert limit.limit_bytes == 64 * KIB
+
+
+def test_a_refused_size_and_larger_ones_count_as_refused_for_as_long() -> None:
+    limit = body()
+    assert not limit.is_refused(64 * KIB, 0)
+    limit.on_refused(64 * KIB, 0)
+    found = [limit.is_refused(size, now) for size, now in ((65536, 30 * SECOND - 1), (65535, 1), (65536, 30 * SECOND))]
+    assert found == [True, False, False]
 
 
 def test_below_a_refused_size_a_body_grows_as_usual() -> None:
@@ -200,6 +225,14 @@ def test_lanes_beyond_the_initial_ones_are_given_back_when_idle() -> None:
     assert lanes.idle_until_us(7) == 5 * SECOND + 7
     lanes.give_back()
     assert lanes.idle_until_us(7) is None
+
+
+def test_a_lane_may_be_added_for_a_probe_up_to_the_maximum() -> None:
+    lanes = LaneCount(2, 4, adapt=True)
+    assert [lanes.add() for _ in range(3)] == [True, True, False]
+    assert lanes.count == 4
+    lanes.give_back()
+    assert lanes.count == 3
 
 
 def test_two_lanes_stay_once_there_are_two() -> None:
@@ -296,6 +329,22 @@ def test_growing_back_never_takes_more_than_64_holds() -> None:
             count += 1
         counts.append(count)
     assert counts == [4, 8, 16, 32, 64, 64]
+
+
+def test_a_hold_that_shrinks_twice_does_not_grow_back_more_slowly_for_it() -> None:
+    limit = hold()
+    for cuts in (2, 4):
+        for _ in range(cuts):
+            limit.cut(3 * SECOND)
+        if cuts == 2:
+            for _ in range(4):
+                limit.on_endured(15 * SECOND)
+            assert limit.hold_us == 15 * SECOND
+    holds = []
+    for _ in range(8):
+        holds.append(limit.hold_us)
+        limit.on_endured(limit.hold_us)
+    assert (set(holds), limit.hold_us) == ({3_750_000}, 7_500_000)
 
 
 def test_holds_endured_at_the_maximum_do_not_slow_growing_back() -> None:

@@ -11,7 +11,9 @@ HOLD_US = 15 * SECOND
 
 def policy(interval_us: int = 0, *, can_hold: bool = True) -> PullPolicy:
     pulls = PullPolicy(SECOND)
-    pulls.configure(interval_us, can_hold=can_hold)
+    if can_hold and not interval_us:
+        return pulls
+    pulls.configure(interval_us, can_hold=can_hold, held_max=2)
     return pulls
 
 
@@ -62,6 +64,9 @@ def test_two_pulls_are_in_flight_while_packets_flow_if_lanes_allow() -> None:
     assert pulls.due_us(1, 3) == 0
     pulls.on_answered(pulled(hold_us=SECOND, took_us=SECOND), 200)
     assert pulls.due_us(1, 3) == NEVER_US
+    pulls.configure(0, can_hold=True, held_max=1)
+    pulls.on_answered(pulled(empty=False), 300)
+    assert pulls.due_us(1, 3) == NEVER_US
 
 
 def test_holds_double_while_nothing_comes_and_are_short_after_packets() -> None:
@@ -72,7 +77,7 @@ def test_holds_double_while_nothing_comes_and_are_short_after_packets() -> None:
         holds.append(hold_us // SECOND)
         pulls.on_answered(pulled(hold_us=hold_us, took_us=hold_us), 0)
     assert holds == [1, 2, 4, 8, 15, 15]
-    pulls.on_answered(pulled(pull=False, empty=False), 0)
+    pulls.on_answered(pulled(empty=False, hold_us=HOLD_US, took_us=HOLD_US), 0)
     assert pulls.on_started(HOLD_US, 0) == SECOND
     assert pulls.on_started(500 * MS, 0) == 500 * MS
 
@@ -144,7 +149,7 @@ def test_configuring_resets_the_policy() -> None:
     pulls = policy(SECOND)
     pulls.on_started(HOLD_US, 7)
     pulls.on_answered(pulled(more=True, empty=False), 8)
-    pulls.configure(0, can_hold=True)
+    pulls.configure(0, can_hold=True, held_max=2)
     assert (pulls.mode, pulls.more_waits, pulls.interval_us) == (PullMode.HOLDING, False, 0)
     assert pulls.due_us(0, 2) == 0
 

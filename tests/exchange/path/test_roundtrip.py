@@ -62,18 +62,18 @@ def test_a_queue_is_twice_as_long_as_the_longest_wait_that_was_answered() -> Non
     assert 4 * trip.srtt_us < 3 * SECOND  # a wait alone is no sample
 
 
-def test_a_long_wait_is_forgotten_after_some_short_ones() -> None:
-    trip = after(10 * SECOND, *[MS] * 30)
-    assert trip.queued_us < SECOND
-    assert after(10 * SECOND, 6 * SECOND, 9 * SECOND).queued_us == 18 * SECOND
+def test_each_shorter_wait_takes_an_eighth_from_the_longest() -> None:
+    assert after(8 * SECOND, MS).queued_us == 14 * SECOND
+    assert after(8 * SECOND, 6 * SECOND, 9 * SECOND).queued_us == 18 * SECOND
 
 
-def test_a_long_wait_is_forgotten_after_a_minute() -> None:
-    trip = after(10 * SECOND)
-    trip.note_wait(MS, 59 * SECOND)
-    assert trip.queued_us == trip.queue_us(59 * SECOND) > 15 * SECOND
-    assert trip.queue_us(61 * SECOND) == 0  # nor does a request wait for it that is the first for a minute
-    trip.note_wait(MS, 61 * SECOND)
+def test_a_long_wait_is_forgotten_a_minute_after_the_newest_that_was_as_long() -> None:
+    trip = after(8 * SECOND)
+    trip.note_wait(7 * SECOND, 50 * SECOND)  # as long as what is left of the first
+    trip.note_wait(MS, 110 * SECOND - 1)
+    assert trip.queued_us == trip.queue_us(110 * SECOND - 1) == 2 * (7 * SECOND - 7 * SECOND // 8)
+    assert trip.queue_us(110 * SECOND) == 0  # nor does a request wait for it that is the first for a minute
+    trip.note_wait(MS, 110 * SECOND)
     assert trip.queued_us == 2 * MS
 
 

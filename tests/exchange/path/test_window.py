@@ -58,17 +58,25 @@ def test_a_queue_of_others_does_not_take_the_path_away() -> None:
     assert path.run(120 * SECOND).carried_bytes - before > 0.95 * 100 * 1_000_000
 
 
-def test_a_path_that_becomes_slow_is_remembered_as_fast_for_20_seconds_at_most() -> None:
-    path = Path(1_000_000, 50 * MS).run(10 * SECOND)
-    assert path.window.window_bytes > 1_800_000
-    path.rate = 256 * KIB
-    assert path.run(45 * SECOND).window.window_bytes == pytest.approx(512 * KIB, rel=0.05)
+def full(window: PathWindow, rate: int, now: int) -> int:
+    """Let a receipt show this rate, in bytes per second, while the window is full; return the window."""
+    assert not window.allows(window.window_bytes)
+    window.on_receipted(rate // 10, now - SECOND // 10, now - SECOND // 10, now, waits=False)
+    return window.window_bytes
 
 
-def test_a_long_wait_for_receipts_leaves_nothing_of_the_earlier_rate() -> None:
-    path = Path(1_000_000, 50 * MS).run(10 * SECOND)
-    path.rate = 32 * KIB
-    assert path.run(130 * SECOND).window.window_bytes == 64 * KIB
+def test_the_highest_rate_counts_for_ten_to_twenty_seconds() -> None:
+    window = PathWindow()
+    assert full(window, 1_000_000, 50 * SECOND) == 2_000_000
+    assert {full(window, 100_000, second * SECOND) for second in range(51, 70)} == {2_000_000}
+    assert full(window, 100_000, 70 * SECOND) == 200_000
+
+
+def test_a_rate_is_forgotten_if_the_next_receipt_comes_twenty_seconds_later() -> None:
+    for later_us, window_bytes in ((20 * SECOND - 1, 2_000_000), (20 * SECOND, 200_000)):
+        window = PathWindow()
+        full(window, 1_000_000, 10 * SECOND)
+        assert full(window, 100_000, 10 * SECOND + later_us) == window_bytes
 
 
 def test_the_window_is_never_below_64_kib() -> None:
@@ -127,13 +135,16 @@ def test_patience_is_a_second_or_four_times_the_least_time_or_twice_the_longest_
     assert slow.patience_us == 12 * SECOND
 
 
-def test_a_failure_halves_the_window_and_receipts_show_what_the_path_carries_now() -> None:
-    path = Path(1_000_000, 50 * MS).run(10 * SECOND)
-    before, window = path.window.window_bytes, path.window
+def test_a_failure_halves_the_window_and_what_earlier_rates_count() -> None:
+    window = PathWindow()
+    full(window, 1_000_000, 10 * SECOND)
     window.on_failed()
-    assert window.window_bytes == pytest.approx(before // 2, rel=0.05)
-    window.on_receipted(KIB, 11 * SECOND, 11 * SECOND, 11 * SECOND + 50 * MS, waits=False)
-    assert window.window_bytes == pytest.approx(before // 2, rel=0.05)
+    assert window.window_bytes == 1_000_000
+    assert full(window, 100_000, 11 * SECOND) == 1_000_000
+    full(window, 900_000, 20 * SECOND)
+    assert full(window, 100_000, 30 * SECOND) == 1_800_000
+    window.on_failed()
+    assert full(window, 100_000, 31 * SECOND) == 900_000
     for _ in range(9):
         window.on_failed()
     assert window.window_bytes == 64 * KIB

@@ -38,9 +38,9 @@ class HeldPulls:
         self._expired_us = 0  # when a hold last ended without packets
         self._is_counted = True  # an exchange that waited for that hold was counted
         self._count = 0
-        # Of the last exchange, if it was late and no hold had just ended: when it was sent, when it was answered, and
-        # what it took from the count.
-        self._late = (0, 0, 0)
+        # Of the last exchange, if it was late and no hold had just ended: when it was answered, and what it took from
+        # the count.
+        self._late = (0, 0)
         self._waited_us = 0  # when the sign was last seen
         self._ignored_until_us = 0  # until then the sign is ignored
         self._again_us = 0  # when one more may be held again
@@ -57,13 +57,13 @@ class HeldPulls:
         self._count = 0
         self._ignored_until_us = now + _RECENT_US
 
-    def on_expired(self, least_us: int, lanes: int, now: int) -> bool:
+    def on_expired(self, lanes: int, now: int) -> bool:
         """Record that a hold has ended without packets. Return whether `most` changed."""
         self._expired_us = now
         self._is_counted = False
-        sent_us, answered_us, taken = self._late
-        self._late = (0, 0, 0)
-        if now - answered_us > _BEFORE_US or now - sent_us < least_us + _BLOCKED_US:
+        answered_us, taken = self._late
+        self._late = (0, 0)
+        if now - answered_us > _BEFORE_US:
             return False
         self._count += taken
         return self._waited(lanes, now)
@@ -83,7 +83,7 @@ class HeldPulls:
         against = late or held_pulls >= self.most or now - self._waited_us > _RECENT_US
         taken = min(1, self._count) if against else 0
         self._count -= taken
-        self._late = (sent_us, now, taken) if late else (0, 0, 0)
+        self._late = (now, taken) if late else (0, 0)
         return not late and self._allow_more(now)
 
     def _waited(self, lanes: int, now: int) -> bool:

@@ -120,7 +120,7 @@ class BodyLimit:
             self._resize(smaller, extra_us, now)
             return False
         grown = min(self._bytes_max, self.limit_bytes * 2)
-        if grown >= self._refused_bytes > 0 and now < self._refused_until_us:
+        if self.is_refused(grown, now):
             grown = self.limit_bytes
         if own_us < _GROW_EXTRA_US:
             if grown == self.limit_bytes:
@@ -153,8 +153,8 @@ class BodyLimit:
         return max(min(self._bytes_min, self._floor_bytes), body_bytes // 2)
 
     def is_refused(self, body_bytes: int, now: int) -> bool:
-        """Return whether a body of at most this size was refused not long ago."""
-        return body_bytes >= self._refused_bytes > 0 and now < self._refused_until_us
+        """Return whether a body of at most this size was refused so recently that the size is not tried again yet."""
+        return body_bytes >= self._refused_bytes and now < self._refused_until_us
 
     def on_refused(self, body_bytes: int, now: int) -> bool:
         """Learn from a body that was refused, perhaps for its size. Return whether smaller ones may be tried."""

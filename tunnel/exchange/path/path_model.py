@@ -177,7 +177,7 @@ class PathModel:
         self.pulls.on_answered(Pulled(flight.pull, arrived.empty, full, flight.hold_us, took_us, not first), now)
         if flight.hold_us:
             self._learn_hold(flight, arrived.attempt, took_us, now)
-            if arrived.empty and self.held.on_expired(self.round_trip.least_us, self.lanes.count, now):
+            if arrived.empty and self.held.on_expired(self.lanes.count, now):
                 self.settle_interval(self.pulls.interval_us)
             return False
         self.on_timed(arrived.attempt, now)

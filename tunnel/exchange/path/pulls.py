@@ -39,7 +39,7 @@ class Pulled(msgspec.Struct):
     pull: bool  # the answer to a pull; else to a push
     empty: bool
     more: bool  # the answer was full or said that more waits
-    hold_us: int  # the hold that the request asked for
+    hold_us: int  # the hold that the request asked for; 0 for a push
     took_us: int
     repeated: bool
 
@@ -52,31 +52,22 @@ class PullPolicy:
     """
 
     def __init__(self, hold_us_short: int) -> None:
-        self.mode = PullMode.HOLDING
-        self.more_waits = False
-        self.interval_us = 0
-        self._active = False  # the last pull brought packets
-        self._held_max = 2
         self._hold_us_short = hold_us_short
-        self._hold_us = hold_us_short
-        self._next_us = 0  # the next pull leaves no earlier, unless `more_waits`
-        self._backoff_us = _BACKOFF_US_MIN
+        self.configure(0, can_hold=True, held_max=2)
 
-    def configure(self, interval_us: int, *, can_hold: bool, held_max: int = 2) -> None:
+    def configure(self, interval_us: int, *, can_hold: bool, held_max: int) -> None:
         """Set what the relay and the path allow, and reset the policy. At most `held_max` pulls are held at once."""
         self._held_max = held_max
         self.mode = PullMode.INTERVAL if interval_us else PullMode.HOLDING if can_hold else PullMode.POLLING
         self.interval_us = interval_us
-        self.more_waits = self._active = False
-        self._hold_us = self._hold_us_short
-        self._next_us = 0
-        self._backoff_us = _BACKOFF_US_MIN
+        self.resume()
 
     def resume(self) -> None:
-        """Pull at once, and hold briefly, because a stream that brought packets has ended."""
-        self.more_waits = self._active = False
+        """Pull at once, and hold briefly: nothing is known about what waits, as after the end of a stream."""
+        self.more_waits = False
+        self._active = False  # the last pull brought packets
         self._hold_us = self._hold_us_short
-        self._next_us = 0
+        self._next_us = 0  # the next pull leaves no earlier, unless `more_waits`
         self._backoff_us = _BACKOFF_US_MIN
 
     def due_us(self, outstanding: int, lanes: int) -> int:
@@ -112,7 +103,7 @@ class PullPolicy:
             self._next_us = 0
         if pulled.pull:
             self._active = not pulled.empty
-        if not pulled.pull or not pulled.empty or not pulled.hold_us or pulled.repeated:
+        if not pulled.empty or not pulled.hold_us or pulled.repeated:
             return
         if pulled.took_us * 2 >= pulled.hold_us:
             self._hold_us = max(self._hold_us, 2 * pulled.hold_us)
