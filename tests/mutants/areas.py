@@ -22,6 +22,7 @@ SOURCES = {
     "traces": Path("tunnel/traces"),
     "analysis": Path("tunnel/analysis"),
     "messages": Path("tunnel/messages"),
+    "turns": Path("tunnel/turns"),
     "face": Path("tunnel"),
 }
 NOT_CHANGED = ("__init__", "invariants")
@@ -33,6 +34,7 @@ TESTS = {
     "core": ("tests/core", "tests/scripted/test_scripts.py"),
     "exchange": ("tests/exchange", "tests/servlet/switch"),
     "switch": ("tests/servlet/switch",),
+    "turns": ("tests/turns",),
 }
 # Most modules of the other areas wait for sockets, so that a mutant would take seconds. Only these modules are mutated,
 # each with its own tests.
@@ -104,6 +106,7 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "face": {
         "errors": ("tests/test_errors.py",),
+        "refusals": ("tests/test_refusals.py",),
         "status": ("tests/test_status.py",),
     },
 }

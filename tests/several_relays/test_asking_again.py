@@ -15,9 +15,7 @@ from tests.several_relays.rig import AWAY, DENIED, Exit, Ruled, at, greeting, re
 from tests.support.loops import in_loop, until
 from tunnel import (
     DeniedError,
-    NotAuthenticatedError,
     ProxyPasswordError,
-    UnreachableError,
     refusals,
 )
 from tunnel.attached_endpoint import AttachedEndpoint
@@ -399,8 +397,3 @@ async def test_once_new_secrets_end_the_refusals_of_all_relays_the_others_are_as
         await until(lambda: all(place.asking is None for place in found._places))
         found._ask_again(found._places[0])  # as new secrets do
         await until_answers(exits, True, True)
-
-
-def test_a_refusal_says_how_soon_the_same_may_be_asked_again() -> None:
-    kinds = (UnreachableError, DeniedError, NotAuthenticatedError, ProxyPasswordError)
-    assert [refusals.asked_again_s(kind("")) for kind in kinds] == [15, 60, 300, math.inf]

@@ -57,12 +57,29 @@ async def test_two_users_one_whose_turn_is_over_waits_for_the_other() -> None:
 
 
 @in_loop
+async def test_an_input_that_ends_while_it_runs_or_waits_is_forgotten() -> None:
+    turns = Turns(meter=FakeMeter())
+    for cost_us in (0, 25_000):
+        first, second = (Input(turns, "eve", []) for _ in range(2))
+        turns.spend("eve", cost_us)
+        assert (turns.has_to_wait("eve"), turns.inputs, turns.users) == (cost_us > 0, 2, 1)
+        turns.leave("eve", first)
+        turns.leave("eve", first)
+        assert turns.inputs == 1
+        turns.leave("eve", second)
+        assert (turns.inputs, turns.users) == (0, int(cost_us > 0))
+    assert (turns.stops, turns.peak_us) == (1, 25_000)
+    turns.close()
+
+
+@in_loop
 async def test_two_users_a_debt_delays_its_user_alone() -> None:
     turns, log = Turns(meter=FakeMeter()), list[str]()
     spend(turns, "eve", 0.5)
     waiting = [asyncio.ensure_future(turns.wait_for_turn("eve")) for _ in range(2)]
     await turns.wait_for_turn("ann")
     assert not any(each.done() for each in waiting)
+    assert [turns.has_to_wait(user) for user in ("eve", "ann")] == [True, False]
     waiting[0].cancel()
     turns.close()
     await waiting[1]
@@ -178,6 +195,7 @@ async def test_a_request_that_comes_later_goes_on_after_those_that_wait() -> Non
 
     asked = [asyncio.ensure_future(ask(number)) for number in range(30)]
     await until(lambda: passed)
+    assert (turns.has_to_wait("eve"), turns.is_stopped("eve")) == (True, False)
     asked += [asyncio.ensure_future(ask(number)) for number in range(30, 32)]
     await asyncio.gather(*asked)
     assert passed == list(range(32))
