@@ -57,6 +57,32 @@ async def test_two_users_one_whose_turn_is_over_waits_for_the_other() -> None:
 
 
 @in_loop
+async def test_what_was_spent_in_earlier_turns_of_the_event_loop_counts_only_as_a_debt() -> None:
+    turns = Turns(meter=FakeMeter())
+    for _ in range(2):
+        await asyncio.sleep(0)
+        turns.spend("eve", 5_000)
+        assert not turns.is_stopped("eve")
+    for stops in (1, 2):
+        turns.spend("eve", 200 if stops == 1 else 5_200)
+        assert turns.is_stopped("eve")
+        assert turns.stops == stops
+        await until(lambda: not turns.is_stopped("eve"))
+        assert turns.users == 0
+
+
+@in_loop
+async def test_when_the_server_stops_all_go_on_at_once_and_wait_no_more() -> None:
+    turns, log = Turns(meter=FakeMeter()), list[str]()
+    turns.spend("eve", 25_000)
+    inputs = [Input(turns, user, log, pieces) for user, pieces in (("ann", 0), *[("eve", 1)] * 20)]
+    turns.close()
+    assert not any(each.pieces for each in inputs)
+    turns.spend("eve", 10_000_000)
+    assert not turns.is_stopped("eve")
+
+
+@in_loop
 async def test_an_input_that_ends_while_it_runs_or_waits_is_forgotten() -> None:
     turns = Turns(meter=FakeMeter())
     for cost_us in (0, 25_000):
@@ -209,10 +235,12 @@ class BrokenInput(Input):
 
 
 def test_two_users_an_input_that_fails_does_not_hold_up_the_others() -> None:
-    errors: list[BaseException] = []
+    errors: list[tuple[str, str]] = []
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: errors.append((context["message"], str(context["exception"])))
+        )
         turns, log = Turns(meter=FakeMeter()), list[str]()
         BrokenInput(turns, "eve", log, 1)
         others = [Input(turns, "eve", log, 1) for _ in range(20)]
@@ -220,7 +248,9 @@ def test_two_users_an_input_that_fails_does_not_hold_up_the_others() -> None:
         await until(lambda: not any(each.pieces for each in others))
 
     asyncio.run(main())
-    assert {str(each) for each in errors} == {"broken"}  # the user may be stopped, and the input resumed, twice
+    assert set(errors) == {
+        ("an input failed when it went on", "broken")
+    }  # the user may be stopped, and the input resumed, twice
 
 
 @in_loop
