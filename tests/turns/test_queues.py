@@ -76,7 +76,14 @@ async def test_when_the_server_stops_all_go_on_at_once_and_wait_no_more() -> Non
     turns, log = Turns(meter=FakeMeter()), list[str]()
     turns.spend("eve", 25_000)
     inputs = [Input(turns, user, log, pieces) for user, pieces in (("ann", 0), *[("eve", 1)] * 20)]
+    turns.spend("bob", 25_000)
+    leaving = Input(turns, "bob", log)
+    leaving.resume_input = lambda: turns.leave("bob", leaving)  # type: ignore[method-assign]
+    turns.spend("cat", 25_000)
+    asked = [asyncio.ensure_future(turns.wait_for_turn("cat")) for _ in range(20)]
+    await asyncio.sleep(0)
     turns.close()
+    await asyncio.gather(*asked)
     assert not any(each.pieces for each in inputs)
     turns.spend("eve", 10_000_000)
     assert not turns.is_stopped("eve")
