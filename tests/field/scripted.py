@@ -14,6 +14,7 @@ from random import Random
 
 import msgspec
 
+from tests.field.alterations import ALTERATIONS
 from tests.field.filters import FILTERS
 from tests.field.flows import SCANNED
 from tests.field.messages import Head, MalformedError, encode, read_body, read_head
@@ -53,6 +54,8 @@ class Behaviour(msgspec.Struct, frozen=True):
     early_hints: bool = False  # 103 comes before each answer
     bytes_per_connection: int = 0  # a connection ends after an answer that makes it carry more than this
     bytes_per_s: int = 0  # the rate of each connection, each way; then bytes pass as they come, and upgrades, too
+    alters: str = ""  # the name of an alteration of ALTERATIONS, for the bodies of requests and answers
+    types: str = ""  # the Content-Type of all requests and answers
     admits: str = ""  # the name of a filter of FILTERS, for requests and answers; then no strings are searched for
 
 
@@ -84,6 +87,9 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "often-halved": Behaviour(fails_every=10, failure="half"),
     "early-hints": Behaviour(early_hints=True),
     "quota": Behaviour(bytes_per_connection=1 << 20),
+    "line-ends": Behaviour(alters="line-ends"),
+    "letters": Behaviour(alters="letters"),
+    "types": Behaviour(types="text/plain; charset=utf-8"),
     "shaper": Behaviour(bytes_per_s=64 << 10),
 }
 
@@ -162,7 +168,7 @@ class ScriptedProxy:
             return self._answer(int(script.failure), "No", _BLOCKED, _ASKS)
         await asyncio.sleep(script.delay_s)
         try:
-            there, found = await self._forward(head, body)
+            there, found = self._alter(*await self._forward(*self._alter(head, body)))
         except (ConnectionError, asyncio.IncompleteReadError, MalformedError):
             return self._answer(502, "Bad Gateway", b"")
         await asyncio.sleep(self._random.uniform(0, script.jitter_s))
@@ -173,6 +179,13 @@ class ScriptedProxy:
             whole = self._render(there, found)
             raise _HalvedError(whole[: len(whole) // 2])
         return self._render(there, found)
+
+    def _alter(self, head: Head, body: bytes) -> tuple[Head, bytes]:
+        """Return a request or an answer as this proxy passes it on."""
+        if self._behaviour.alters:
+            body = ALTERATIONS[self._behaviour.alters](body)
+        kind = {"content-type": self._behaviour.types} if self._behaviour.types else {}
+        return head._replace(fields={**head.fields, **kind}), body
 
     def _is_refused(self, head: Head, body: bytes) -> bool:
         """Whether the filter or the scanner refuses this request or answer."""

@@ -154,6 +154,37 @@ async def test_unknown_headers_are_stripped_from_requests_and_from_answers() -> 
         assert set(head.fields) == {"date", "content-length"}
 
 
+@pytest.mark.parametrize(
+    ("alters", "sent", "comes"),
+    [
+        ("line-ends", b"a\nb\r\n\r", b"a\r\nb\r\n\r"),
+        ("letters", b"a\xffb", "a\ufffdb".encode()),
+        ("percents", b"%41%zz%", b"A%zz%"),
+        ("zeros", b"a\0b", b"ab"),
+        ("ends", b" a \r\n", b" a"),
+    ],
+)
+@in_loop
+async def test_bodies_arrive_altered(alters: str, sent: bytes, comes: bytes) -> None:
+    async with a_proxy(Behaviour(alters=alters)) as connect:
+        assert (await (await connect()).ask(sent))[1] == comes
+
+
+@in_loop
+async def test_the_type_of_requests_and_answers_is_replaced() -> None:
+    async def answer_with_the_type(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await read_head(reader)
+        assert head is not None
+        await read_body(reader, head, is_answer=False)
+        writer.write(encode("HTTP/1.1 200 OK", {"content-type": "a/b"}, head.fields["content-type"].encode(), {}))
+        await writer.drain()
+        writer.close()
+
+    async with a_proxy(Behaviour(types="text/plain"), answer_with_the_type) as connect:
+        head, body = await (await connect()).ask(b"x", {"content-type": "c/d"})
+        assert (head.fields["content-type"], body) == ("text/plain", b"text/plain")
+
+
 @in_loop
 async def test_it_speaks_http_1_0() -> None:
     async with a_proxy(Behaviour(http_10=True)) as connect:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from loadtests.harness.ports import hold_port
+from tests.field.alterations import ALTERATIONS
 from tests.field.scripted import Behaviour, ScriptedProxy
 from tests.real.transfers import MIB, a_relay, client, move
 from tests.support.loops import in_loop
@@ -37,6 +38,21 @@ async def test_transfers_are_whole_where_only_text_passes(name: str, carrier: st
     async with through(Behaviour(scans="403", admits=name), carrier=carrier) as attachment:
         await move(attachment, MIB)
         assert attachment.refusal is None
+
+
+@pytest.mark.parametrize("carrier", ["poll", "auto"])
+@pytest.mark.parametrize("alters", ALTERATIONS)
+@in_loop
+async def test_transfers_are_whole_where_binary_bodies_arrive_altered(alters: str, carrier: str) -> None:
+    async with through(Behaviour(alters=alters), carrier=carrier) as attachment:
+        await move(attachment, MIB)
+        assert attachment.refusal is None
+
+
+@in_loop
+async def test_transfers_are_whole_where_every_body_is_declared_to_be_text() -> None:
+    async with through(Behaviour(types="text/plain")) as attachment:
+        await move(attachment, MIB)
 
 
 @pytest.mark.parametrize("scans", ["reset", "page"])

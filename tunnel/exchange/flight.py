@@ -133,6 +133,7 @@ class Flight:
         self.usual_format = body_format  # the format of the path when the flight began, or when it was last repeated
         self.has_response = False  # an attempt got a response, although not the answer
         self.foreign = 0  # attempts that an intermediary refused
+        self.altered = 0  # attempts of which the body, or the answer, arrived altered
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
         self.passed_between = 0  # unexplained failures before which a smaller body had passed, after the one before
         self.is_answer_doubtful = False  # the next attempt asks for the smallest answer: a larger one may not pass

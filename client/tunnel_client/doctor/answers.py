@@ -10,6 +10,7 @@ __all__ = [
     "REFUSALS_OF_RATE",
     "advice_for",
     "described",
+    "is_altered",
     "is_from_limiter",
     "may_be_from_limiter",
     "sender_of",
@@ -98,6 +99,11 @@ def sender_of(reply: Reply) -> str:
     """Return the product that sent a foreign answer, or an empty string."""
     found = products_in(reply.headers, reply.page)
     return found[0] if found else ""
+
+
+def is_altered(reply: Reply) -> bool:
+    """Whether a relay answers, and its answer, or the request, arrived with other bytes."""
+    return reply.kind == "damaged" or (reply.kind == "status" and reply.status == 400)
 
 
 def described(reply: Reply) -> str:

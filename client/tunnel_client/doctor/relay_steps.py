@@ -7,9 +7,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tunnel.carriers.dialing.failures import Failure
-from tunnel.carriers.probes.probe import ProbeError, Prober, Reply
+from tunnel.carriers.probes.probe import TEXT_TYPES, ProbeError, Prober, Reply
 from tunnel.ground.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
-from tunnel_client.doctor.answers import advice_for, described, is_from_limiter
+from tunnel_client.doctor.answers import advice_for, described, is_altered, is_from_limiter
 from tunnel_client.doctor.certificate_steps import examine_certificate
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.hop_steps import examine_hops, recognise
@@ -69,9 +69,11 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
         examine_shut(report, trials)
     elif reply is not None and reply.kind == "foreign":
         await _foreign(report, trials, reply)
-    elif reply is not None:
+    elif reply is not None and not (is_altered(reply) and await _passes_as_text(report, trials, reply)):
         _refused(report, prober, reply)
     else:
+    elif reply is not None:
+        examine_limiter(report, trials)
         await _no_answer(report, trials, failures[-1])
     examine_hops(report, trials, replies)
     if reply is not None:
@@ -187,6 +189,16 @@ async def _passing_type(trials: Trials) -> str:
 async def _get_passes(trials: Trials) -> bool:
     """Return whether a relay answers a GET: as all resources that take POST alone, it does so with status 405."""
     reply = await trials.ask(trials.prober.page)
+async def _passes_as_text(report: Report, trials: Trials, reply: Reply) -> bool:
+    """Find out whether text arrives unaltered where binary bodies do not, and report it if so: the tunnel uses it."""
+    for kind in TEXT_TYPES:
+        if (await trials.ask(functools.partial(trials.prober.attach_as, kind))).kind == "attached":
+            text = f"a relay is there, but a hop alters binary bodies ({described(reply)}); {kind} passes"
+            report.add("relay", Verdict.NOTE, f"{text}, and the tunnel uses it", body_type=kind, answer=reply.text)
+            return True
+    return False
+
+
     return reply.status == 405 and reply.headers.get("allow", "").upper() == "POST"
 
 

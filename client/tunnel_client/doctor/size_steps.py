@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 
 from tunnel.carriers.probes.probe import PLAIN_TYPE, TEXT_TYPES, Reply
-from tunnel_client.doctor.answers import described, is_from_limiter
+from tunnel_client.doctor.answers import described, is_altered, is_from_limiter
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import TRIES, Trials
 
@@ -71,7 +71,7 @@ async def _requests(report: Report, trials: Trials) -> int:
     elif _is_no_limit(failed) or trials.is_shut:
         text = f"something else answered in place of the relay ({described(failed)})"
         report.add("body limit", Verdict.SKIPPED, text)
-    elif await _is_filter(trials, found.refused_bytes):
+    elif is_altered(failed) or await _is_filter(trials, found.refused_bytes):
         size = await _report_filter(report, trials, found, failed)
     elif size:
         text = f"a hop refuses bodies of {_kib(found.refused_bytes)} ({described(failed)}); {_kib(size)} pass"
@@ -94,12 +94,15 @@ async def _is_filter(trials: Trials, size: int) -> bool:
 
 
 async def _report_filter(report: Report, trials: Trials, found: _Search, failed: Reply) -> int:
-    """Report a filter. Return the size of the largest body that passes, perhaps as text, as the tunnel sends it."""
+    """Report a filter, or a hop that alters noise. Return the size of the largest body that passes, perhaps as text, as
+    the tunnel sends it."""
     assert trials.prober.attached is not None
     size = found.passes_bytes
     what = f"{_kib(size)} of noise pass" if size else f"not even {_kib(LEAST_BODY_BYTES)} of noise pass"
-    text = f"a filter refuses bodies that look like noise, as encrypted or compressed data does ({described(failed)}): "
-    text += f"{_kib(found.refused_bytes)} of text pass, {what}"
+    text = f"a hop alters bodies that are not text ({described(failed)}): {what}"
+    if not is_altered(failed):
+        text = "a filter refuses bodies that look like noise, as encrypted or compressed data does "
+        text += f"({described(failed)}): {_kib(found.refused_bytes)} of text pass, {what}"
     verdict, advice = Verdict.NOTE if size else trials.verdict_without_exchanges, _EXCEPTION
     if kind := await _passing_format(trials, found.refused_bytes):
         size = (await _search(trials, trials.prober.attached.body_bytes_max)).passes_bytes

@@ -25,6 +25,11 @@ def with_length(head: bytes, body: bytes) -> bytes:
     return _LENGTH.sub(b"Content-Length: %d" % len(body), head) + body
 
 
+def with_body(request: Request, body: bytes) -> Request:
+    head = _LENGTH.sub(b"Content-Length: %d" % len(body), request.head)
+    return Request(request.number, head, body, request.relay)
+
+
 async def plain(request: Request) -> bytes:
     return b"".join(await request.pass_on())
 
@@ -248,6 +253,34 @@ def test_a_hop_that_adds_to_every_answer_is_found(
     assert text in found["relay"][1]
     assert "https://" in found["relay"][1]
     assert "browser" not in str(report)
+
+
+@pytest.mark.parametrize("is_request", [True, False])
+def test_a_hop_that_alters_binary_bodies_is_found_and_passed_as_text(rig: Rig, doctor: Any, is_request: bool) -> None:
+    def alter(body: bytes) -> bytes:
+        return body.decode("utf-8", "replace").encode()
+
+    async def script(request: Request) -> bytes:
+        if is_request:
+            return await plain(with_body(request, alter(request.body)))
+        head, body = await request.pass_on()
+        return with_length(head, alter(body))
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 0
+    assert found["relay"][0] == "note"
+    assert "a hop alters binary bodies" in found["relay"][1]
+    assert "application/json passes, and the tunnel uses it" in found["relay"][1]
+
+
+def test_a_hop_that_alters_only_large_bodies_is_found(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        altered = request.body.replace(b"\n", b" ") if len(request.body) > 4000 else request.body
+        return await plain(with_body(request, altered))
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 0
+    assert "a hop alters bodies that are not text" in found["filter"][1]
 
 
 @pytest.mark.parametrize("page", [b"", b"<title>Sign in</title>"])

@@ -7,6 +7,7 @@ import pytest
 
 from tests.exchange.loop import Fate, Loop, Relay, data_frame, data_packet
 from tests.exchange.rig import MS, SECOND, STEADY, attached_loop, received, status
+from tests.exchange.rig import pushes as pushes_of
 from tunnel.exchange import AttachRefused, LaneConfig, Request
 from tunnel.wire import BodyFormat, StatusCode
 
@@ -67,6 +68,48 @@ def test_a_filter_that_refuses_only_larger_binary_bodies_is_passed_as_text(fate:
     loop.run(21 * SECOND)
     assert received(loop) == list(range(1, 10))
     assert pushes(loop)[sent:][-1].format in TEXTS
+
+
+ALTERED_REQUEST = Fate(status=400, body=status(StatusCode.CORRUPT))
+ALTERED_ANSWER = Fate(status=200, body=status(StatusCode.BUSY)[:-1])
+
+
+@pytest.mark.parametrize("fate", [ALTERED_REQUEST, ALTERED_ANSWER], ids=["requests", "answers"])
+def test_where_binary_bodies_arrive_altered_all_bodies_leave_as_text(fate: Fate) -> None:
+    """A device takes bodies for text: it writes line ends or letters in another way. Forms are as binary."""
+    loop = Loop(STEADY, only(*TEXTS, fate=fate))
+    loop.queue.extend(data_packet(name) for name in range(5))
+    loop.run(900 * MS)
+    assert received(loop) == list(range(5))
+    assert formats(loop)[:4] == [PLAIN, PLAIN, PLAIN, JSON]
+    assert FORM not in formats(loop)
+
+
+def test_where_only_large_bodies_arrive_altered_they_leave_as_text() -> None:
+    """Bytes that a device writes in another way come seldom, so that small bodies pass."""
+    loop = attached_loop()
+    loop.fate = only(*TEXTS, fate=ALTERED_REQUEST, from_bytes=500)
+    loop.queue.extend(data_packet(name, 60_000) for name in range(10))
+    loop.run(10 * SECOND)
+    assert received(loop) == list(range(10))
+
+
+def test_where_only_large_answers_arrive_altered_they_are_asked_for_as_text() -> None:
+    loop = attached_loop()
+    loop.fate = lambda request, now: (
+        Fate() if request.format in TEXTS else Fate(too_large=ALTERED_ANSWER, answer_bytes_max=500)
+    )
+    loop.relay.give([data_frame(name, 1000) for name in range(600)])
+    loop.run(10 * SECOND)
+    assert loop.delivered == list(range(600))
+
+
+def test_two_altered_bodies_in_a_row_are_an_accident() -> None:
+    loop = attached_loop(packets=1)
+    loop.fate = pushes_of(ALTERED_REQUEST, ALTERED_ANSWER)
+    loop.run(5 * SECOND)
+    assert received(loop) == [1]
+    assert set(formats(loop)) == {PLAIN}
 
 
 def test_answers_that_only_text_brings_through_are_asked_for_as_text() -> None:

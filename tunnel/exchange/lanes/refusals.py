@@ -18,6 +18,7 @@ from tunnel.wire import TEXT_FORMATS, Answer, BodyFormat
 __all__ = ["Refusals"]
 
 _FOREIGN_MAX = 8  # 7.9: answers of an intermediary after which a batch is given up, about 2 s after the first of them
+_ALTERED_FIRST = 3  # 7.19: the number of altered bodies from which on formats change; until then, masks do
 _MASKED_FIRST = 2  # 7.19: after the first attach, the number of refusals from which on formats change
 _UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passed in between
 _SILENT_MAX = 6  # 7.16: the same if no attempt got an answer or a reset: these failures take seconds each
@@ -99,8 +100,13 @@ class Refusals:
         After the first attach, the content of the body is the more likely reason, so a masked body is tried first.
         """
         flight.foreign += outcome.verdict is Verdict.FOREIGN
+        flight.altered += outcome.is_altered
         attached = self._registration.was_attached
         tried = flight.attempt(request_id).format
+        if outcome.is_altered and flight.altered >= _ALTERED_FIRST:
+            self._path.formats.on_refused(tried, flight.body_bytes)
+            if flight.format is tried:
+                flight.format = self._after_binary(flight)
         if outcome.verdict is Verdict.FOREIGN if attached else outcome.may_be_format:
             self._path.formats.on_refused(tried, flight.body_bytes)
             if self._refused_format is None or tried is not flight.usual_format:
@@ -163,8 +169,12 @@ class Refusals:
             return
         if is_proven:
             formats.on_refused(flight.format, flight.body_bytes)
-        tried = BodyFormat.FORM if flight.format is BodyFormat.PLAIN else flight.format  # a form looks as random
-        flight.format = formats.after(tried, streams=flight.stream)
+        flight.format = self._after_binary(flight)
+
+    def _after_binary(self, flight: Flight) -> BodyFormat:
+        """Return the format to try next where the bytes of the body are the reason: a form holds the same bytes."""
+        tried = BodyFormat.FORM if flight.format is BodyFormat.PLAIN else flight.format
+        return self._path.formats.after(tried, streams=flight.stream)
 
     def doubts(self, lanes: LaneSet) -> bool:
         """Return whether the size of a push in flight is in doubt, because the push keeps failing."""

@@ -122,6 +122,7 @@ class Outcome(msgspec.Struct):
     is_definite: bool = False  # an intermediary's answer that a repeat would hardly change
 
     @property
+    is_altered: bool = False  # the request, or the answer, arrived with other bytes than it left with
     def is_explained(self) -> bool:
         """Whether the reason is known: the relay names one, or it is the number of requests or a password."""
         return self.code != 0 or self.too_many is True or self.verdict is Verdict.ASKED
@@ -151,14 +152,17 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
                 retry_after_us = retry_after_us or _TOO_MANY_US
             retry_after_us = max(retry_after_us, message.retry_after_ms * 1000)
             is_other_type = status == _OTHER_TYPE and message.code == StatusCode.MALFORMED
-            return Outcome(verdict, None, message.code, text, retry_after_us, is_other_type=is_other_type)
+            is_altered = message.code == StatusCode.CORRUPT
+            return Outcome(
+                verdict, None, message.code, text, retry_after_us, is_other_type=is_other_type, is_altered=is_altered
+            )
         case EnvelopeError.VERSION:
             return Outcome(
                 Verdict.FATAL, text=f"HTTP {status}: the relay speaks another protocol version: update the older side"
             )
     verdict = _BY_STATUS.get(status, Verdict.REPEAT)
     size = _ADVICE_BYTES if status == 407 else _QUOTE_BYTES
-    is_page, is_definite = False, _is_definite(status)
+    is_page, is_definite, is_altered = False, _is_definite(status), False
     if message is EnvelopeError.NOT_OURS:
         is_page = status in _REDIRECTS or (status in (200, 511) and _HTML.match(bytes(body[:_HEAD_BYTES])) is not None)
         said = quoted(body, size)
@@ -166,7 +170,7 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
         if status == 407 and said.startswith(THE_PROXY):
             text = f"HTTP 407: {said}"  # this says all of it
     elif isinstance(message, EnvelopeError):
-        is_definite = False
+        is_definite, is_altered = False, True
         text = f"HTTP {status}, but the answer arrived damaged ({message.value})"
     else:
         text = f"HTTP {status}, but the answer is our own request, which a proxy or another server sent back"
@@ -179,13 +183,12 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
         retry_after_us=retry_after_us,
         may_be_format=may_be_format,
         too_many=too_many,
-        refusal=None
-        if isinstance(message, EnvelopeError) and message is not EnvelopeError.NOT_OURS
-        else refusal_of(status, retry_after_us),
+        refusal=None if is_altered else refusal_of(status, retry_after_us),
         is_page=is_page,
         is_definite=is_definite,
     )
 
+        is_altered=is_altered,
 
 def wait_us_of(status: int, retry_after_us: int) -> int:
     """Return the wait that an intermediary's answer, with this status and Retry-After, may ask for."""
