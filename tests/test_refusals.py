@@ -3,7 +3,8 @@
 import pytest
 
 from tunnel.errors import DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError, UnreachableError
-from tunnel.exchange import AttachRefused
+from tunnel.exchange import TO_HTTPS, AttachRefused
+from tunnel.exchange.lanes.responses import judge
 from tunnel.ground.special_targets import target_text
 from tunnel.refusals import OR_WAIT, asked_again_s, name_error, refusal_error
 from tunnel.wire import StatusCode
@@ -57,6 +58,12 @@ def test_the_same_settings_are_tried_again_the_later_the_less_likely_they_are_to
     """Proxies lock accounts whose wrong password is repeated."""
     errors = ProxyPasswordError("no"), NotAuthenticatedError("no"), DeniedError("no"), UnreachableError("no")
     assert [asked_again_s(error) for error in errors] == [float("inf"), 300, 60, 15]
+
+
+def test_a_redirect_to_tls_is_no_page_to_sign_in() -> None:
+    outcome = judge(301, TO_HTTPS.encode(), 0)
+    text = str(refusal_error(outcome.refuse(301), "http://relay.example"))
+    assert text.endswith("not from a relay (the URL must begin with https://): it leads to the same place at https://")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ that a user asks for, as `tunnel/ground/carrier_names.py` describes it.
       proxy_connect.py, challenges.py   CONNECT through a proxy, and its authentication
       bounded_responses.py   connections that give up endless overhead
       failures.py         failures in words: what happened, and what to do
+      redirects.py        recognises a server that answers in TLS alone
       asking.py           single requests to an identity provider, and for one to a relay
     probes/               the questions of `tunnel doctor`
       probe.py, probe_link.py, probe_certificate.py   single exchanges, a link, the certificate

@@ -7,6 +7,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tunnel.carriers.dialing.failures import Failure
+from tunnel.carriers.dialing.redirects import is_to_https
 from tunnel.carriers.probes.probe import TEXT_TYPES, ProbeError, Prober, Reply
 from tunnel.ground.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
 from tunnel_client.doctor.answers import advice_for, described, is_altered, is_from_limiter
@@ -71,9 +72,9 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
         await _foreign(report, trials, reply)
     elif reply is not None and not (is_altered(reply) and await _passes_as_text(report, trials, reply)):
         _refused(report, prober, reply)
-    else:
     elif reply is not None:
         examine_limiter(report, trials)
+    else:
         await _no_answer(report, trials, failures[-1])
     examine_hops(report, trials, replies)
     if reply is not None:
@@ -150,9 +151,11 @@ async def _foreign(report: Report, trials: Trials, reply: Reply) -> None:
     """Report an answer that is not a relay's. If a relay answers another type of request body, say so."""
     data: dict[str, Any] = {"status": reply.status, "answer": reply.text, "products": trials.products}
     if reply.status in (301, 302, 303, 307, 308):
-        where = reply.headers.get("location", "elsewhere").partition("?")[0]
-        text = f"something other than a relay answers and redirects to {where}"
+        dialing, location = trials.prober.dialing, reply.headers.get("location", "elsewhere")
+        text = f"something other than a relay answers and redirects to {location.partition('?')[0]}"
         advice = "sign in there with a browser, or correct the URL"
+        if is_to_https(dialing.url("exchange"), location):
+            advice = "write https:// in place of http:// in the relay's URL"
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, **data)
         return
     passing = await _passing_type(trials) if reply.status in (400, 403, 406, 415, 500, 501) else ""
@@ -186,9 +189,6 @@ async def _passing_type(trials: Trials) -> str:
     return ""
 
 
-async def _get_passes(trials: Trials) -> bool:
-    """Return whether a relay answers a GET: as all resources that take POST alone, it does so with status 405."""
-    reply = await trials.ask(trials.prober.page)
 async def _passes_as_text(report: Report, trials: Trials, reply: Reply) -> bool:
     """Find out whether text arrives unaltered where binary bodies do not, and report it if so: the tunnel uses it."""
     for kind in TEXT_TYPES:
@@ -199,6 +199,9 @@ async def _passes_as_text(report: Report, trials: Trials, reply: Reply) -> bool:
     return False
 
 
+async def _get_passes(trials: Trials) -> bool:
+    """Return whether a relay answers a GET: as all resources that take POST alone, it does so with status 405."""
+    reply = await trials.ask(trials.prober.page)
     return reply.status == 405 and reply.headers.get("allow", "").upper() == "POST"
 
 
@@ -259,7 +262,7 @@ async def _no_answer(report: Report, trials: Trials, failure: Failure) -> None:
         report.add("relay", Verdict.PROBLEM, text, _ALLOW_POST, exit_code=UNREACHABLE, method="GET")
     elif not failure.is_about_certificate:
         where = f"the proxy {proxy}" if failure.kind == "proxy" else str(prober.dialing.base)
-        what = "no relay" if failure.kind in ("cut", "no-http") else "nothing"
+        what = "no relay" if failure.kind in ("cut", "no-http", "bad-http") else "nothing"
         text = f"{what} answers at {where} ({failure.text})"
         advice = failure.advice or _FAILURES.get(failure.kind, _FAILURES["other"])
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, kind=failure.kind)

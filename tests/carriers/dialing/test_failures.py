@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
+from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from tests.carriers.rig import KEY, rejected
@@ -75,6 +77,18 @@ def test_the_first_failure_over_plain_http_may_be_due_to_the_scheme() -> None:
     assert "the URL must begin with https://" in describe_failure(error, base, is_first=True)
     assert "https://" not in describe_failure(error, base)
     assert "https://" not in describe_failure(error, BASE, is_first=True)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_answer_that_breaks_the_rules_of_http_is_told_from_another_protocol(is_first: bool) -> None:
+    base = URL("http://relay.example/")
+    info = aiohttp.RequestInfo(base, "POST", CIMultiDictProxy(CIMultiDict()), base)
+    error = aiohttp.ClientResponseError(info, (), status=400, message="Duplicate Content-Length:\n\n  b'x: 2'\n ^")
+    error.__cause__ = BadHttpMessage("Duplicate Content-Length")
+    found = explain(error, base, is_first=is_first)
+    assert str(found).startswith("an answer of relay.example:80 is malformed (Duplicate Content-Length): a device on ")
+    error.message = "Bad status line:\n  Expected HTTP/"
+    assert (explain(error, base, is_first=is_first).kind == "no-http") is is_first
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import socket
 
 import aiohttp
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -88,6 +89,17 @@ def test_what_does_not_answer_in_http_is_final_the_second_time() -> None:
     text, is_final = patience.on_failed(error, 0.0)
     assert is_final
     assert "does not answer in HTTP: write https:// if TLS is spoken there, or check host and port of the URL" in text
+
+
+def test_what_answers_with_malformed_http_is_final_the_second_time() -> None:
+    error = aiohttp.ClientResponseError(INFO, (), status=400, message="Invalid header token:\n")
+    error.__cause__ = BadHttpMessage("Invalid header token")
+    patience = Patience(BASE, LaneConfig(wait=False))
+    assert not patience.on_failed(error, 0.0)[1]
+    text, is_final = patience.on_failed(error, 0.0)
+    assert is_final
+    assert text.endswith(OR_WAIT)
+    assert "URL" not in text.removesuffix(OR_WAIT).replace("https:// URL", "")
 
 
 @pytest.mark.parametrize("case", WEATHER)

@@ -283,6 +283,26 @@ def test_a_hop_that_alters_only_large_bodies_is_found(rig: Rig, doctor: Any) -> 
     assert "a hop alters bodies that are not text" in found["filter"][1]
 
 
+def test_an_answer_that_breaks_the_rules_of_http_is_no_reason_to_change_the_scheme(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        head, body = await request.pass_on()
+        return head.replace(b"\r\n", b"\r\nContent-Length: %d\r\n" % len(body), 1) + body
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 3
+    assert "is malformed (Duplicate Content-Length)): a device on the way breaks answers" in found["relay"][1]
+
+
+def test_a_server_that_answers_in_tls_alone_is_told_from_a_login_page(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        return says("301 Moved Permanently", Location="https://127.0.0.1/exchange")
+
+    code, found, _ = doctor(hop(rig, script))
+    assert code == 3
+    assert "write https:// in place of http:// in the relay's URL" in found["relay"][1]
+    assert "sign in" not in found["relay"][1]
+
+
 @pytest.mark.parametrize("page", [b"", b"<title>Sign in</title>"])
 def test_a_hop_that_compresses_is_distinguished_from_a_compressed_page(rig: Rig, doctor: Any, page: bytes) -> None:
     async def script(request: Request) -> bytes:

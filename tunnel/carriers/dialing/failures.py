@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import aiohttp
 import msgspec
+from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 __all__ = ["Failure", "describe_failure", "explain", "is_cut", "is_final", "is_refused"]
@@ -26,6 +27,8 @@ _BAD_CERTIFICATE = frozenset(
     {"TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_UNKNOWN"}
 )
 _CERTIFICATES = frozenset({"expired", "not-yet-valid", "wrong-name", "unknown-issuer", "certificate"})
+_NO_HTTP = "Bad status line"  # aiohttp's text where the first line is not that of an answer
+_MALFORMED = "a device on the way breaks answers: use an https:// URL, or ask who runs it"
 _FINAL = _CERTIFICATES | {"plain-http", "tls-version", "no-own-certificate", "own-certificate", "url"}
 
 
@@ -82,6 +85,9 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
             hint = " (if TLS is spoken there, the URL must begin with https://)"
             said = "the connection was closed before an answer came"
             return Failure("cut", said + (hint if is_first and base.scheme == "http" else ""))
+        case aiohttp.ClientResponseError(message=message) if _is_malformed(error):
+            said = message.partition(":")[0]
+            return Failure("bad-http", f"an answer of {where} is malformed ({said})", _MALFORMED)
         case aiohttp.ClientResponseError() if is_first and base.scheme == "http":
             return Failure("no-http", f"{where} does not answer in HTTP", "write https:// if TLS is spoken there")
         case aiohttp.ClientOSError():
@@ -94,6 +100,13 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
 def describe_failure(error: BaseException, base: URL, *, is_first: bool = False) -> str:
     """Return the explanation on one line, for people."""
     return " ".join(str(explain(error, base, is_first=is_first)).split())
+
+
+def _is_malformed(error: BaseException) -> bool:
+    """Whether something answered in HTTP, but broke its rules after the first line: most often a device on the path."""
+    if not isinstance(error, aiohttp.ClientResponseError) or not isinstance(error.__cause__, HttpProcessingError):
+        return False
+    return not error.message.startswith(_NO_HTTP)
 
 
 def is_final(error: BaseException, base: URL) -> bool:

@@ -13,11 +13,12 @@ from aiohttp.abc import AbstractStreamWriter
 from tunnel.carriers.dialing.dial_secrets import DialSecrets
 from tunnel.carriers.dialing.dialing import Dialing, retry_after_us, server_of
 from tunnel.carriers.dialing.failures import is_cut
+from tunnel.carriers.dialing.redirects import is_to_https
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.http.connections import PAUSE_S, Connection, Connections
 from tunnel.carriers.http.patience import Patience
 from tunnel.carriers.http.resending import RawAnswer
-from tunnel.exchange import THE_PROXY, LaneConfig, Request
+from tunnel.exchange import THE_PROXY, TO_HTTPS, LaneConfig, Request
 from tunnel.system.tasks import KeptTasks
 from tunnel.wire import MAGIC, Buffer, body_bytes_max, unwrap_answer, wrap_body
 
@@ -241,8 +242,9 @@ class HttpExchanger:
             body = unwrap_answer(body)
             if is_coded:
                 body = f"a device on the path compresses answers ({coding:.20}) although they say no-transform".encode()
-            elif 300 <= status < 400 and "Location" in headers:
-                body = f"it leads to {headers['Location']}".encode("utf-8", "replace")  # no relay redirects
+            elif 300 <= status < 400 and "Location" in headers:  # no relay redirects
+                to_https = is_to_https(self._url, headers["Location"])
+                body = (TO_HTTPS if to_https else f"it leads to {headers['Location']}").encode("utf-8", "replace")
             return status, body, retry_after_us(headers), server_of(headers)
         finally:
             if complete:

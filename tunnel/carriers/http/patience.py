@@ -9,6 +9,7 @@ from tunnel.exchange.config import OR_WAIT, SECOND_US
 
 __all__ = ["Patience"]
 
+_STRANGE = ("no-http", "bad-http")
 _STRANGE_MAX = 2  # a device on the path may have damaged one answer
 _CHECK_URL = ", or check host and port of the URL"
 _CHECK_PROXY = "check the proxy that --proxy, a variable of the environment or `tunnel login` names"
@@ -40,10 +41,11 @@ class Patience:
     def _end(self, error: BaseException, now_s: float) -> str:
         """Return the rest of the text, with advice, if the attempts end here; otherwise an empty text."""
         kind = explain(error, self._base, is_first=True).kind
-        self._strange = self._strange + 1 if kind == "no-http" else 0
+        self._strange = self._strange + 1 if kind in _STRANGE else 0
         if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, aiohttp.ClientSSLError):
             self._away_since_s = None
-            return _CHECK_URL if self._strange >= _STRANGE_MAX else ""
+            end = _CHECK_URL if kind == "no-http" else OR_WAIT
+            return end if self._strange >= _STRANGE_MAX else ""
         is_proxy = isinstance(error, aiohttp.ClientProxyConnectionError)
         if is_proxy and is_refused(error.os_error):
             return f": {_CHECK_PROXY}"

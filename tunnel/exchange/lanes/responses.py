@@ -11,7 +11,7 @@ from tunnel.exchange.events import AttachRefused
 from tunnel.ground.printable import printable
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
-__all__ = ["THE_PROXY", "Outcome", "Verdict", "judge", "quoted", "refusal_of", "title_of", "wait_us_of"]
+__all__ = ["THE_PROXY", "TO_HTTPS", "Outcome", "Verdict", "judge", "quoted", "refusal_of", "title_of", "wait_us_of"]
 
 _TOO_MANY_REQUESTS = 429
 _OTHER_TYPE = 415
@@ -78,6 +78,8 @@ _TAGS = re.compile(rb"<[^<>]*>")
 _HEAD_BYTES = 64 * 1024  # bytes of a page that are searched for its title, which is near its beginning
 THE_PROXY = "the proxy"
 """How a text begins that a carrier puts in place of the body of a proxy's answer to its own request."""
+TO_HTTPS = "it leads to the same place at https://"
+"""What a carrier puts in place of the body of a redirect that leads there."""
 _LOGIN = "it may be a login or block page: open the relay's URL in a browser"
 _BEHIND = "a proxy cannot reach the relay"
 _REASONS = {
@@ -120,9 +122,9 @@ class Outcome(msgspec.Struct):
     is_page: bool = False  # a redirect of an intermediary, or its HTML page in place of an answer, such as a login page
     is_other_type: bool = False  # the relay does not understand the type of the body, as earlier ones do not (7.19)
     is_definite: bool = False  # an intermediary's answer that a repeat would hardly change
+    is_altered: bool = False  # the request, or the answer, arrived with other bytes than it left with
 
     @property
-    is_altered: bool = False  # the request, or the answer, arrived with other bytes than it left with
     def is_explained(self) -> bool:
         """Whether the reason is known: the relay names one, or it is the number of requests or a password."""
         return self.code != 0 or self.too_many is True or self.verdict is Verdict.ASKED
@@ -186,9 +188,9 @@ def judge(status: int, body: Buffer, retry_after_us: int, by: str = "") -> Outco
         refusal=None if is_altered else refusal_of(status, retry_after_us),
         is_page=is_page,
         is_definite=is_definite,
+        is_altered=is_altered,
     )
 
-        is_altered=is_altered,
 
 def wait_us_of(status: int, retry_after_us: int) -> int:
     """Return the wait that an intermediary's answer, with this status and Retry-After, may ask for."""
@@ -216,6 +218,8 @@ def _is_definite(status: int) -> bool:
 def _explained(status: int, said: str) -> str:
     if status == 400 and "HTTPS port" in said:  # nginx and Apache answer this
         return " (this port speaks TLS: the URL must begin with https://)"
+    if said == TO_HTTPS:
+        return " (the URL must begin with https://)"
     reason = _REASONS.get(status, "")
     return f" ({reason})" if reason else ""
 
