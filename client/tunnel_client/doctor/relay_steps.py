@@ -6,7 +6,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tunnel.carriers.dialing.failures import Failure
+from tunnel.carriers.dialing.failures import TLS_CUT, Failure
 from tunnel.carriers.dialing.redirects import is_to_https
 from tunnel.carriers.probes.probe import TEXT_TYPES, ProbeError, Prober, Reply
 from tunnel.ground.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
@@ -45,6 +45,7 @@ _FAILURES = {
     "proxy": "check --proxy, or the variable that names the proxy",
     "cut": "a hop ends the connection: name your proxy with --proxy, or try https:// instead of http://",
     "tls": "check whether the URL must begin with https:// or http://",
+    "tls-cut": TLS_CUT,
     "no-http": "check whether the URL must begin with https:// or http://",
     "other": "check the URL and the network",
 }
@@ -262,7 +263,7 @@ async def _no_answer(report: Report, trials: Trials, failure: Failure) -> None:
         report.add("relay", Verdict.PROBLEM, text, _ALLOW_POST, exit_code=UNREACHABLE, method="GET")
     elif not failure.is_about_certificate:
         where = f"the proxy {proxy}" if failure.kind == "proxy" else str(prober.dialing.base)
-        what = "no relay" if failure.kind in ("cut", "no-http", "bad-http") else "nothing"
+        what = "no relay" if failure.kind in ("cut", "tls-cut", "no-http", "bad-http") else "nothing"
         text = f"{what} answers at {where} ({failure.text})"
         advice = failure.advice or _FAILURES.get(failure.kind, _FAILURES["other"])
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, kind=failure.kind)

@@ -53,6 +53,7 @@ FINAL = [
 OTHERS = [
     (broken("BAD_RECORD_MAC"), "tls", "the TLS handshake with relay.example:443 failed ("),
     (aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "x")), "refused", "the connection was refused"),
+    (aiohttp.ClientConnectorError(KEY, ConnectionResetError()), "tls-cut", "relay.example:443 was cut during the TLS"),
     (aiohttp.ClientConnectorError(KEY, OSError(113, "No route")), "other", "No route"),
     (aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "unknown")), "name", "the name relay.example cannot be resolved"),
     (aiohttp.ClientProxyConnectionError(KEY, OSError(1, "no")), "proxy", "the proxy cannot be reached (no)"),

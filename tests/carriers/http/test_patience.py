@@ -11,7 +11,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from tests.carriers.rig import KEY, rejected
-from tunnel.carriers.dialing.failures import describe_failure, is_refused
+from tunnel.carriers.dialing.failures import TLS_CUT, describe_failure, is_refused
 from tunnel.carriers.http.patience import Patience
 from tunnel.exchange import LaneConfig
 from tunnel.exchange.config import OR_WAIT
@@ -89,6 +89,15 @@ def test_what_does_not_answer_in_http_is_final_the_second_time() -> None:
     text, is_final = patience.on_failed(error, 0.0)
     assert is_final
     assert "does not answer in HTTP: write https:// if TLS is spoken there, or check host and port of the URL" in text
+
+
+def test_a_connection_that_is_cut_during_the_handshake_is_not_called_absent() -> None:
+    patience = Patience(BASE.with_scheme("https"), LaneConfig(wait=False))
+    error = aiohttp.ClientConnectorError(KEY, ConnectionResetError())
+    assert not patience.on_failed(error, 0.0)[1]
+    text, is_final = patience.on_failed(error, AWAY_S)
+    assert is_final
+    assert f"was cut during the TLS handshake for 5 s: {TLS_CUT}" in text
 
 
 def test_what_answers_with_malformed_http_is_final_the_second_time() -> None:

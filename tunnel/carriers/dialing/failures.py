@@ -14,7 +14,7 @@ import msgspec
 from aiohttp.http import HttpProcessingError
 from yarl import URL
 
-__all__ = ["Failure", "describe_failure", "explain", "is_cut", "is_final", "is_refused"]
+__all__ = ["TLS_CUT", "Failure", "describe_failure", "explain", "is_cut", "is_final", "is_refused"]
 
 _NUMBERS = re.compile(r"\[Errno (\d+)\]")
 _EXPIRED, _NOT_YET = 10, 9  # the numbers of OpenSSL's X509_V_ERR_...
@@ -27,6 +27,8 @@ _BAD_CERTIFICATE = frozenset(
     {"TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_UNKNOWN"}
 )
 _CERTIFICATES = frozenset({"expired", "not-yet-valid", "wrong-name", "unknown-issuer", "certificate"})
+TLS_CUT = "a firewall or proxy may refuse this host, or TLS to it: ask its operator to allow it, or check the port"
+"""The advice for the kind `tls-cut`, which may pass by itself."""
 _NO_HTTP = "Bad status line"  # aiohttp's text where the first line is not that of an answer
 _MALFORMED = "a device on the way breaks answers: use an https:// URL, or ask who runs it"
 _FINAL = _CERTIFICATES | {"plain-http", "tls-version", "no-own-certificate", "own-certificate", "url"}
@@ -76,6 +78,8 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
             return Failure("proxy", f"the proxy cannot be reached ({_reason(error.os_error)})")
         case aiohttp.ClientConnectorDNSError():
             return Failure("name", f"the name {error.host} cannot be resolved ({_reason(error.os_error)})")
+        case aiohttp.ClientConnectorError() if base.scheme == "https" and _is_reset(error.os_error):
+            return Failure("tls-cut", f"the connection to {where} was cut during the TLS handshake")
         case aiohttp.ClientConnectorError():
             kind = "refused" if is_refused(error.os_error) else "other"
             return Failure(kind, _reason(error.os_error))
@@ -120,6 +124,11 @@ def is_refused(error: OSError) -> bool:
         return True
     numbers = _NUMBERS.findall(str(error))
     return bool(numbers) and set(numbers) == {str(errno.ECONNREFUSED)}
+
+
+def _is_reset(error: OSError) -> bool:
+    """Whether a connection died that had been open."""
+    return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
 
 
 def is_cut(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 import aiohttp
 from yarl import URL
 
-from tunnel.carriers.dialing.failures import describe_failure, explain, is_final, is_refused
+from tunnel.carriers.dialing.failures import TLS_CUT, describe_failure, explain, is_final, is_refused
 from tunnel.exchange import LaneConfig
 from tunnel.exchange.config import OR_WAIT, SECOND_US
 
@@ -57,6 +57,8 @@ class Patience:
             advice = _CHECK_PROXY
         elif kind == "name":
             advice = "check the host in the URL, or name your proxy with --proxy"
+        elif kind == "tls-cut":
+            advice = TLS_CUT
         else:
             advice = "check host and port of the URL, and that the relay runs"
         return f" for {self._away_s:g} s: {advice}{OR_WAIT}"
