@@ -68,10 +68,25 @@ def squeezed(original: Original) -> web.Response:
     return whole(original, gzip.compress(original.answer), Content_Encoding="gzip")
 
 
+async def always_squeezed(original: Original) -> web.StreamResponse:
+    return squeezed(original)
+
+
+async def always_mislabelled(original: Original) -> web.StreamResponse:
+    return whole(original, Content_Encoding="br")
+
+
+async def always_in_brotli(original: Original) -> web.StreamResponse:
+    """(There is no module for brotli here: the bytes only look as if.)"""
+    return whole(original, original.answer[::-1], Content_Encoding="br")
+
+
 MEDDLERS: dict[str, Meddle] = {
     "9 a body in chunks": rechunked,
     "9 a byte-order mark and a line end": marked,
     "9 a body that was compressed": compressed,
+    "9 all bodies are compressed": always_squeezed,
+    "9 all bodies are said to be compressed": always_mislabelled,
     "15 unsolicited interim answers": interim,
     "15 a late refusal of Expect": sometimes(b"no expectations", 417),
     "6 a body that is cut": cut,
@@ -94,17 +109,13 @@ def test_altered_answers_cost_only_time(name: str) -> None:
         run(main())
 
 
-async def always_squeezed(original: Original) -> web.StreamResponse:
-    return squeezed(original)
-
-
 async def always_a_page(original: Original) -> web.StreamResponse:
     return whole(original, PAGE)
 
 
 @pytest.mark.parametrize(
     ("meddle", "text"),
-    [(always_squeezed, r"a device on the path compresses answers \(gzip\)"), (always_a_page, "Log in")],
+    [(always_in_brotli, r"a device on the path compresses answers \(br\)"), (always_a_page, "Log in")],
 )
 def test_9_a_device_that_alters_every_answer_is_reported(meddle: Meddle, text: str) -> None:
     async def main() -> None:

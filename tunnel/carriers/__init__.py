@@ -20,6 +20,7 @@ that a user asks for, as `tunnel/ground/carrier_names.py` describes it.
       http_exchanger.py   sends numbered exchanges as POST, and hands over the answers, whole or piece by piece
       connections.py, reuse.py   one request at a time on each connection; whether connections are used again
       resending.py        a request as that before it, with another body
+      codings.py          undoes the compression of devices on the path
       patience.py         which failures end an attach
     links/                the endpoint's end of one connection that stays open
       openers.py          the table of roads: what opens each of them

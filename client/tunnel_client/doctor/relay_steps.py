@@ -141,6 +141,10 @@ def _found(report: Report, reply: Reply, failures: list[Failure], strangers: lis
     milliseconds = round(reply.seconds * 1e3, 1)
     text = f"a tunnel relay answers and accepts this user ({milliseconds:g} ms)"
     report.add("relay", Verdict.OK, text, ms=milliseconds)
+    if reply.coding:
+        text = f"a hop compresses answers ({reply.coding}), although they say no-transform"
+        advice = "the tunnel undoes that, but has no streamed answers there"
+        report.add("compression", Verdict.NOTE, text, advice, coding=reply.coding)
     failed = len(failures) + len(strangers)
     if failed:
         cause = described(strangers[-1]) if strangers else failures[-1].text

@@ -15,6 +15,7 @@ from tunnel.carriers.dialing.dialing import Dialing, retry_after_us, server_of
 from tunnel.carriers.dialing.failures import is_cut
 from tunnel.carriers.dialing.redirects import is_to_https
 from tunnel.carriers.exchanging import Outcomes
+from tunnel.carriers.http.codings import undone
 from tunnel.carriers.http.connections import PAUSE_S, Connection, Connections
 from tunnel.carriers.http.patience import Patience
 from tunnel.carriers.http.resending import RawAnswer
@@ -239,8 +240,9 @@ class HttpExchanger:
             complete = response.content.at_eof()
             if status == 200 and not is_coded and body[:4] == MAGIC:
                 return status, body, 0, ""  # the usual answer
-            body = unwrap_answer(body)
-            if is_coded:
+            plain = undone(body, coding, limit) if is_coded else body
+            body = unwrap_answer(body if plain is None else plain)
+            if plain is None and body[:4] != MAGIC:
                 body = f"a device on the path compresses answers ({coding:.20}) although they say no-transform".encode()
             elif 300 <= status < 400 and "Location" in headers:  # no relay redirects
                 to_https = is_to_https(self._url, headers["Location"])

@@ -8,7 +8,6 @@ import asyncio
 import os
 import secrets
 import time
-import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -17,6 +16,7 @@ import msgspec
 
 from tunnel.carriers.dialing.dialing import Dialing, retry_after_us
 from tunnel.carriers.dialing.failures import Failure, explain
+from tunnel.carriers.http.codings import undone
 from tunnel.carriers.probes.probe_link import LinkTrial, ask_link
 from tunnel.exchange import quoted, title_of
 from tunnel.ground.printable import counted
@@ -56,7 +56,6 @@ TEXT_TYPES = tuple(each.value for each in TEXT_FORMATS)
 _READ_BYTES_MAX = 2 << 20
 _QUOTE_LETTERS = 100
 _PAGE_BYTES = 4096  # bytes kept of a foreign answer: enough of every error page that identifies a product
-_ANY_HEADER = 47  # tells zlib to accept what gzip and deflate send
 _ONE_ANSWER_BYTES = 512  # room for the answer to one question in one piece: pieces would need further requests
 _NAME_BYTES = 200  # length of the service names in questions
 _QUESTION_BYTES = HEADER_SIZE + 8 + _NAME_BYTES  # type, version, state and backlog of LISTEN_STATE, and the name
@@ -80,7 +79,7 @@ class Reply(msgspec.Struct):
     A caller of the prober may make a Reply of the kind "lost", for an answer that did not come.
 
     The names in `headers` are in lower case. `page` is the beginning of a foreign body. `epoch` is that of the relay,
-    in an ATTACHED; `bytes` is the size of the body.
+    in an ATTACHED; `bytes` is the size of the body. `coding`: how a hop compressed a relay's answer.
     """
 
     kind: str
@@ -94,6 +93,7 @@ class Reply(msgspec.Struct):
     http: str = "1.1"
     epoch: int = 0
     bytes: int = 0
+    coding: str = ""
 
 
 class CountedSession:
@@ -394,29 +394,18 @@ class Prober:
         except (aiohttp.ClientError, OSError, EOFError, ValueError) as error:
             raise ProbeError(_failure(error, self.dialing)) from error
         encoding = response.headers.get("Content-Encoding", "identity")
-        plain = _decoded(data, encoding)
+        plain = undone(data, encoding, _READ_BYTES_MAX)
         self.moved_bytes += len(data) + (len(body) if isinstance(body, bytes) else 0)
-        answer = unwrap_answer(plain)
+        answer = unwrap_answer(data if plain is None else plain)
         found = decode_envelope(answer)
         reply = Reply("", response.status, "", time.monotonic() - began, _headers(response), bytes=len(data))
         reply.wait_ms = retry_after_us(response.headers) // 1000
         if response.version is not None:
             reply.http = f"{response.version.major}.{response.version.minor}"
-        if plain is not data and not isinstance(found, EnvelopeError):
-            reply.kind, reply.text = "damaged", f"the relay's answer was encoded on the way ({encoding})"
-            return reply, EnvelopeError.CORRUPT
+        if plain is not None and not isinstance(found, EnvelopeError):
+            reply.coding = encoding
         _explain(reply, found, answer)
         return reply, found
-
-
-def _decoded(data: bytes, encoding: str) -> bytes:
-    """Return the body without the compression that a hop added; unchanged if there is none, or it is damaged."""
-    if encoding.lower() not in ("gzip", "deflate"):
-        return data
-    try:
-        return zlib.decompressobj(_ANY_HEADER).decompress(data, _READ_BYTES_MAX)
-    except zlib.error:
-        return data
 
 
 def _failure(error: Exception, dialing: Dialing) -> Failure:
