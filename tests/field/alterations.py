@@ -1,4 +1,4 @@
-"""How devices on a path write the bodies of requests and answers anew, in the belief that all of them are text."""
+"""How devices on a path alter the bodies of requests and answers, in the belief that all of them are text."""
 
 import re
 from collections.abc import Callable

@@ -63,7 +63,7 @@ async def examine_poll(report: Report, trials: Trials) -> bool:
     report.add("poll", Verdict.OK, "exchanges work: the tunnel can carry everything", carrier="poll", works=True)
     await _examine_queue(report, trials, good)
     _report_latency(report, trials, good)
-    _report_repeats(report, good)
+    _report_repeats(report, good, len(bad))
     return True
 
 
@@ -117,9 +117,10 @@ def _report_latency(report: Report, trials: Trials, good: Sequence[Reply]) -> No
     report.add("latency", verdict, text, advice, median_ms=middle_ms, worst_ms=worst_ms)
 
 
-def _report_repeats(report: Report, good: Sequence[Reply]) -> None:
+def _report_repeats(report: Report, good: Sequence[Reply], failed: int) -> None:
+    """Report requests that came twice. Each one that failed may have reached the relay, and lost only its answer."""
     serials = [reply.serial for reply in good if reply.serial]
-    extra = serials[-1] - serials[0] - (len(serials) - 1) if serials else 0
+    extra = serials[-1] - serials[0] - (len(serials) - 1) - failed if serials else 0
     if extra > 0:
         text = f"requests reached the relay more than once ({extra} of {len(serials)})"
         report.add("repeats", Verdict.NOTE, text, "the relay recognises repeats; they cost bandwidth", repeated=extra)

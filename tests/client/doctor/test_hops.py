@@ -283,6 +283,15 @@ def test_a_hop_that_alters_only_large_bodies_is_found(rig: Rig, doctor: Any) -> 
     assert "a hop alters bodies that are not text" in found["filter"][1]
 
 
+def test_answers_that_are_lost_are_no_requests_that_came_twice(rig: Rig, doctor: Any) -> None:
+    async def script(request: Request) -> bytes:
+        head, body = await request.pass_on()
+        return head + body[: len(body) // (2 if request.number % 5 == 0 else 1)]
+
+    _, found, _ = doctor(hop(rig, script, closes=True))
+    assert found["repeats"][0] == "ok"
+
+
 def test_an_answer_that_breaks_the_rules_of_http_is_no_reason_to_change_the_scheme(rig: Rig, doctor: Any) -> None:
     async def script(request: Request) -> bytes:
         head, body = await request.pass_on()
