@@ -46,11 +46,11 @@ def test_a_refusal_says_what_to_do_and_names_no_proxy_if_the_relay_itself_answer
     assert (type(found), str(found)) == (type(error), str(error))
 
 
-def test_a_refused_name_comes_with_the_line_that_would_allow_it_unless_the_relay_says_more() -> None:
+def test_a_refused_name_comes_with_what_would_allow_it_unless_the_relay_says_more() -> None:
     assert str(name_error("web", "taken")) == "web: taken"
     assert str(name_error("web", "")) == (
-        "web: the relay does not allow this user to listen under this name: ask its operator for the line "
-        'listen = ["web"] under your user\'s name in the configuration'
+        'web: the relay does not allow this user to listen under this name: ask its operator to add "web" to the list '
+        "`listen` under your user's name in the configuration"
     )
 
 

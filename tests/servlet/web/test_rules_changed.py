@@ -250,7 +250,7 @@ async def test_two_users_of_the_command_hear_that_a_name_is_taken_or_no_longer_t
             assert first.is_running
             changed(running, ann=Grant())
             assert await asyncio.to_thread(first.wait, 60) == DENIED
-            assert 'the line listen = ["news"] under' in first.output
+            assert 'add "news" to the list' in first.output
 
 
 # --- requests and links on their way
