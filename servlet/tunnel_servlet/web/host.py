@@ -142,28 +142,28 @@ class SwitchHost:
                     self._answer_paths[handle] = path
 
         handle = self._wait(answered)
-        if self.is_closed:
-            answered(503, _CLOSING)
-        elif user in self._rests:
-            answered(503, _UNFINISHED)
-        else:
-            began = self.turns.meter.start()
-            rest = self.switch.request(
-                handle,
-                user,
-                body,
-                now_us(),
-                is_exit=is_exit,
-                credential=credential,
-                origin=origin,
-                in_parts=True,
-            )
-            self.pump()
-            self.turns.spent_since(user, began)
-            if rest is not None:
-                self._rests[user] = rest
-                _RestInput(self, user, rest).start()
         try:
+            if self.is_closed:
+                answered(503, _CLOSING)
+            elif user in self._rests:
+                answered(503, _UNFINISHED)
+            else:
+                began = self.turns.meter.start()
+                rest = self.switch.request(
+                    handle,
+                    user,
+                    body,
+                    now_us(),
+                    is_exit=is_exit,
+                    credential=credential,
+                    origin=origin,
+                    in_parts=True,
+                )
+                self.pump()
+                self.turns.spent_since(user, began)
+                if rest is not None:
+                    self._rests[user] = rest
+                    _RestInput(self, user, rest, answer).start()
             return await answer
         except asyncio.CancelledError:
             self.stream_gone(handle)
@@ -171,20 +171,18 @@ class SwitchHost:
         finally:
             self.on_gone(handle)
 
-    def go_on(self, user: str, rest: BodyRest) -> bool:
-        """Handle the next packets of a body. Return whether there are more."""
+    def go_on(self, rest: BodyRest) -> bool:
+        """Handle the next packets of a body. Return whether there are more. A host that is closed handles none."""
         now, is_awaited = now_us(), rest.handle in self._waiting
-        try:
-            has_more = self.switch.go_on(rest, now)
-        except Exception:
-            del self._rests[user]
-            raise
-        if not has_more:
-            del self._rests[user]
-            if not is_awaited:  # its connection has ended meanwhile
-                self.switch.on_gone(rest.handle, now)
+        has_more = not self.is_closed and self.switch.go_on(rest, now)
+        if not has_more and not is_awaited:  # its connection has ended meanwhile
+            self.switch.on_gone(rest.handle, now)
         self.pump()
         return has_more
+
+    def rest_ended(self, user: str) -> None:
+        """Note that the rest of the user's body is handled, or has failed."""
+        self._rests.pop(user, None)
 
     def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool, identity: bytes | None = None) -> int:
         """Queue a request from this process and return its handle.
@@ -336,7 +334,6 @@ class SwitchHost:
         self.is_closed = True
         self.switch.note_stopped(now_us())
         self._timer.cancel()
-        self.turns.close()
         self.collector.close()
         if self._scheduled is not None:
             self._scheduled.cancel()
@@ -350,6 +347,7 @@ class SwitchHost:
         links, self.links = self.links, {}
         for link in links.values():
             link.end("the relay is shutting down")
+        self.turns.close()  # last: an input that goes on may not handle what waits, since the switch has stopped
         self._look_whether_drained()
 
     async def wait_until_drained(self) -> None:
@@ -435,12 +433,14 @@ class SwitchHost:
 
 
 class _RestInput:
-    """Handles the rest of a body while it is its user's turn."""
+    """Handles the rest of a body while it is its user's turn. If that fails, the request whose `answer` is awaited
+    fails, as it does where the first part fails."""
 
-    def __init__(self, host: SwitchHost, user: str, rest: BodyRest) -> None:
+    def __init__(self, host: SwitchHost, user: str, rest: BodyRest, answer: "asyncio.Future[RelayResponse]") -> None:
         self._host = host
         self._user = user
         self._rest = rest
+        self._answer = answer
         self._is_held = False
 
     def start(self) -> None:
@@ -460,11 +460,18 @@ class _RestInput:
         try:
             while has_more and not self._is_held:
                 began, has_more = turns.meter.start(), False
-                has_more = self._host.go_on(self._user, self._rest)
+                has_more = self._host.go_on(self._rest)
                 turns.spent_since(self._user, began)
+        except Exception as error:
+            has_more = False
+            if self._answer.done():
+                _report("the rest of a body failed", error)
+            else:
+                self._answer.set_exception(error)
         finally:
             if not has_more:
                 turns.leave(self._user, self, FIRST)
+                self._host.rest_ended(self._user)
 
 
 def _report(message: str, error: Exception) -> None:

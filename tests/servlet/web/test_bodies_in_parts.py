@@ -145,3 +145,52 @@ async def test_a_body_whose_endpoint_has_gone_is_refused(monkeypatch: pytest.Mon
         assert isinstance(message, Status)
         assert message.code == StatusCode.UNKNOWN
         assert len(costs.handled) < MANY
+
+
+@pytest.mark.parametrize(("is_later", "is_awaited"), [(False, True), (True, True), (True, False)])
+@pytest.mark.interpreted
+@in_loop
+async def test_a_body_whose_rest_fails_keeps_no_other_body_of_the_user_away(
+    is_later: bool, is_awaited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with relay() as running, Client(running, "bob") as client:
+        await client.attach(SEED)
+        costs = Costs(running, monkeypatch)
+        host = running.relay.host
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, found: reported.append(found["exception"]))
+        error = RuntimeError("a defect")
+
+        def fail(rest: object, now: int) -> bool:
+            raise error
+
+        if not is_later:
+            monkeypatch.setattr(host.switch, "go_on", fail)
+        begun = asyncio.ensure_future(host.exchange("bob", body(host.switch.epoch, *packets()), is_exit=False))
+        await until(lambda: costs.handled)
+        monkeypatch.setattr(host.switch, "go_on", fail)
+        if not is_awaited:
+            begun.cancel()
+        (found,) = await asyncio.gather(begun, return_exceptions=True)
+        assert isinstance(found, RuntimeError if is_awaited else asyncio.CancelledError)
+        await until(lambda: not host.turns.has_to_wait("bob"))
+        assert reported == ([] if is_awaited else [error])
+        assert (host.waiting, host.turns.inputs) == (0, 1)
+        assert (await host.exchange("bob", body(host.switch.epoch, lane=1), is_exit=False)).status == 200
+
+
+@pytest.mark.interpreted
+@in_loop
+async def test_a_relay_that_closes_handles_no_more_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its witness has been told of all open connections, and would never hear of the end of others."""
+    async with relay() as running, Client(running, "bob") as client:
+        await client.attach(SEED)
+        costs = Costs(running, monkeypatch)
+        host = running.relay.host
+        begun = asyncio.ensure_future(host.exchange("bob", body(host.switch.epoch, *packets()), is_exit=False))
+        await until(lambda: costs.handled)
+        before = len(costs.handled)
+        host.close()
+        assert (await begun).status == 503
+        assert len(costs.handled) == before < MANY
+        assert (host.waiting, host._rests) == (0, {})

@@ -87,6 +87,33 @@ async def test_the_switch_forgets_a_cancelled_exchange() -> None:
     host.close()
 
 
+class BusyLink(Link):
+    """A link with batches that wait for the turn of their user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_gone_on = ""
+
+    def pause_input(self) -> None:
+        pass
+
+    def resume_input(self) -> None:
+        self.has_gone_on = f"ended: {bool(self.ended)}"
+
+
+@in_loop
+async def test_a_link_that_waits_for_its_turn_has_ended_when_a_host_that_closes_lets_it_go_on() -> None:
+    """What it would handle would come after the witness has been told that all connections have ended."""
+    host, link = make(), BusyLink()
+    await host.exchange("ann", attach_body(), is_exit=False)
+    assert host.link_opened(link, "ann", attachment_id((1).to_bytes(32, "big")), host.switch.epoch, 1)
+    host.turns.join("ann", link)
+    host.turns.spend("ann", 1_000_000)
+    assert host.turns.is_stopped("ann")
+    host.close()
+    assert link.has_gone_on == "ended: True"
+
+
 class Member:
     """An endpoint in the relay's process, or elsewhere, with its link. It records the packets that it gets."""
 
