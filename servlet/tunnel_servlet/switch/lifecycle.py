@@ -126,6 +126,8 @@ class Lifecycle:
         self._openings.leave(attachment, now, is_removed=True)
         has_left = end is EndpointEnd.LEFT
         self._routes.release_all(attachment, reason, now, has_left=has_left)
+        if reason is DropReason.GONE:  # resumes that were still to be handed to it would wait for ever
+            self._routes.refuse_parked(attachment.identity, now)
         self._registry.remove(attachment)
         lost = TraceReason.GONE if reason is DropReason.GONE else TraceReason.USER_TIMEOUT
         why = TraceReason.CLEAN if has_left else lost

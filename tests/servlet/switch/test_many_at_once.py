@@ -117,6 +117,25 @@ def test_two_users_an_endpoint_that_attaches_gets_the_resumes_that_wait_in_parts
     assert relay.switch.stats().routes == 0
 
 
+@pytest.mark.parametrize("end", ["is replaced", "is ended by the operator"])
+def test_the_resumes_that_still_wait_for_an_endpoint_that_ends_for_good_are_refused(end: str) -> None:
+    relay = large()
+    client, exit_ = Peer(relay, "bob", 4).attached(), Peer(relay, "exits", 2, "x", is_exit=True)
+    resumes = [resume(number, 1000 + number, exit_) for number in range(1, MANY + 1)]
+    client.push(*resumes)
+    exit_.attach()
+    exit_.push()
+    assert unanswered(relay, RouteState.PARKED) == MANY - AT_ONCE
+    if end == "is replaced":
+        Peer(relay, "exits", 3, "x", is_exit=True).attached()
+    else:
+        operator = relay.switch.operator
+        for _ in operator.kick_attachments(operator.attachments_of("exits"), lambda: relay.now):
+            pass
+    assert relay.switch.stats().routes == 0
+    assert kinds(client.push()) == ["REJECTED"] * MANY
+
+
 def bogus(number: int, endpoint: Peer) -> Packet:
     """Return a resume of a connection that the endpoint does not have."""
     key = b"bogus" + number.to_bytes(11, "big")
