@@ -1,5 +1,6 @@
 """The frame of a command: Ctrl-C at any stage, and standard streams that are closed, full or not read."""
 
+import io
 import os
 import subprocess
 import sys
@@ -86,6 +87,30 @@ def test_a_stream_that_cannot_be_used_is_no_traceback(redirections: str, code: i
         "import sys\ndef main():\n  print('out'); print(sys.stdin.read(), end='', file=sys.stderr); return 0\n"
     )
     assert started(module, "</dev/null " + redirections) == (code, said)
+
+
+def test_output_and_errors_that_cannot_be_written_are_an_error_of_usage(module: Path) -> None:
+    module.write_text("def main():\n  print('out'); return 0\n")
+    (module.parent / "said").touch()
+    assert started(module, ">/dev/full 2>/dev/full") == (USAGE, "")
+
+
+def test_ctrl_c_while_the_last_output_waits_for_its_reader_is_no_traceback(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unread(io.StringIO):
+        def flush(self) -> None:
+            raise KeyboardInterrupt
+
+        def fileno(self) -> int:
+            return file.fileno()
+
+    module.write_text("def main(): return 0\n")
+    with (module.parent / "said").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", Unread())
+        assert run_program("x", "a_command") == INTERRUPTED
+        file.write("left")  # what the interpreter would write at its end
+    assert (module.parent / "said").read_text() == ""
 
 
 def test_an_error_is_not_said_twice_if_the_output_is_full(module: Path) -> None:

@@ -6,6 +6,7 @@ This module imports almost nothing, because Ctrl-C may come while the rest is im
 import importlib
 import os
 import sys
+from typing import TextIO
 
 from tunnel.ground.exit_codes import INTERNAL, INTERRUPTED, OK, USAGE
 
@@ -23,16 +24,16 @@ def run_program(name: str, module: str) -> int:
     code = _run(module)
     try:
         sys.stdout.flush()
+    except KeyboardInterrupt:  # its reader does not read
+        _discard(sys.stdout)
+        return INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
+        _discard(sys.stdout)
         return code or INTERNAL
     except OSError as error:
-        _discard_output()
+        _discard(sys.stdout)
         if code == OK:
-            print(
-                f"{name}: standard output cannot be written: {error.strerror}: write it elsewhere, or make room there",
-                file=sys.stderr,
-            )
+            _say(f"{name}: standard output cannot be written: {error.strerror}: write it elsewhere, or make room there")
         return code or USAGE
     return code
 
@@ -65,8 +66,16 @@ def _open_closed_streams() -> None:
             os.set_inheritable(nowhere, True)
 
 
-def _discard_output() -> None:
+def _say(text: str) -> None:
+    """Write a line to standard error, unless that cannot be written, either."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
     """Write what is left of the output to nowhere, so that the interpreter's own last flush does not fail, too."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
