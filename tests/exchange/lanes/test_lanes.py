@@ -350,3 +350,25 @@ def test_attach_again_attaches_with_the_next_generation() -> None:
     assert not loop.lanes.is_attached
     loop.run(2 * SECOND)
     assert (loop.lanes.is_attached, loop.lanes.registration.generation) == (True, 2)
+
+
+def test_no_request_waits_for_a_queue_that_was_last_seen_a_minute_ago() -> None:
+    """7.8: the answer that ends a silence is no sample, so that the times from before the silence remain."""
+    loop = attached_loop()
+    path, ends_us = loop.lanes.path, 70 * SECOND
+    path.round_trip.note_wait(20 * SECOND, loop.now)
+    loop.fate = lambda request, now: Fate(request_lost=now < ends_us or not request.pull)
+    loop.run(60 * SECOND)
+    path.on_link_silent()
+    while not any(request.pull and time_us >= ends_us for time_us, request in loop.requests):
+        loop.run(loop.now + MS)
+    loop.queue.append(data_packet(1))
+    heard = path.known_us
+    loop.run(loop.now + MS)
+    loop.relay.give([data_frame(2)])
+    while path.known_us == heard:
+        loop.run(loop.now + MS)
+    assert path.round_trip.queued_us == 30 * SECOND
+    (push,) = [lane.flight for lane in loop.lanes._set.lanes if lane.flight is not None and not lane.flight.pull]
+    assert push.sent == 1
+    assert push.next_us < loop.now + 20 * SECOND

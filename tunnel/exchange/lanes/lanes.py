@@ -373,7 +373,7 @@ class Lanes:
         if packets or discarded is not None:
             self.events.append(PacketsReceived(packets, discarded))
         repeat_us = now + self.path.round_trip.grace_us
-        self._set.wait_for_queue(self.path.round_trip.queued_us)
+        self._set.wait_for_queue(self.path.round_trip.queue_us(now))
         self._set.use_evidence(answer, repeat_us)
         self._set.hurry(attempt.sent_us, repeat_us)
         # A repeat that doubt_pulls or evidence caused is no reason to doubt: pulls would trigger each other forever.
