@@ -194,3 +194,25 @@ async def test_a_relay_that_closes_handles_no_more_of_a_body(monkeypatch: pytest
         assert (await begun).status == 503
         assert len(costs.handled) == before < MANY
         assert (host.waiting, host._rests) == (0, {})
+
+
+@pytest.mark.interpreted
+@in_loop
+async def test_a_delivery_that_fails_in_the_middle_of_a_body_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relay() as running, Client(running, "bob") as client:
+        await client.attach(SEED)
+        costs = Costs(running, monkeypatch)
+        host = running.relay.host
+        begun = asyncio.ensure_future(host.exchange("bob", body(host.switch.epoch, *packets()), is_exit=False))
+        await until(lambda: costs.handled)
+
+        def fail() -> None:
+            raise RuntimeError("a defect")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(host, "pump", fail)
+            (found,) = await asyncio.gather(begun, return_exceptions=True)
+        assert isinstance(found, RuntimeError)
+        assert len(costs.handled) < MANY
+        await until(lambda: not host.turns.has_to_wait("bob"))
+        assert (await host.exchange("bob", body(host.switch.epoch, lane=1), is_exit=False)).status == 200
