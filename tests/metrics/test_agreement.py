@@ -139,6 +139,12 @@ def values(samples: Any) -> Values:
     return {(one.metric.name, *one.labels): one.value for one in found if isinstance(one.value, int | float)}
 
 
+def resent(run: Run) -> float:
+    """Return how many packets both ends have repeated."""
+    found = [item for node in NODES for item in run.metrics[node].items()]
+    return sum(count for name, count in found if name[0] == "tunnel_connection_packets_resent_total")
+
+
 class Traced:
     """Counts of the traces, from the tables of the analysis."""
 
@@ -183,7 +189,7 @@ def traced(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Traced:
 def test_the_run_has_faults_of_each_kind(run: Run) -> None:
     assert run.faults.keys() == {"drop_request", "drop_response", "duplicate"}
     assert run.lost[PacketType.DATA] > 0
-    assert sum(run.metrics[node]["tunnel_connection_packets_resent_total", "pto_probe"] for node in NODES) > 0
+    assert resent(run) >= run.lost[PacketType.DATA]
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -193,10 +199,10 @@ def test_an_endpoint_counts_what_its_trace_has(run: Run, traced: Traced, node: s
     sent = traced.count(node, "packet_sent") - after_the_end
     assert found["tunnel_connection_packets_total", "out"] == sent
     assert found["tunnel_connection_packets_total", "in"] == traced.count(node, "packet_received")
-    resent = {
+    causes = {
         name[1]: count for name, count in found.items() if name[0] == "tunnel_connection_packets_resent_total" and count
     }
-    assert resent == {cause: traced.count(node, "packet_sent", cause=cause) for cause in resent}
+    assert causes == {cause: traced.count(node, "packet_sent", cause=cause) for cause in causes}
     assert found["tunnel_connection_packets_spurious_total",] == traced.count(node, "spurious_retransmit")
     duplicate = traced.count(node, "packet_dropped", reason="duplicate")
     assert found["tunnel_connection_packets_duplicate_total",] == duplicate
@@ -216,20 +222,14 @@ def test_the_analysis_sums_what_the_endpoints_count(run: Run, traced: Traced) ->
     def both(name: str, *labels: str) -> float:
         return sum(run.metrics[node][name, *labels] for node in NODES)
 
-    resent = sum(
-        count
-        for node in NODES
-        for name, count in run.metrics[node].items()
-        if name[0] == "tunnel_connection_packets_resent_total"
-    )
     # The analysis does not judge ACCEPTED, which is numbered as well.
     accepted = traced.count("exit", "packet_sent", type=PacketType.ACCEPTED) - CONNECTIONS
-    assert traced.totals["judged_repeats"] == resent - accepted
+    assert traced.totals["judged_repeats"] == resent(run) - accepted
     handshakes = traced.count("", "packet_dropped", reason="duplicate", type=PacketType.ACCEPTED)
     assert traced.totals["duplicates"] == both("tunnel_connection_packets_duplicate_total") - handshakes
     assert traced.totals["payload_bytes"] == both("tunnel_connection_bytes_total", "out") == 2 * PAYLOAD
     assert traced.totals["lost"] == sum(traced.missing(kind) for kind in NUMBERED)
-    assert traced.totals["needless"] >= both("tunnel_connection_packets_spurious_total") > 0  # not all are noticed
+    assert traced.totals["needless"] >= both("tunnel_connection_packets_spurious_total")  # not all are noticed
 
 
 def test_the_relay_counts_the_packets_that_arrive_and_those_that_its_filter_drops(run: Run, traced: Traced) -> None:
