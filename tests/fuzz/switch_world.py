@@ -157,15 +157,9 @@ class SwitchWorld:
 
     def accepted(self, party: Party, payload: bytes, source: int, destination: int) -> None:
         """Record an ACCEPTED of the party. If the party was given that CONNECT, it and the CONNECT's sender may
-        exchange packets from now on. This is so even if it has not come yet, since all draw from a few keys."""
+        exchange packets from now on."""
         accepted = decode_accepted(payload)
-        if accepted is None:
-            return
-        found = self.switch._registry.find(party.identity, party.user)
-        waiting = (
-            {(one.route_key, one.initiator.own_id) for one in found.handed.values()} if found is not None else set()
-        )
-        if (accepted.route_key, source) not in waiting.union(party.handed):
+        if accepted is None or (accepted.route_key, source) not in party.handed:
             return
         for asker in self.parties:
             if (accepted.route_key, source) in asker.asked:
