@@ -25,7 +25,7 @@ from typing import Any
 from tunnel.core import Lost, LostReason, Refused
 from tunnel.core.errors import LocalProtocolError, PeerClosedError, TunnelError
 from tunnel.ground.exit_codes import DENIED, INTEGRITY, LOST, NOT_AUTHENTICATED, UNREACHABLE
-from tunnel.ground.special_targets import SRV_SHOWN
+from tunnel.ground.special_targets import NO_HOST, SRV_SHOWN
 from tunnel.wire import RejectReason
 
 __all__ = [
@@ -188,9 +188,6 @@ _LOSSES = {
 }
 
 
-_NO_HOST = "is neither an address nor a name"
-
-
 def _is_special(target: str) -> bool:
     """Whether the text of a target stands for something other than a service."""
     return ":" in target or target.startswith(SRV_SHOWN)
@@ -200,7 +197,7 @@ def refused_error(event: Refused, target: str) -> RefusedError | DeniedError:
     """Return the error for a CONNECT that was refused."""
     what, advice = _REFUSALS[event.reason]
     what = event.text or what
-    if _NO_HOST in what:  # no rule could allow it
+    if NO_HOST in what:  # no rule could allow it
         advice = "check how the host is written"
     names_target = re.search(rf"(?<![\w.:-]){re.escape(target)}(?![\w.:-])", what)
     # The text of a denial may end with a line of a configuration, which a colon would seem to continue.

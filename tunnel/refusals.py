@@ -4,7 +4,7 @@ to ask again."""
 import math
 
 from tunnel.errors import DeniedError, NotAuthenticatedError, ProxyPasswordError, TunnelError, UnreachableError
-from tunnel.exchange import AttachRefused
+from tunnel.exchange import NEEDS_HTTPS, AttachRefused
 from tunnel.exchange.config import OR_WAIT
 from tunnel.wire import StatusCode
 
@@ -19,7 +19,6 @@ _AGAIN_S: tuple[tuple[type[Exception], float], ...] = (
 _DENIALS = frozenset({403, 415})
 _PROXY_AUTH_REQUIRED = 407
 _UNAUTHORISED = 401
-_HTTPS = "the URL must begin with https://"
 _SAYS_WHAT_TO_DO = ("ask the operator", "get a new one")  # in texts of the relay
 
 
@@ -34,7 +33,7 @@ def refusal_error(event: AttachRefused, where: str) -> TunnelError:
     if event.status in _DENIALS or event.code == StatusCode.DENIED:
         who = "the operator of the relay" + ("" if event.code else ", or of the proxy in front of it")
         return DeniedError(f"{event.text}: ask {who}")
-    if _HTTPS in event.text:
+    if NEEDS_HTTPS in event.text:
         return UnreachableError(f"{where}: {event.text}")
     if event.is_page:
         return UnreachableError(f"{where}: {event.text}: sign in there and try again{OR_WAIT}")

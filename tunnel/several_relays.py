@@ -588,8 +588,9 @@ class SeveralRelays:
     def _why(self, stay: Stay) -> str:
         if stay.asked is None:
             return _STAYS_SINCE[stay.cause]
-        urls = {driver.endpoint: place.url for place in self._places for driver in place.endpoint.drivers}
-        url = next((url for endpoint, url in urls.items() if endpoint is stay.asked.owner), "another relay")
+        owner = stay.asked.owner
+        urls = (one.url for one in self._places for driver in one.endpoint.drivers if driver.endpoint is owner)
+        url = next(urls, "another relay")
         return f"through {url}, the other end did not take it: {stay.answer or 'no answer'}"
 
     def _services_refused(self, url: str) -> dict[str, str]:

@@ -16,13 +16,15 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from loadtests.bench.peers.contenders import CONTENDERS, LOOPBACK, Front
+from loadtests.bench.peers.contenders import CONTENDERS, LOOPBACK, Contender, Front
+from loadtests.bench.peers.weather import losses
 from loadtests.bench.programs import MissingPeerError
 from loadtests.bench.road import machine
+from loadtests.bench.road_paths import start_role
 from loadtests.harness.experiment import NO_RESULT, command
 from loadtests.harness.flow import FlowTarget, echo_on, move
-from loadtests.harness.names import AddNames
-from loadtests.harness.processes import NotReadyError, Process, python_command
+from loadtests.harness.names import AddNames, chosen
+from loadtests.harness.processes import NotReadyError
 from loadtests.harness.transfer import percentile
 from tunnel.process.command_line import may_escape
 from tunnel.process.event_loops import new_event_loop
@@ -52,10 +54,8 @@ class Path(msgspec.Struct, frozen=True):
         with ExitStack() as stack:
             slow = ("--delay-ms", str(self.round_trip_ms / 2), "--mb-s", str(self.rate_mbit_s / 8))
             if self.loss_percent:
-                port = stack.enter_context(_losses(port, self.loss_percent / 200))
-            forward = python_command("loadtests.bench.road_peer", "forward", "--port", str(port), *slow)
-            forwarder = stack.enter_context(Process(forward, ready=lambda line: line.startswith("ready ")))
-            yield int(forwarder.ready_line.split()[1])
+                port = stack.enter_context(losses(port, self.loss_percent / 200))
+            yield int(start_role(stack, "forward", "--port", str(port), *slow))
 
 
 class Figures(msgspec.Struct):
@@ -68,24 +68,13 @@ class Figures(msgspec.Struct):
     echo_p99_ms: float  # with fewer than 100 echoes, the longest
 
 
-@contextmanager
-def _losses(port: int, share: float) -> Iterator[int]:
-    options = ("--seed", "1", "--drop-request", str(share), "--drop-response", str(share))
-    there = ("--listen", f"{LOOPBACK}:0", "--upstream", f"http://{LOOPBACK}:{port}")
-    with Process(
-        python_command("loadtests.faultproxy", *there, *options), ready=lambda line: "http://" in line
-    ) as proxy:
-        yield int(proxy.ready_line.split(f"http://{LOOPBACK}:")[1].split()[0].strip("/,;"))
-
-
-def _starts(names: list[str]) -> dict[str, _Start]:
+def _starts(contenders: list[Contender]) -> dict[str, _Start]:
     def bare(stack: ExitStack, target: int, front: Front) -> int:
         return stack.enter_context(front(target))
 
     found: dict[str, _Start] = {BARE: bare}
-    for one in CONTENDERS:
-        if one.name in names:
-            found[one.name] = lambda stack, target, front, one=one: one.start(stack, target, front).local_port  # type: ignore[misc]
+    for one in contenders:
+        found[one.name] = lambda stack, target, front, one=one: one.start(stack, target, front).local_port  # type: ignore[misc]
     return found
 
 
@@ -183,12 +172,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="before bytes are counted, and while (default 5)")
     parser.add_argument("--runs", type=int, default=1, help="interleaved runs, of which medians are shown (default 1)")
     options = parser.parse_args(arguments)
-    names = (options.only or known).split(",")
-    if unknown := set(names) - set(known.split(",")):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {known}")
+    contenders = chosen(parser, options.only, CONTENDERS)
     paths = [Path(*one) for one in itertools.product(options.round_trips, options.losses, options.rates)]
     try:
-        found = _measure_all(paths, _starts(names), options.seconds, max(1, options.runs))
+        found = _measure_all(paths, _starts(contenders), options.seconds, max(1, options.runs))
     except MissingPeerError as error:
         print(f"paths: {error}", file=sys.stderr)
         return 2

@@ -17,7 +17,7 @@ from tunnel.encryption.keys import KeyFile
 from tunnel_servlet.access.tokens import Key, make_token
 from tunnel_servlet.command.files import write_users
 
-__all__ = ["RELAY_CONFIG", "ROADS", "Road", "Way", "bare", "start_target", "write_tokens"]
+__all__ = ["RELAY_CONFIG", "ROADS", "Road", "Way", "bare", "start_role", "start_target", "write_tokens"]
 
 # Starts a program in front of the relay with this URL, and returns the URL that leads through it.
 _Hop = Callable[[ExitStack, str], str]
@@ -58,7 +58,7 @@ class Road(msgspec.Struct, frozen=True):
     beside: str = ""
 
 
-def _peer(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+def start_role(stack: ExitStack, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """Start a role of `road_peer`; return the address that it announced when it was ready."""
     command = python_command(_PEER, *arguments)
     process = Process(command, ready=lambda line: line.startswith("ready "), environment=environment)
@@ -73,23 +73,23 @@ def _program(stack: ExitStack, name: str, *arguments: str, port: int) -> None:
 
 def start_target(stack: ExitStack) -> str:
     """Start the target of the clients; return its port."""
-    return _peer(stack, "target")
+    return start_role(stack, "target")
 
 
 def bare(hops: int, *slow: str) -> Callable[[ExitStack], Way]:
     """Return the function that starts a path with this number of bare forwarders: the limit of the machine."""
 
     def start(stack: ExitStack) -> Way:
-        port = _peer(stack, "target")
+        port = start_role(stack, "target")
         for _ in range(hops):
-            port = _peer(stack, "forward", "--port", port, *slow)
+            port = start_role(stack, "forward", "--port", port, *slow)
         return Way(("--port", port))
 
     return start
 
 
 def _socat(stack: ExitStack) -> Way:
-    target = _peer(stack, "target")
+    target = start_role(stack, "target")
     port = stack.enter_context(hold_port())
     listen = f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork,nodelay"
     _program(stack, "socat", "-b", "262144", listen, f"TCP:127.0.0.1:{target},nodelay", port=port)
@@ -97,7 +97,7 @@ def _socat(stack: ExitStack) -> Way:
 
 
 def _httptunnel(stack: ExitStack) -> Way:
-    target = _peer(stack, "target")
+    target = start_role(stack, "target")
     server, client = stack.enter_context(hold_port()), stack.enter_context(hold_port())
     _program(stack, "hts", "-w", "-F", f"127.0.0.1:{target}", f"127.0.0.1:{server}", port=server)
     _program(stack, "htc", "-w", "-F", str(client), f"127.0.0.1:{server}", port=client)
@@ -118,7 +118,7 @@ def _service(
         trace = ("--trace", stack.enter_context(TemporaryDirectory())) if traced else ()
         environment = COMPILED if compiled else {}
         url = _relay(stack, "--open", "--listen", "127.0.0.1:0", "--exit", "none", *trace, environment=environment)
-        _peer(stack, "service", "--relay", url, *trace, environment=environment)
+        start_role(stack, "service", "--relay", url, *trace, environment=environment)
         if hop is not None:
             url = hop(stack, url)
         arguments = ("--relay", url, "--carrier", carrier, "--warm-s", str(warm_s), *trace)
@@ -131,7 +131,7 @@ def _late(*slow: str) -> _Hop:
     """Return the hop that is a bare forwarder with a delay, a rate, or both."""
 
     def start(stack: ExitStack, url: str) -> str:
-        port = _peer(stack, "forward", "--port", url.rpartition(":")[2], *slow)
+        port = start_role(stack, "forward", "--port", url.rpartition(":")[2], *slow)
         return f"http://127.0.0.1:{port}"
 
     return start
@@ -158,7 +158,7 @@ def write_tokens(file: Path, *users: str) -> dict[str, str]:
 
 def _exit(carrier: str, *, encrypted: bool = False) -> Callable[[ExitStack], Way]:
     def start(stack: ExitStack) -> Way:
-        target = _peer(stack, "target")
+        target = start_role(stack, "target")
         directory = stack.enter_context(TemporaryDirectory())
         file = f"{directory}/relay.toml"
         tokens = write_tokens(Path(directory) / "relay.tokens.toml", "client", "exit")

@@ -2,9 +2,17 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["AddNames"]
+__all__ = ["AddNames", "chosen"]
+
+
+class _HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=_HasName)
 
 
 class AddNames(argparse.Action):
@@ -22,3 +30,11 @@ class AddNames(argparse.Action):
     ) -> None:
         known = getattr(namespace, self.dest)
         setattr(namespace, self.dest, f"{known},{values}" if known else values)
+
+
+def chosen(parser: argparse.ArgumentParser, names: str, known: tuple[_Named, ...]) -> list[_Named]:
+    """Return those that the option names, all without it, in their own order. End the command if one is unknown."""
+    wanted = names.split(",") if names else [one.name for one in known]
+    if unknown := set(wanted) - {one.name for one in known}:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(one.name for one in known)}")
+    return [one for one in known if one.name in wanted]

@@ -89,25 +89,20 @@ async def empty_batches(new: Callable[[int], RawEndpoint]) -> None:
     await asyncio.gather(*(flood(endpoint) for _ in range(4)))
 
 
-async def connects(new: Callable[[int], RawEndpoint]) -> None:
-    """Send CONNECTs to a target that no rule allows, and questions about it."""
-    target = Target(TargetKind.TCP, "forbidden.invalid", 1)
-
-    def packet(number: int) -> Packet:
-        asked = question_about(target) if number % 2 else target
-        payload = encode_connect(Connect(number.to_bytes(16, "big"), False, asked, 1 << 16, Options()))
-        return Packet(PacketType.CONNECT, number, 0, 1, payload)
-
-    batch = b"".join(encode_packets([packet(number) for number in range(1, 4001)]))
-    link = await (await new(1).attach()).link()
-    while True:
-        await link.send(batch)
-
-
 def _connect(number: int, target: Target, *, resume: bool = False, options: Options | None = None) -> Packet:
     """Return a CONNECT with this id, and with a route key of its own."""
     payload = encode_connect(Connect(number.to_bytes(16, "big"), resume, target, 1 << 16, options or Options()))
     return Packet(PacketType.CONNECT, number, 0, 1, payload)
+
+
+async def connects(new: Callable[[int], RawEndpoint]) -> None:
+    """Send CONNECTs to a target that no rule allows, and questions about it."""
+    target = Target(TargetKind.TCP, "forbidden.invalid", 1)
+    asked = (target, question_about(target))
+    batch = b"".join(encode_packets([_connect(number, asked[number % 2]) for number in range(1, 4001)]))
+    link = await (await new(1).attach()).link()
+    while True:
+        await link.send(batch)
 
 
 async def _send_bodies(endpoint: RawEndpoint, packets: bytes, lane: int) -> None:

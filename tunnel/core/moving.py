@@ -114,7 +114,7 @@ class StayCause(enum.Enum):
 
     OPENS = enum.auto()  # it has no answer yet
     FOLLOWS = enum.auto()  # the other end alone begins a move
-    BOUND = enum.auto()  # the other end has names no other relay
+    BOUND = enum.auto()  # the other end names no other relay
     ALONE = enum.auto()  # no other relay here can take it
     VAIN = enum.auto()  # the latest try to move it had no success
 

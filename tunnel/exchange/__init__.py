@@ -78,7 +78,7 @@ from tunnel.exchange.events import (
     Troubled,
 )
 from tunnel.exchange.lanes.lanes import Lanes
-from tunnel.exchange.lanes.responses import THE_PROXY, TO_HTTPS, quoted, refusal_of, title_of, wait_us_of
+from tunnel.exchange.lanes.responses import NEEDS_HTTPS, THE_PROXY, TO_HTTPS, quoted, refusal_of, title_of, wait_us_of
 from tunnel.exchange.lanes.streams import Streams
 from tunnel.exchange.link.buffers import BufferPool
 from tunnel.exchange.link.line import Line
@@ -93,6 +93,7 @@ from tunnel.exchange.served.outbox import Outbox
 from tunnel.exchange.served.served import Reply, ServedLane, ServedLimits, ServedRequest
 
 __all__ = [
+    "NEEDS_HTTPS",
     "PATIENCE_US_MAX",
     "POLL",
     "THE_PROXY",

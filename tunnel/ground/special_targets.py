@@ -6,12 +6,13 @@ refuses them as it refuses a host that does not exist.
 
 from ipaddress import ip_address
 
-__all__ = ["SPECIAL_PORT", "SRV_PREFIX", "SRV_SHOWN", "UNIX_PATH_BYTES_MAX", "UNIX_PREFIX", "target_text"]
+__all__ = ["NO_HOST", "SPECIAL_PORT", "SRV_PREFIX", "SRV_SHOWN", "UNIX_PATH_BYTES_MAX", "UNIX_PREFIX", "target_text"]
 
 UNIX_PREFIX = "unix:"  # before the absolute path of a socket
 SRV_PREFIX = "srv:"  # before the name of an SRV record
 SRV_SHOWN = "srv/"  # as people and rules write SRV_PREFIX
 SPECIAL_PORT = 1  # the lowest that CONNECT can hold; it means nothing
+NO_HOST = "is neither an address nor a name"  # what a relay says of a host that no target can have
 UNIX_PATH_BYTES_MAX = 107  # sun_path of Linux has 108 bytes, with a zero at the end
 
 

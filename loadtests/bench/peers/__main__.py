@@ -7,7 +7,6 @@ forwarders, and the processor time of all processes of each contender for bytes,
 that is not installed is an error.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -16,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -30,13 +28,11 @@ from loadtests.bench.road import machine, measure, render
 from loadtests.bench.road_paths import Road, Way, bare, start_target
 from loadtests.faultproxy.grammar import parse_size_bytes
 from loadtests.harness.experiment import command
-from loadtests.harness.names import AddNames
+from loadtests.harness.names import AddNames, chosen
 from loadtests.harness.processes import NotReadyError
 from tunnel.process.command_line import may_escape
 
 __all__ = ["main", "survive"]
-
-_Named = TypeVar("_Named", Contender, Weather)
 
 
 def survive(contender: Contender, weather: Weather, size_bytes: int) -> Outcome:
@@ -108,13 +104,6 @@ def _table(found: dict[str, dict[str, Outcome]], weathers: list[Weather]) -> str
     return "\n".join(lines)
 
 
-def _chosen(parser: argparse.ArgumentParser, names: str, known: tuple[_Named, ...]) -> list[_Named]:
-    wanted = names.split(",") if names else [one.name for one in known]
-    if unknown := set(wanted) - {one.name for one in known}:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(one.name for one in known)}")
-    return [one for one in known if one.name in wanted]
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure, and print both tables or JSON.
 
@@ -139,8 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the processor time into this file")
     options = parser.parse_args(arguments)
-    contenders = _chosen(parser, options.only, CONTENDERS)
-    weathers = _chosen(parser, options.weather, WEATHERS)
+    contenders = chosen(parser, options.only, CONTENDERS)
+    weathers = chosen(parser, options.weather, WEATHERS)
     if options.svg is not None and options.connections < 1:
         parser.error("--svg draws the processor time, which --connections 0 does not measure")
     try:

@@ -10,7 +10,7 @@ from loadtests.bench.programs import wait_listening
 from loadtests.harness.nginx import Nginx
 from loadtests.harness.processes import Process, python_command
 
-__all__ = ["WEATHERS", "Weather"]
+__all__ = ["WEATHERS", "Weather", "losses"]
 
 CUT_AGE_S = 0.5
 
@@ -40,8 +40,9 @@ def _nginx(port: int) -> Iterator[int]:
 
 
 @contextmanager
-def _losses(port: int) -> Iterator[int]:
-    options = ("--seed", "1", "--drop-request", "0.05", "--drop-response", "0.05")
+def losses(port: int, share: float = 0.05) -> Iterator[int]:
+    """Lead to this port through a proxy that loses this share of requests, and the same share of answers."""
+    options = ("--seed", "1", "--drop-request", str(share), "--drop-response", str(share))
     there = ("--listen", f"{LOOPBACK}:0", "--upstream", f"http://{LOOPBACK}:{port}")
     proxy = Process(python_command("loadtests.faultproxy", *there, *options), ready=lambda line: "http://" in line)
     with proxy:
@@ -61,6 +62,6 @@ WEATHERS: tuple[Weather, ...] = (
     Weather("direct", "nothing in between", _nothing),
     Weather("nginx", "nginx with its defaults: it buffers whole bodies and removes Upgrade", _nginx),
     Weather("cuts", f"every TCP connection is reset {CUT_AGE_S} s after it was opened", _cuts),
-    Weather("losses", "one request in twenty never arrives, one response in twenty is lost", _losses),
+    Weather("losses", "one request in twenty never arrives, one response in twenty is lost", losses),
     Weather("kill -9", "the server is killed in the middle of the upload, and started again", _nothing, kills=True),
 )

@@ -13,6 +13,7 @@ from posixpath import normpath
 
 import msgspec
 
+from tunnel.ground.special_targets import NO_HOST
 from tunnel_servlet.access.addresses import IPAddress, IPNetwork, Kind, Special, embedded_addresses, is_within, special
 
 __all__ = [
@@ -127,7 +128,7 @@ def parse_rule(text: str) -> Rule:
         return Rule(text, port, network=parse_network(host))
     found = read_host(host)
     if found is None:
-        raise ValueError(f"{text!r}: {host!r} is neither an address nor a name")
+        raise ValueError(f"{text!r}: {host!r} {NO_HOST}")
     return Rule(text, port, host=found) if isinstance(found, str) else Rule(text, port, network=ip_network(found))
 
 
@@ -186,7 +187,7 @@ class Ruleset:
             return Ruling(False, f"{port} is not a port: ports are 1 to {_PORT_MAX}")
         found = read_host(host)
         if found is None:
-            return Ruling(False, f"{host!r} is neither an address nor a name")
+            return Ruling(False, f"{host!r} {NO_HOST}")
         if not isinstance(found, str):
             return self.check_address(found, port)
         for rule in self.rules:

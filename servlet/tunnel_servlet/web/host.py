@@ -25,7 +25,6 @@ from tunnel_servlet.switch.witness import NOWHERE, Origin, Witness
 
 __all__ = ["AnswerPath", "Answered", "HostedLink", "HostedStream", "SwitchHost"]
 
-
 Answered: TypeAlias = Callable[[int, bytes], None]  # HTTP status, body
 _P = ParamSpec("_P")
 _CLOSING = b"".join(encode_envelope(Status(StatusCode.BUSY, 1000, "the relay is shutting down")))
@@ -103,7 +102,7 @@ class SwitchHost:
         """The streamed answers, by the handles of their requests; None: no handler has begun to write the answer."""
         self.is_closed = False
         self._waiting: dict[int, Answered] = {}
-        self._rests: dict[str, BodyRest] = {}  # by user: the body whose packets are not all handled
+        self._rests: set[str] = set()  # the users with a body whose packets are not all handled
         self._posted: deque[Callable[[], None]] = deque()  # what endpoints of this process have sent
         self._answer_paths: WeakValueDictionary[int, AnswerPath] = WeakValueDictionary()
         self._count = 0
@@ -162,7 +161,7 @@ class SwitchHost:
                 self.pump()
                 self.turns.spent_since(user, began)
                 if rest is not None:
-                    self._rests[user] = rest
+                    self._rests.add(user)
                     _RestInput(self, user, rest, answer).start()
             return await answer
         except asyncio.CancelledError:
@@ -182,7 +181,7 @@ class SwitchHost:
 
     def rest_ended(self, user: str) -> None:
         """Note that the rest of the user's body is handled, or has failed."""
-        self._rests.pop(user, None)
+        self._rests.discard(user)
 
     def post(self, user: str, body: bytes, answered: Answered, *, is_exit: bool, identity: bytes | None = None) -> int:
         """Queue a request from this process and return its handle.

@@ -35,7 +35,7 @@ def test_wrong_arguments_are_refused(arguments: list[str], why: str, capsys: pyt
 
 def test_a_missing_peer_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(programs, "which", lambda name: None)
-    monkeypatch.setattr(road_paths, "_peer", lambda stack, *arguments: "1")
+    monkeypatch.setattr(road_paths, "start_role", lambda stack, *arguments: "1")
     assert main(["--only", "socat", "--size", "1KiB", "--runs", "1"]) == 2
     assert "socat is not installed" in capsys.readouterr().err
 

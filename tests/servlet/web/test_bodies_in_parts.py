@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from tests.support.loops import in_loop
 from tests.turns.fake_meter import FakeMeter
 from tunnel.wire import Answer, Attached, Frame, Packet, PacketType, Status, StatusCode, decode_envelope
 from tunnel_servlet.switch.forwarding import Forwarder
+from tunnel_servlet.switch.responses import RelayResponse
+from tunnel_servlet.web.host import SwitchHost
 from tunnel_servlet.web.running import RunningRelay
 
 SEED = 7
@@ -47,6 +50,20 @@ def body(epoch: int, *sent: Packet, **more: Any) -> bytes:
 
 def packets(first: int = 1) -> list[Packet]:
     return [connect(number) for number in range(first, first + MANY)]
+
+
+@asynccontextmanager
+async def begun_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[SwitchHost, Costs, asyncio.Future[RelayResponse]]]:
+    """A relay that has handled the first part of a body of `bob`, whose answer is awaited."""
+    async with relay() as running, Client(running, "bob") as client:
+        await client.attach(SEED)
+        costs = Costs(running, monkeypatch)
+        host = running.relay.host
+        begun = asyncio.ensure_future(host.exchange("bob", body(host.switch.epoch, *packets()), is_exit=False))
+        await until(lambda: costs.handled)
+        yield host, costs, begun
 
 
 @pytest.mark.interpreted
@@ -116,12 +133,7 @@ async def test_a_body_is_handled_to_its_end_although_its_connection_has_gone(
 @pytest.mark.interpreted
 @in_loop
 async def test_a_body_whose_endpoint_attaches_again_is_answered_as_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with relay() as running, Client(running, "bob") as client:
-        await client.attach(SEED)
-        costs = Costs(running, monkeypatch)
-        host = running.relay.host
-        begun = asyncio.ensure_future(host.exchange("bob", body(host.switch.epoch, *packets()), is_exit=False))
-        await until(lambda: costs.handled)
+    async with begun_body(monkeypatch) as (host, costs, begun):
         host.switch.request(1 << 40, "bob", attach_body(SEED, generation=2), 0)
         message = decode_envelope((await begun).body[0])
         assert isinstance(message, Status)
@@ -132,12 +144,7 @@ async def test_a_body_whose_endpoint_attaches_again_is_answered_as_stale(monkeyp
 @pytest.mark.interpreted
 @in_loop
 async def test_a_body_whose_endpoint_has_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with relay() as running, Client(running, "bob") as client:
-        await client.attach(SEED)
-        costs = Costs(running, monkeypatch)
-        host = running.relay.host
-        begun = asyncio.ensure_future(host.exchange("bob", body(host.switch.epoch, *packets()), is_exit=False))
-        await until(lambda: costs.handled)
+    async with begun_body(monkeypatch) as (host, costs, begun):
         operator = host.switch.operator
         for _ in operator.kick_attachments(operator.attachments_of("bob"), lambda: 0):
             pass
@@ -183,28 +190,18 @@ async def test_a_body_whose_rest_fails_keeps_no_other_body_of_the_user_away(
 @in_loop
 async def test_a_relay_that_closes_handles_no_more_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its witness has been told of all open connections, and would never hear of the end of others."""
-    async with relay() as running, Client(running, "bob") as client:
-        await client.attach(SEED)
-        costs = Costs(running, monkeypatch)
-        host = running.relay.host
-        begun = asyncio.ensure_future(host.exchange("bob", body(host.switch.epoch, *packets()), is_exit=False))
-        await until(lambda: costs.handled)
+    async with begun_body(monkeypatch) as (host, costs, begun):
         before = len(costs.handled)
         host.close()
         assert (await begun).status == 503
         assert len(costs.handled) == before < MANY
-        assert (host.waiting, host._rests) == (0, {})
+        assert (host.waiting, host._rests) == (0, set())
 
 
 @pytest.mark.interpreted
 @in_loop
 async def test_a_delivery_that_fails_in_the_middle_of_a_body_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with relay() as running, Client(running, "bob") as client:
-        await client.attach(SEED)
-        costs = Costs(running, monkeypatch)
-        host = running.relay.host
-        begun = asyncio.ensure_future(host.exchange("bob", body(host.switch.epoch, *packets()), is_exit=False))
-        await until(lambda: costs.handled)
+    async with begun_body(monkeypatch) as (host, costs, begun):
 
         def fail() -> None:
             raise RuntimeError("a defect")

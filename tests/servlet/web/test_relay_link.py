@@ -28,6 +28,7 @@ from tunnel.wire import (
     parse_packets,
 )
 from tunnel_servlet.access.tokens import TokenTable
+from tunnel_servlet.switch.switch import Switch
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -208,6 +209,19 @@ def test_a_link_that_is_not_read_is_not_filled(new_loop: Callable[[], asyncio.Ab
     run(test(), new_loop)
 
 
+def noted_parts(switch: Switch) -> list[int]:
+    """Return a list to which the number of packets of each part is added that the switch handles from now on."""
+    sizes: list[int] = []
+    handle = switch.link_packets
+
+    def note(link: int, frames: list[Frame], now: int) -> None:
+        sizes.append(len(frames))
+        handle(link, frames, now)
+
+    switch.link_packets = note  # type: ignore[method-assign]
+    return sizes
+
+
 @pytest.mark.interpreted
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_two_users_a_batch_of_tiny_packets_is_handled_in_parts(
@@ -220,14 +234,8 @@ def test_two_users_a_batch_of_tiny_packets_is_handled_in_parts(
             Client(running) as victim,
             linked(running, attacker, "bob", 3) as flood,
         ):
-            switch, sizes = running.relay.host.switch, list[int]()
-            handle = switch.link_packets
-
-            def note(link: int, frames: list[Frame], now: int) -> None:
-                sizes.append(len(frames))
-                handle(link, frames, now)
-
-            switch.link_packets = note  # type: ignore[method-assign]
+            switch = running.relay.host.switch
+            sizes = noted_parts(switch)
             for number in range(3):
                 flood.send(*[data(number * 5000 + each, 1, 1, b"") for each in range(1, 3001)])
             assert isinstance(await victim.attach(), Attached)
@@ -246,14 +254,7 @@ async def test_two_users_packets_that_change_routes_make_short_parts() -> None:
         Client(running, "bob") as attacker,
         linked(running, attacker, "bob", 3) as flood,
     ):
-        switch, sizes = running.relay.host.switch, list[int]()
-        handle = switch.link_packets
-
-        def note(link: int, frames: list[Frame], now: int) -> None:
-            sizes.append(len(frames))
-            handle(link, frames, now)
-
-        switch.link_packets = note  # type: ignore[method-assign]
+        sizes = noted_parts(running.relay.host.switch)
         orders = [connect(number) for number in range(1, 41)]
         flood.send(*orders, *[data(number, 1, 1, b"") for number in range(1000, 1100)])
         await until(lambda: sum(sizes) == 140)

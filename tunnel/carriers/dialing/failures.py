@@ -14,6 +14,8 @@ import msgspec
 from aiohttp.http import HttpProcessingError
 from yarl import URL
 
+from tunnel.exchange import NEEDS_HTTPS
+
 __all__ = ["TLS_CUT", "Failure", "describe_failure", "explain", "is_cut", "is_final", "is_refused"]
 
 _NUMBERS = re.compile(r"\[Errno (\d+)\]")
@@ -86,7 +88,7 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
         case TimeoutError():
             return Failure("timeout", "no answer in time")
         case aiohttp.ServerDisconnectedError():
-            hint = " (if TLS is spoken there, the URL must begin with https://)"
+            hint = f" (if TLS is spoken there, {NEEDS_HTTPS})"
             said = "the connection was closed before an answer came"
             return Failure("cut", said + (hint if is_first and base.scheme == "http" else ""))
         case aiohttp.ClientResponseError(message=message) if _is_malformed(error):

@@ -11,7 +11,18 @@ from tunnel.exchange.events import AttachRefused
 from tunnel.ground.printable import printable
 from tunnel.wire import Answer, Attached, Buffer, EnvelopeError, Status, StatusCode, decode_envelope
 
-__all__ = ["THE_PROXY", "TO_HTTPS", "Outcome", "Verdict", "judge", "quoted", "refusal_of", "title_of", "wait_us_of"]
+__all__ = [
+    "NEEDS_HTTPS",
+    "THE_PROXY",
+    "TO_HTTPS",
+    "Outcome",
+    "Verdict",
+    "judge",
+    "quoted",
+    "refusal_of",
+    "title_of",
+    "wait_us_of",
+]
 
 _TOO_MANY_REQUESTS = 429
 _OTHER_TYPE = 415
@@ -78,6 +89,8 @@ _TAGS = re.compile(rb"<[^<>]*>")
 _HEAD_BYTES = 64 * 1024  # bytes of a page that are searched for its title, which is near its beginning
 THE_PROXY = "the proxy"
 """How a text begins that a carrier puts in place of the body of a proxy's answer to its own request."""
+NEEDS_HTTPS = "the URL must begin with https://"
+"""What a text says where a relay's URL begins with http:// and cannot lead to it."""
 TO_HTTPS = "it leads to the same place at https://"
 """What a carrier puts in place of the body of a redirect that leads there."""
 _LOGIN = "it may be a login or block page: open the relay's URL in a browser"
@@ -217,9 +230,9 @@ def _is_definite(status: int) -> bool:
 
 def _explained(status: int, said: str) -> str:
     if status == 400 and "HTTPS port" in said:  # nginx and Apache answer this
-        return " (this port speaks TLS: the URL must begin with https://)"
+        return f" (this port speaks TLS: {NEEDS_HTTPS})"
     if said == TO_HTTPS:
-        return " (the URL must begin with https://)"
+        return f" ({NEEDS_HTTPS})"
     reason = _REASONS.get(status, "")
     return f" ({reason})" if reason else ""
 

@@ -394,7 +394,7 @@ class Openings:
         is handed over when its initiator repeats it.
         """
         tried, left = 0, list[Route]()
-        for route in [route for route in attachment.handed.values() if not _is_accepted(route)]:
+        for route in [route for route in attachment.handed.values() if not _may_stay(route)]:
             others = self._others(route, now)
             if others and tried == _AT_ONCE and route.listener is not None:
                 left.append(route)
@@ -410,7 +410,7 @@ class Openings:
             route.frame = frame
             present = route.acceptor.attachment
             waits = present.mailbox.has_connect(route.route_key)
-            is_vain = (not route.resume and present.is_silent(now)) or not _is_accepted(route)
+            is_vain = (not route.resume and present.is_silent(now)) or not _may_stay(route)
             others = self._others(route, now) if is_vain else []
             if others and self._move(route, others, now):
                 self._context.counters.packets_replaced += waits  # the other one gets the repeat alone
@@ -494,8 +494,8 @@ class Openings:
         return refusal
 
 
-def _is_accepted(route: Route) -> bool:
-    """Whether its acceptor still takes a route that has no answer, or whether the route needs none."""
+def _may_stay(route: Route) -> bool:
+    """Whether a route may stay at its acceptor: that still takes such ones, or the route needs no answer."""
     if route.state is not RouteState.HANDED or route.resume:
         return True
     return route.listener.is_up if route.listener is not None else not route.acceptor.attachment.is_leaving
