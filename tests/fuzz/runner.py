@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 from tests.fuzz.corpus import committed
 from tests.fuzz.registry import TARGETS
-from tests.fuzz.worker import CRASHED
+from tests.fuzz.worker import CRASHED, TOO_SLOW
 
 __all__ = ["BUILD", "HEADINGS", "ROOT", "Result", "choose_engine", "parse_libfuzzer", "run_target"]
 
@@ -29,8 +30,9 @@ HEADINGS = (
     f"{'corpus':>7}",
     " verdict",
 )
-_GRACE_S = 60  # for starting, and for the last input
+_STUCK_S = 1200  # Only a worker that waits for ever takes as long; the worker itself limits its processor time.
 _TROUBLE_LINES = 40
+_VERDICTS = {CRASHED: "CRASH", TOO_SLOW: "TOO SLOW", -signal.SIGXCPU: "HANGS"}
 
 _STATUS = re.compile(r"^#(\d+)\s+\w+\s+cov: (\d+) ft: (\d+) corp: (\d+)/", re.MULTILINE)
 _FINAL = {
@@ -110,7 +112,7 @@ def run_target(name: str, engine: str, seconds: int, build: Path = BUILD, *, see
     numbers = [str(seconds), str(seed)]
     command = [sys.executable, "-m", "tests.fuzz.worker", name, engine, *numbers, str(corpus), str(crashes)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds + _GRACE_S, cwd=ROOT, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=seconds + _STUCK_S, cwd=ROOT, check=False)
     except subprocess.TimeoutExpired:
         result.verdict, result.crashed = "HANGS", True
         return result
@@ -122,7 +124,7 @@ def run_target(name: str, engine: str, seconds: int, build: Path = BUILD, *, see
         _parse_counts(result, output)
     if done.returncode != 0:
         result.crashed = True
-        result.verdict = "CRASH" if done.returncode == CRASHED else f"FAILED with exit code {done.returncode}"
+        result.verdict = _VERDICTS.get(done.returncode, f"FAILED with exit code {done.returncode}")
         result.trouble = _trouble(f"{output}\n{report}")
         new = sorted(path.name for path in crashes.iterdir() if path.name not in before)
         result.saved = result.saved or (str(crashes / new[0]) if new else "")

@@ -18,6 +18,7 @@ from tunnel.wire import (
     Attached,
     Frame,
     PacketType,
+    RejectReason,
     Status,
     Target,
     TargetKind,
@@ -30,6 +31,7 @@ from tunnel.wire import (
 )
 from tunnel_servlet.switch.config import SwitchConfig
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
+from tunnel_servlet.switch.model import Listener, Route, ServedAttachment
 from tunnel_servlet.switch.responses import RelayResponse
 from tunnel_servlet.switch.switch import Switch
 
@@ -73,7 +75,9 @@ class Party:
         self.serials: dict[int, int] = {}  # by lane: newest serial received
         self.outbox: list[bytes] = []  # packets that leave with the next push, or on a link
         self.asked: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it has sent
-        self.handed: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it was given
+        self.handed: list[tuple[bytes, int]] = []  # route key and source of every CONNECT that it has received
+        self.meant: set[tuple[bytes, int]] = set()  # of every CONNECT that the relay has handed to it, received or not
+        self.answers: set[tuple[bytes, int, int]] = set()  # route key, source and own id of its ACCEPTEDs
         self.ids: list[int] = []  # ids of its own connections
         self.peers: list[int] = []  # ids of other parties' connections that it has seen
         self.links: list[int] = []
@@ -96,6 +100,8 @@ class SwitchWorld:
         self.config = config
         self.now = 1_000_000
         self.switch = Switch(config, random, authorise, may_listen=may_listen)
+        self._hand = self.switch._routes.hand
+        self.switch._routes.hand = self._handed  # type: ignore[method-assign]  # a CONNECT need not ever be received
         users = ("alice", "alice", "bob", "eve", "exit")
         self.parties = [Party(number, user, is_exit=user == "exit") for number, user in enumerate(users)]
         self.open: dict[int, tuple[Party, int, int]] = {}
@@ -156,15 +162,36 @@ class SwitchWorld:
     # packets
 
     def accepted(self, party: Party, payload: bytes, source: int, destination: int) -> None:
-        """Record an ACCEPTED of the party. If the party was given that CONNECT, it and the CONNECT's sender may
-        exchange packets from now on."""
+        """Record an ACCEPTED of the party. If that CONNECT is handed to it, before or after (all draw from a few keys,
+        and guess them), the party and the CONNECT's sender may exchange packets."""
         accepted = decode_accepted(payload)
-        if accepted is None or (accepted.route_key, source) not in party.handed:
+        if accepted is not None:
+            party.answers.add((accepted.route_key, source, destination))
+            self._pair(party, accepted.route_key, source)
+
+    def _handed(
+        self, route: Route, acceptor: ServedAttachment, listener: Listener | None, now: int
+    ) -> RejectReason | None:
+        """Let the relay hand on a CONNECT, and check that its receiver may serve it."""
+        refused = self._hand(route, acceptor, listener, now)
+        if refused is None:
+            party = next(party for party in self.parties if party.identity == acceptor.identity)
+            if not route.resume:
+                name = route.target.host if route.target.kind is TargetKind.SERVICE else None
+                assert party.is_exit or name in party.names, f"CONNECT to {route.target} handed to a stranger"
+            party.meant.add((route.route_key, route.initiator.own_id))
+            self._pair(party, route.route_key, route.initiator.own_id)
+        return refused
+
+    def _pair(self, party: Party, route_key: bytes, source: int) -> None:
+        """Let the sender of a CONNECT and the party that has accepted it exchange packets, if it was handed to it."""
+        if (route_key, source) not in party.meant:
             return
+        own_ids = [own for key, asked, own in party.answers if (key, asked) == (route_key, source)]
         for asker in self.parties:
-            if (accepted.route_key, source) in asker.asked:
-                self.pairs.add((asker.number, source, party.number, destination))
-                self.pairs.add((party.number, destination, asker.number, source))
+            if (route_key, source) in asker.asked:
+                self.pairs.update((asker.number, source, party.number, own) for own in own_ids)
+                self.pairs.update((party.number, own, asker.number, source) for own in own_ids)
 
     def _received(self, party: Party, frames: list[Frame]) -> None:
         for frame in frames:
@@ -186,9 +213,7 @@ class SwitchWorld:
         assert askers, f"CONNECT of {connect.options.user}, which that user never sent"
         assert connect.target.host != FORBIDDEN, "CONNECT to a forbidden target"
         assert asked_about(connect.target) is None, "a question was handed on"
-        if not connect.resume:
-            listens = connect.target.kind is TargetKind.SERVICE and connect.target.host in party.names
-            assert party.is_exit or listens, f"CONNECT to {connect.target} reached a party that never offered it"
+        assert named in party.meant, "a CONNECT reached a party that it was not handed to"
         party.handed.append(named)
         party.peers.append(frame.source)
 

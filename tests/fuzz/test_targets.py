@@ -1,6 +1,8 @@
 """Runs every target on committed and on seeded random inputs, without a fuzzer; and tests the tools of the fuzzer."""
 
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +93,36 @@ def test_a_worker_reports_its_result(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "corpus" / "ack").iterdir()} == {
         f"committed-{name}" for name in corpus.committed(TARGETS["ack"])
     }
+
+
+_SPINS = """
+import sys
+from tests.fuzz import registry, worker
+from tests.fuzz.target import Target
+def spin(data):
+    while True:
+        pass
+worker._GRACE_S = 1
+registry.TARGETS["spins"] = Target("spins", spin, lambda: [("one", b"")])
+worker.main(["spins", "random", "1", "1", sys.argv[1], sys.argv[1]])
+"""
+
+
+def test_a_worker_that_hangs_is_ended_after_its_share_of_processor_time(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", _SPINS, str(tmp_path)], timeout=120, check=False)
+    assert ended.returncode == -signal.SIGXCPU
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"), [(0, "ok"), (77, "CRASH"), (70, "TOO SLOW"), (-signal.SIGXCPU, "HANGS"), (3, "FAILED")]
+)
+def test_the_verdict_says_how_a_worker_ended(
+    code: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code, b"", b""))
+    result = run_target("ack", "random", 1, tmp_path)
+    assert result.verdict.startswith(verdict)
+    assert result.crashed is bool(code)
 
 
 REPORT = """#2\tINITED cov: 9 ft: 9 corp: 1/1b exec/s: 0 rss: 50Mb

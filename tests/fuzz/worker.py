@@ -1,5 +1,7 @@
 """One target in a process of its own: `python -m tests.fuzz.worker TARGET ENGINE SECONDS SEED CORPUS CRASHES`.
 
+The kernel ends it with SIGXCPU when it hangs: processor time counts, since other work may keep it waiting for minutes.
+
 The engine "atheris" fuzzes by coverage and reports on standard error, as libFuzzer does. The engine "random" runs
 seeded random inputs and writes one line of JSON. Either leaves a crashing input in the folder CRASHES and exits with
 CRASHED.
@@ -7,6 +9,7 @@ CRASHED.
 
 import hashlib
 import json
+import resource
 import secrets
 import sys
 import time
@@ -15,10 +18,12 @@ from pathlib import Path
 
 from tests.fuzz.target import Target
 
-__all__ = ["CRASHED", "fuzz_by_chance", "fuzz_by_coverage", "main"]
+__all__ = ["CRASHED", "TOO_SLOW", "fuzz_by_chance", "fuzz_by_coverage", "main"]
 
 CRASHED = 77  # libFuzzer's exit code for a crash
-_UNIT_TIMEOUT_S = 10  # an input that takes longer counts as a hang
+TOO_SLOW = 70  # libFuzzer's exit code for an input that takes too long
+_UNIT_TIMEOUT_S = 60  # on the clock, for one input; at nice 10 beside two busy processes that is 6 s of work
+_GRACE_S = 120  # of processor time, for starting and for the last input
 _MEMORY_MB = 1024  # of the process
 
 
@@ -83,6 +88,7 @@ def fuzz_by_chance(target: Target, seconds: int, seed: int, crashes: Path) -> in
 def main(arguments: list[str]) -> int:
     """Run the command."""
     name, engine, seconds, seed, corpus, crashes = arguments
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + _GRACE_S, resource.RLIM_INFINITY))
     if engine == "atheris":
         fuzz_by_coverage(name, int(seconds), int(seed), Path(corpus), Path(crashes))
     from tests.fuzz.registry import TARGETS
