@@ -174,6 +174,7 @@ def _check_routes(registry: Registry, routes: RouteTable) -> None:
         )
     for state in (RouteState.PARKED, RouteState.WAITING, RouteState.HANDED, RouteState.BOUND):
         _ensure(routes.counts[state] == sum(route.state is state for route in found), f"miscounted: {state.value}")
+    _ensure(routes.aborted == sum(route.is_aborted for route in found), "aborted routes were miscounted")
     numbers = {route.number: route for route in found}
     _ensure(routes.by_number == numbers, "the operator does not see all routes, or sees others")
     parked = {route for waiting in routes.parked.values() for route in waiting}

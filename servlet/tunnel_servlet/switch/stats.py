@@ -126,17 +126,23 @@ class SwitchStats(msgspec.Struct, frozen=True):
     links: int
     parked_pulls: int
     streams: int
-    routes: int  # the sum of the four below
+    routes: int  # the sum of the five below
     routes_waiting: int  # for a listener with room
     routes_pending: int
     routes_parked: int
     routes_bound: int
+    routes_aborted: int  # ended by ABORT, and kept for packets that come late (9.5)
     listeners: int
     bytes_held: int
     bytes_reserved: int
     bytes_outstanding: int
     timers: int
     counters: Counters
+
+    @property
+    def routes_open(self) -> int:
+        """How many connections there are for those who use them."""
+        return self.routes - self.routes_aborted
 
 
 class RateWait(msgspec.Struct, frozen=True):

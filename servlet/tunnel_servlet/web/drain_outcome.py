@@ -27,13 +27,13 @@ class DrainWatch:
 
     def begin(self, stats: SwitchStats) -> None:
         """Note the connections that are open now."""
-        self._routes, self._moved = stats.routes, stats.counters.routes_moved
+        self._routes, self._moved = stats.routes_open, stats.counters.routes_moved
         self._outcome = asyncio.get_running_loop().create_future()
 
     def end(self, stats: SwitchStats) -> DrainOutcome:
         """Count what has happened since; what is open now is cut."""
         moved = stats.counters.routes_moved - self._moved
-        found = DrainOutcome(moved, max(0, self._routes - moved - stats.routes), stats.routes)
+        found = DrainOutcome(moved, max(0, self._routes - moved - stats.routes_open), stats.routes_open)
         if self._outcome is not None:
             self._outcome.set_result(found)
         return found

@@ -350,7 +350,7 @@ class SwitchHost:
         self._look_whether_drained()
 
     async def wait_until_drained(self) -> None:
-        """Wait until no route is left or the host is closed."""
+        """Wait until all connections are over or the host is closed."""
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
             self._look_whether_drained()
@@ -359,7 +359,7 @@ class SwitchHost:
     def _look_whether_drained(self) -> None:
         if self._drained is None or self._drained.done():
             return
-        if self.is_closed or not self.switch.stats().routes:
+        if self.is_closed or self.switch.operator.are_over():
             self._drained.set_result(None)
 
     # --- the pump

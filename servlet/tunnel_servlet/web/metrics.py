@@ -28,7 +28,7 @@ _STATUSES = tuple(code.name.lower() for code in StatusCode)
 _REFUSALS = tuple(reason.name.lower() for reason in RejectReason)
 _DIRECTIONS = ("in", "out")  # from endpoints, to endpoints
 _CARRIERS = ("link", "exchange", "memory")
-_ROUTE_STATES = ("waiting", "pending", "parked", "bound")
+_ROUTE_STATES = ("waiting", "pending", "parked", "bound", "aborted")
 _BUDGETS = ("mailboxes", "reserved", "outstanding", "http")
 
 _READY = Metric.gauge("tunnel_ready", "1 if the relay takes connections, 0 before it does and while it drains.")
@@ -54,7 +54,7 @@ _PULLS = Metric.gauge("tunnel_held_pulls", "Requests that the relay holds until 
 _ROUTES = Metric.gauge(
     "tunnel_routes",
     "Connections through the relay: waiting for a listener with room, pending at an acceptor, parked until an endpoint "
-    "attaches again, or bound, which is open.",
+    "attaches again, bound, which is open, or aborted: it has ended, and is kept for a minute for what comes late.",
     state=_ROUTE_STATES,
 )
 _ROUTES_OPENED = Metric.counter(

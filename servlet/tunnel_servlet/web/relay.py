@@ -403,4 +403,4 @@ class Relay:
         if not self.is_draining:
             self.is_draining = True
             self._draining.start(self.host.drain())
-            _log.info("draining", routes=self.host.switch.stats().routes)
+            _log.info("draining", routes=self.host.switch.stats().routes_open)

@@ -205,7 +205,7 @@ class RunningRelay:
             return
         most = self.config.limits.drain_seconds if seconds is None else seconds
         stats = self.relay.host.switch.stats()
-        routes = stats.routes
+        routes = stats.routes_open
         self._drain_watch.begin(stats)
         self.relay.drain()
         say_stopping(most)
@@ -215,7 +215,7 @@ class RunningRelay:
         self._drain = asyncio.get_running_loop().create_task(self._drained(most, until_still_=until_still_))
 
     def _routes(self) -> int:
-        return self.relay.host.switch.stats().routes
+        return self.relay.host.switch.stats().routes_open
 
     def _streamed(self) -> int:
         return self.relay.host.switch.stats().counters.packets_streamed

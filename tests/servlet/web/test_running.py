@@ -122,6 +122,20 @@ async def test_draining_refuses_openings_and_waits_for_open_connections() -> Non
 
 
 @in_loop
+async def test_draining_waits_until_the_other_end_knows_of_a_reset_and_no_longer() -> None:
+    async with relay(admin()) as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await route(ann, exit_)
+        waiting = asyncio.ensure_future(ask(running, f"/drain?wait=1&timeout={round(NEVER_S)}", "POST"))
+        await until(lambda: running.relay.is_draining)
+        await exit_.post(exchange_body(exit_.epoch, 3, control(PacketType.ABORT, 22, 11, bytes(4)), seed=2))
+        assert not running.stopped.is_set()
+        reply = await ann.post(exchange_body(ann.epoch, 2, serial_received=1))
+        assert of_kind(parse_packets(reply.message.data)[0], PacketType.ABORT)
+        status, text = await waiting
+        assert (status, msgspec.json.decode(text)) == (200, {"moved": 0, "ended": 1, "cut": 0})
+
+
+@in_loop
 async def test_draining_ends_at_its_deadline() -> None:
     running = relay(settings(limits={"drain_seconds": 0.01}))
     with capture_logs() as logs:

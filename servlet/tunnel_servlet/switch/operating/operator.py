@@ -40,8 +40,18 @@ class Operator:
     # --- what there is
 
     def connections(self) -> list[Route]:
-        """Return all connections, the oldest first."""
-        return list(self._routes.by_number.values())
+        """Return all connections, the oldest first. One that a side has aborted has ended."""
+        return [route for route in self._routes.by_number.values() if not route.is_aborted]
+
+    def are_over(self) -> bool:
+        """Whether no connection is left, and no end of an aborted one still has to learn of it."""
+        routes = self._routes
+        return len(routes) == routes.aborted and not any(
+            leg.queue.control
+            for route in routes.by_number.values()
+            for leg in (route.initiator, route.acceptor)
+            if not leg.has_shut
+        )
 
     def attachments(self) -> list[ServedAttachment]:
         """Return all attachments, the oldest first."""

@@ -41,6 +41,7 @@ class RouteTable:
         self.parked: dict[bytes, dict[Route, None]] = {}  # resumes by the endpoint that they name, oldest first
         self.waiting = AcceptQueues()
         self.counts = dict.fromkeys(RouteState, 0)
+        self.aborted = 0  # of those bound: they have ended, and only wait for what comes late
         self.by_number: dict[int, Route] = {}  # the oldest first
         self._newest = 0
 
@@ -217,6 +218,7 @@ class RouteTable:
         route = leg.route
         leg.has_shut = True
         if is_abort:  # it has ended, even if the other side says nothing any more
+            self.aborted += not route.is_aborted
             route.is_aborted = True
             self._note_ended(route, now, None, "")
         if leg.far.has_shut:
@@ -237,6 +239,7 @@ class RouteTable:
         elif state is RouteState.WAITING:
             self.waiting.remove(route)
         self._become(route, RouteState.RELEASED)
+        self.aborted -= route.is_aborted
         del self.by_number[route.number]
         self._uncount(route)
         initiator.attachment.lingering.pop(route, None)

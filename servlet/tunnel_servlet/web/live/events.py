@@ -154,7 +154,7 @@ class Events:
             exits=stats.exits,
             services=stats.listeners,
             open=stats.routes_bound,
-            opening=stats.routes - stats.routes_bound,
+            opening=stats.routes_open - stats.routes_bound,
             held_bytes=stats.bytes_held,
             held_bytes_max=relay.config.switch.process_bytes_max,
         )

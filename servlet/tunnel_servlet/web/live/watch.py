@@ -121,7 +121,7 @@ class Watch:
             at_s=now / _SECOND,
             bytes_in=(new.bytes_received - old.bytes_received) / seconds,
             bytes_out=(new.bytes_sent - old.bytes_sent) / seconds,
-            connections=stats.routes,
+            connections=stats.routes_open,
             opened=opened / seconds,
             refused=(new.connects_refused - old.connects_refused) / seconds,
             lost=lost / seconds,

@@ -23,7 +23,17 @@ from tests.servlet.support import (
     resume,
 )
 from tests.servlet.switch.rig import Scene, inline_of
-from tunnel.wire import AbortReason, Attached, Packet, PacketType, RejectReason, StatusCode, decode_abort
+from tunnel.wire import (
+    Abort,
+    AbortReason,
+    Attached,
+    Packet,
+    PacketType,
+    RejectReason,
+    StatusCode,
+    decode_abort,
+    encode_abort,
+)
 from tunnel_servlet.switch.model import Route
 from tunnel_servlet.switch.operating.operator import ATTACHMENT_KICKED, KICKED
 from tunnel_servlet.switch.review import Ended
@@ -75,6 +85,27 @@ def test_two_users_both_ends_of_a_kicked_connection_learn_why_and_the_other_user
     stats = scene.relay.switch.stats()
     assert (stats.routes, stats.counters.routes_kicked, stats.counters.routes_denied) == (2, 1, 0)
     assert scene.ann.push() == scene.exit.push() == []
+
+
+def test_a_connection_that_a_side_has_aborted_is_over_once_the_other_side_knows() -> None:
+    scene = Scene()
+    operator = scene.relay.switch.operator
+    bind(scene.ann, scene.exit, 11, 21)
+    bind(scene.bob, scene.exit, 12, 22)
+    abort = encode_abort(Abort(AbortReason.APPLICATION, "reset"))
+    scene.exit.push(control(PacketType.ABORT, 21, 11, abort))
+    assert [one.user for one in operator.connections()] == ["bob"]
+    stats = scene.relay.switch.stats()
+    assert (stats.routes, stats.routes_open, stats.routes_bound, stats.routes_aborted) == (2, 1, 1, 1)
+    scene.bob.push(control(PacketType.ABORT, 12, 22, abort))
+    assert operator.connections() == []
+    assert not operator.are_over()
+    assert kinds(scene.ann.push()) == ["ABORT"]
+    assert not operator.are_over()
+    assert kinds(scene.exit.push()) == ["ABORT"]
+    assert operator.are_over()
+    scene.ann.push(control(PacketType.ABORT, 11, 21, abort))  # both sides may abort at once
+    assert scene.relay.switch.stats().routes_aborted == 1
 
 
 def test_a_held_pull_brings_the_reset_at_once() -> None:
