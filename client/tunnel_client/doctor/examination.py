@@ -64,6 +64,7 @@ async def examine(
             elif target is not None:
                 report.target = str(target)
                 report.add("target", Verdict.SKIPPED, "the problem above comes first")
+        await trials.leave()
     await _examine_https(report, settings, dialing)
     await trials.rest()
     conclude(report, settings, target, given, together)

@@ -216,6 +216,14 @@ class Trials:
         for _ in range(1 if self.pause_s else requests):
             await self._until(self._requests.take(now_s()))
 
+    async def leave(self) -> None:
+        """Leave the relay, in at most two requests, if it answers; what it keeps otherwise harms no verdict."""
+        prober = self.prober
+        while prober.attached is not None and not self.is_shut and not prober.has_left:
+            reply = await self.ask(prober.leave, max(CONTROL_ANSWER_S, 3 * self.worst_s))
+            if reply.kind != "answer":
+                return
+
     async def rest(self) -> None:
         """If there is a limiter, wait until the next command may open as many connections as it likes to."""
         if self.pause_s and not self.is_shut:

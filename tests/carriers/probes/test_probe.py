@@ -102,6 +102,12 @@ async def test_a_new_attachment_leaves_what_waits_and_is_kept_only_if_a_relay_ac
             assert (await prober.fetch(4096)).bytes > 2048  # the old attachment still works
             assert (await prober.attach_anew()).kind == "attached"
             assert (await prober.fetch(4096)).bytes < 256
+            attachments = relay.relay.host.switch.operator.attachments()[-2:]
+            assert [one.is_leaving for one in attachments] == [False, False]
+            assert (await prober.leave()).kind == "answer"
+            assert ([one.is_leaving for one in attachments], prober.has_left) == ([False, True], False)
+            assert (await prober.leave()).kind == "answer"
+            assert ([one.is_leaving for one in attachments], prober.has_left) == ([True, True], True)
 
 
 @in_loop

@@ -87,6 +87,7 @@ class FakeProber:
         self.asked: list[Asked] = []
         self.reconnects = 0
         self.is_fresh = False
+        self.has_left = False
         self.answer_bytes = 64 << 10
         self.moved_bytes = 0
         self.waiting_bytes = 0  # of answers that were asked for and not fetched
@@ -112,6 +113,10 @@ class FakeProber:
     async def attach_anew(self) -> Reply:
         self.waiting_bytes = 0
         return answered("attached")
+
+    async def leave(self) -> Reply:
+        self.has_left = True
+        return answered("answer")
 
     async def attach_elsewhere(self) -> Reply:
         reply = answered("attached")

@@ -42,6 +42,7 @@ class RuledProber:
         self.attached: Attached | None = None
         self.answer_bytes = self.ask_bytes_max = 64 << 10
         self.is_fresh = False
+        self.has_left = False
         self.format = BodyFormat.PLAIN
         self.moved_bytes = 0
         self.asked: list[Seen] = []
@@ -68,6 +69,10 @@ class RuledProber:
     async def attach_anew(self) -> Reply:
         self._waiting_bytes = 0
         return await self.attach()
+
+    async def leave(self) -> Reply:
+        self.has_left = True
+        return answered("answer")
 
     async def attach_elsewhere(self) -> Reply:
         reply = await self._send(OCTETS, _SMALL_BYTES, _Connections()) or answered("attached")

@@ -56,6 +56,15 @@ def test_a_hop_that_cuts_idle_connections_is_noted(rig: Rig, doctor: Any) -> Non
     assert found["idle limit"][0] == "note"
 
 
+@pytest.mark.parametrize("options", [{}, {"no_upgrade": True, "limit_bytes": 100_000}])
+def test_a_relay_keeps_no_attachment_of_an_examination(rig: Rig, doctor: Any, options: dict[str, Any]) -> None:
+    operator = rig.running.relay.host.switch.operator
+    before = set(operator.attachments())
+    doctor(hurting(rig, **options))
+    ours = [one for one in operator.attachments() if one not in before]
+    assert [one.identity for one in ours if not one.is_leaving] == []
+
+
 def test_a_long_look_says_first_how_long_it_takes(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,8 @@ from tunnel.wire import (
     ListenState,
     ListenStatus,
     Message,
+    Option,
+    Options,
     Packet,
     PacketType,
     Status,
@@ -43,8 +45,10 @@ from tunnel.wire import (
     decode_envelope,
     encode_envelope,
     encode_listen_state,
+    encode_option,
     encode_packets,
     unwrap_answer,
+    whole_packet,
     wrap_body,
 )
 
@@ -63,6 +67,7 @@ _PACKETS_MAX = 1024  # packets in a body, if the relay does not announce its lim
 _TEXT = b"tunnel doctor sends this text to find out whether bodies must look like text. "
 _LINK_PARTS, _LINK_PART_BYTES = 8, 32 << 10  # what a link is tried with: 256 KiB towards the relay
 _LINK_QUESTIONS = 128  # and the answers to these, about 28 KiB
+_FAREWELL = whole_packet(Packet(PacketType.OPTION, 0, 0, 0, encode_option(Option(1, Options(leaving=True)))))
 _BIG_HEAD_BYTES = 100_000  # more than nginx, Apache, haproxy, lighttpd and Squid accept for all headers together
 
 
@@ -125,9 +130,11 @@ class Prober:
         self.format = BodyFormat.PLAIN  # of each body
         self.is_fresh = False  # open a new connection for each request, on a path where none can be used again
         self.moved_bytes = 0  # of bodies, both ways
+        self.has_left = False
         self._secret = secrets.token_bytes(SECRET_SIZE)
         self._numbers: dict[int, int] = {}
         self._serials: dict[int, int] = {}
+        self._abandoned: tuple[bytes, dict[int, int], dict[int, int]] | None = None  # the same, before `attach_anew`
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> "Prober":
@@ -152,7 +159,7 @@ class Prober:
         return reply
 
     async def attach_anew(self) -> Reply:
-        """Attach with another secret, and leave the old attachment with all that waits for it at the relay.
+        """Attach with another secret, and abandon the old attachment with all that waits for it at the relay.
 
         If no relay accepts the new attachment, the old one is kept.
         """
@@ -164,7 +171,23 @@ class Prober:
         finally:
             if reply is None or reply.kind != "attached":
                 self._secret, self._numbers, self._serials = before
+            else:
+                self._abandoned = before
         return reply
+
+    async def leave(self) -> Reply:
+        """Tell the relay that the newest attachment, and then one that was abandoned, comes no more (6.10).
+
+        The relay would keep each for minutes, with what waits for it. Call this again until `has_left`.
+        """
+        self._numbers[0] = self._numbers.get(0, 0) + 1
+        try:
+            return await self._send(_FAREWELL, 0, self._session, answer_bytes=_ONE_ANSWER_BYTES)
+        finally:
+            self.has_left = self._abandoned is None
+            if self._abandoned is not None:
+                self._secret, self._numbers, self._serials = self._abandoned
+                self._abandoned = None
 
     async def attach_elsewhere(self) -> Reply:
         """Attach again on a new connection, and return only the reply: it shows the epoch of the relay that answers."""
