@@ -198,6 +198,22 @@ def test_data_and_end_before_splicing_are_passed_on(pair: Pair) -> None:
     assert pair.near.written == b"220 hello"
 
 
+@pytest.mark.parametrize("target_is_first", [True, False])
+def test_two_users_a_side_that_early_data_of_the_other_has_filled_is_read_no_further(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, *, target_is_first: bool
+) -> None:
+    """Without it, an exit reads all that a target sends although the stream cannot take it yet, and keeps it all."""
+    monkeypatch.setattr(pair.far, "write", lambda data: pair.far.side.pause_writing())
+    pair.near.side.data_received(b"more than the buffer takes")
+    pair.near.asked.clear()
+    sides = (pair.near.side, pair.far.side)
+    splice(*(sides if target_is_first else reversed(sides)))
+    assert pair.near.asked == ["pause"]
+    assert pair.far.asked == ["pause", "resume"]
+    pair.far.side.resume_writing()
+    assert pair.near.asked == ["pause", "resume"]
+
+
 def test_two_ends_of_file_before_splicing_close_both_sides(pair: Pair) -> None:
     pair.far.side.eof_received()
     pair.near.side.eof_received()

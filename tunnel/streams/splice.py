@@ -42,6 +42,7 @@ class Side(asyncio.Protocol):
         self._ended = ended
         self._early: list[bytes] = []  # uvloop reads once although connection_made pauses reading
         self.is_eof = False
+        self.is_full = False  # the transport takes no more bytes at present
         self._is_cut = False
         self._is_lost = False
 
@@ -146,10 +147,12 @@ class Side(asyncio.Protocol):
             other.end_writing()
 
     def pause_writing(self) -> None:
+        self.is_full = True
         if self._other is not None:
             self._other.pause_reading()
 
     def resume_writing(self) -> None:
+        self.is_full = False
         if self._other is not None:
             self._other.resume_reading()
 
@@ -237,5 +240,6 @@ def splice(first: Side, second: Side) -> None:
         return
     for side in (first, second):
         side.catch_up()
-    for side in (first, second):
-        side.resume_reading()
+    for side, other in ((first, second), (second, first)):
+        if not other.is_full:  # early data may have filled it; it resumes reading when it takes more
+            side.resume_reading()
