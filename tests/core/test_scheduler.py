@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.core.batching import ACK, DATA, KIB, fill, many
 from tests.core.solo import MS, SERVICE, TARGET, Solo
-from tunnel.core import EndpointConfig, Flushed
-from tunnel.wire import Packet, PacketType, RejectReason
+from tunnel.core import Connection, EndpointConfig, Flushed
+from tunnel.wire import Options, Packet, PacketType, RejectReason
 
 CLOSE, CONNECT, PROBE = PacketType.CLOSE, PacketType.CONNECT, PacketType.PROBE
 
@@ -172,6 +172,45 @@ def test_resent_bulk_is_not_a_small_write() -> None:  # 4.14: lost bytes are sti
         solo.endpoint.batch_done(batch.token, False, solo.now)
     found = shares(fill(solo, 32 * KIB).packets)
     assert found[other.id] > 8 * KIB
+
+
+def of_users(users: list[str], config: EndpointConfig | None = None) -> tuple[Solo, list[Connection]]:
+    """Return an acceptor with a connection that each of these users has opened; a name may come several times."""
+    solo, connections = Solo(config or EndpointConfig(exit=True)), []
+    for number, user in enumerate(users):
+        solo.route_key = number.to_bytes(16, "big")
+        solo.request(TARGET, Options(user=user), source=number + 1)
+        solo.endpoint.accept(solo.connection.id, solo.now)
+        connections.append(solo.connection)
+    solo.out()
+    for solo.connection in connections:
+        solo.ack()
+    solo.out()
+    return solo, connections
+
+
+def test_two_users_bulk_of_one_gets_half_however_many_connections_the_other_has() -> None:  # 4.14
+    solo, (*many_of_ann, of_bob) = of_users(["ann"] * 50 + ["bob"])
+    for connection in (*many_of_ann, of_bob):
+        connection.write(bytes(100_000), solo.now)
+    found = shares([packet for _ in range(3) for packet in fill(solo, 64 * KIB).packets])
+    assert 0.4 < found[of_bob.id] / sum(found.values()) < 0.6
+    assert len(found) > 8  # the connections of one user take turns, too
+    assert max(size for id_, size in found.items() if id_ != of_bob.id) <= 16 * KIB
+
+
+def test_two_users_the_turns_go_on_when_all_bulk_of_one_is_sent_or_has_moved() -> None:
+    solo, (one, two, of_bob) = of_users(["ann", "ann", "bob"])
+    for connection in (one, two, of_bob):
+        connection.write(bytes(30_000), solo.now)
+    solo.endpoint._scheduler.remove(one)
+    assert shares(fill(solo, 500 * KIB).packets) == {two.id: 30_000, of_bob.id: 30_000}
+    assert not solo.endpoint.wants_batch()
+    for connection in (two, of_bob):
+        connection.write(bytes(30_000), solo.now)
+    solo.endpoint._scheduler.remove(two)
+    assert shares(fill(solo, 500 * KIB).packets) == {of_bob.id: 30_000}
+    assert not solo.endpoint.wants_batch()
 
 
 def test_an_overdraft_is_carried_over_to_later_rounds() -> None:

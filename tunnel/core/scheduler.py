@@ -64,7 +64,9 @@ class Scheduler:
         self.control: dict[int, Connection] = {}
         self._delayed_acks: dict[int, Connection] = {}
         self.small: deque[Connection] = deque()
-        self.bulk: deque[Connection] = deque()
+        self.bulk: deque[deque[Connection]] = deque()
+        """The connections with more to send, by the user who opened them; none of these queues is empty."""
+        self._bulk_of: dict[str, deque[Connection]] = {}  # the same queues, by the name of the user
         self._carried: dict[int, _Carried] = {}
         self.next_token = 1  # of the batch that leaves next
         self._size_max = 0
@@ -80,17 +82,30 @@ class Scheduler:
             self._delayed_acks[connection.id] = connection
         if not connection.place.queued and connection.sender.sendable():
             connection.place.queued = True
-            window = connection.sender.window
-            (self.small if window.waiting_bytes < SMALL_BYTES else self.bulk).append(connection)
+            if connection.sender.window.waiting_bytes < SMALL_BYTES:
+                self.small.append(connection)
+            else:
+                self._add_bulk(connection)
+
+    def _add_bulk(self, connection: Connection) -> None:
+        user = connection.identity.user
+        queue = self._bulk_of.get(user)
+        if queue is None:
+            queue = self._bulk_of[user] = deque()
+            self.bulk.append(queue)
+        queue.append(connection)
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that goes on at another relay. Batches on their way remember it."""
         self.control.pop(connection.id, None)
         self._delayed_acks.pop(connection.id, None)
         if connection.place.queued:
-            for queue in (self.small, self.bulk):
+            for queue in (self.small, *self.bulk):
                 if connection in queue:
                     queue.remove(connection)
+            user = connection.identity.user
+            if user in self._bulk_of and not self._bulk_of[user]:
+                self.bulk.remove(self._bulk_of.pop(user))
         if self._too_large is connection:
             self._too_large = None
 
@@ -210,7 +225,7 @@ class Scheduler:
                 break
             connection = self.small.popleft()
             if connection.sender.window.waiting_bytes >= SMALL_BYTES:
-                self.bulk.append(connection)
+                self._add_bulk(connection)
                 continue
             while (size := self._add_segment(connection, packets, carried, room, payload_max, now)) > 0:
                 room -= size
@@ -226,12 +241,13 @@ class Scheduler:
         return room
 
     def _fill_bulk(self, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int) -> int:
-        """Share the batch by deficit round robin: each connection gets one packet's worth of bytes in turn, and an
-        overdraft is carried over to the next round."""
+        """Share the batch by deficit round robin: the users take turns, and so do the connections of each user. A
+        connection gets one packet's worth of bytes in its turn, and an overdraft is carried over to the next round."""
         quantum = payload_max + HEADER_SIZE
         bulk = self.bulk
         while bulk and (room >= ROOM_MIN or not packets):
-            connection = bulk[0]
+            queue = bulk[0]
+            connection = queue[0]
             place = connection.place
             if place.deficit <= 0:
                 place.deficit += quantum
@@ -240,15 +256,20 @@ class Scheduler:
                 if size < 0:
                     return room
                 if size == 0:
-                    bulk.popleft()
                     place.queued = False
                     place.deficit = 0
+                    queue.popleft()
+                    bulk.rotate(-1)
+                    if not queue:
+                        bulk.pop()
+                        del self._bulk_of[connection.identity.user]
                     break
                 room -= size
                 place.deficit -= size
                 if room < ROOM_MIN:
                     break
             else:
+                queue.rotate(-1)
                 bulk.rotate(-1)
         return room
 
