@@ -16,37 +16,6 @@ from tunnel.encryption.turns import HANDSHAKES_PER_ROUND, HandshakeTurns
 
 
 @in_loop
-async def test_two_users_a_burst_of_one_delays_the_other_by_one_round() -> None:
-    turns, answered = HandshakeTurns(), list[str]()
-    for _ in range(100):
-        turns.ask("bob", lambda: answered.append("bob"))
-    assert answered == ["bob"] * HANDSHAKES_PER_ROUND
-    turns.ask("ann", lambda: answered.append("ann"))
-    await asyncio.sleep(0)
-    assert len(answered) == 2 * HANDSHAKES_PER_ROUND
-    assert answered.index("ann") <= HANDSHAKES_PER_ROUND + 1
-    while len(answered) < 101:  # noqa: ASYNC110 - counts the turns of the event loop
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    turns.ask("ann", lambda: answered.append("ann"))  # no other user waits, so there is no delay
-    assert Counter(answered) == {"bob": 100, "ann": 2}
-
-
-@in_loop
-async def test_an_answer_may_ask_again() -> None:
-    turns, answered = HandshakeTurns(), list[int]()
-
-    def answer() -> None:
-        answered.append(len(answered))
-        if len(answered) < 20:
-            turns.ask("bob", answer)
-
-    turns.ask("bob", answer)
-    while len(answered) < 20:  # noqa: ASYNC110 - counts the turns of the event loop
-        await asyncio.sleep(0)
-
-
-@in_loop
 async def test_two_users_a_burst_of_handshakes_never_holds_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: Counter[int] = Counter()
     begin, number = EncryptedConnection.begin, 0

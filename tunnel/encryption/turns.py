@@ -3,9 +3,9 @@
 Without turns, a body of a thousand CONNECTs would hold up all other users of an exit or a service for half a second.
 """
 
-import asyncio
-from collections import deque
 from collections.abc import Callable
+
+from tunnel.turns.rounds import RoundTurns
 
 __all__ = ["HANDSHAKES_PER_ROUND", "HANDSHAKES_PER_USER_MAX", "HandshakeSlot", "HandshakeTurns"]
 
@@ -42,8 +42,7 @@ class HandshakeTurns:
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}  # unfinished handshakes, by user
-        self._waiting: dict[str, deque[Callable[[], None]]] = {}  # waiting answers, by user; the next user first
-        self._answered = 0  # handshakes answered in this round of the loop
+        self._rounds = RoundTurns(HANDSHAKES_PER_ROUND)
 
     def enter(self, client_hello: bytes, user: str) -> HandshakeSlot | None:
         """Return the slot of a new handshake; None if the user has too many that are unfinished."""
@@ -61,23 +60,4 @@ class HandshakeTurns:
 
     def ask(self, user: str, answer: Callable[[], None]) -> None:
         """Call `answer` when it is the user's turn."""
-        if self._answered < HANDSHAKES_PER_ROUND and not self._waiting:
-            self._answer(answer)
-        else:
-            self._waiting.setdefault(user, deque()).append(answer)
-
-    def _answer(self, answer: Callable[[], None]) -> None:
-        if not self._answered:
-            asyncio.get_running_loop().call_soon(self._next_round)
-        self._answered += 1
-        answer()
-
-    def _next_round(self) -> None:
-        self._answered = 0
-        while self._waiting and self._answered < HANDSHAKES_PER_ROUND:
-            user, queue = next(iter(self._waiting.items()))
-            answer = queue.popleft()
-            del self._waiting[user]
-            if queue:
-                self._waiting[user] = queue  # after the other users
-            self._answer(answer)
+        self._rounds.ask(user, answer)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import Counter
 from ipaddress import ip_address
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -266,6 +268,33 @@ async def test_two_users_no_user_has_more_connections_than_stay_free_for_others(
         for writer in writers:
             await close(writer)
     assert dialer.connections == 0
+
+
+@in_loop
+async def test_two_users_many_dials_of_one_delay_those_of_the_other_by_one_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[tuple[int, str]] = []  # the round of the event loop, and the user
+    number, refusals = 0, list[RejectReason]()
+
+    async def open_side(self: Dialer, request: ExitRequest, literal: str, port: int) -> Side:
+        begun.append((number, request.user))
+        raise ConnectionRefusedError
+
+    def request(user: str) -> ExitRequest:
+        target = Target(TargetKind.TCP, "127.0.0.1", 1)
+        return ExitRequest(target, user, Mock(), lambda reason, text: refusals.append(reason))
+
+    monkeypatch.setattr(Dialer, "_open_side", open_side)
+    ruleset = Ruleset([parse_rule("127.0.0.1:*")])
+    dialer = Dialer(lambda user: ruleset)
+    dials = [asyncio.ensure_future(dialer(request(user))) for user in ["ann"] * 100 + ["bob"]]
+    while len(refusals) < len(dials):
+        await asyncio.sleep(0)
+        number += 1
+    assert set(refusals) == {RejectReason.REFUSED}
+    assert [user for _, user in begun].index("bob") < 8
+    assert max(Counter(round_ for round_, _ in begun).values()) == 4
 
 
 @in_loop
