@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support.loops import DEADLINE_S
-from tunnel.process.descriptors import raise_descriptor_limit
+from tunnel.process.descriptors import allowed_connections, raise_descriptor_limit
 
 SHOW = """
 import resource, sys
@@ -64,3 +64,14 @@ def test_where_the_system_refuses_large_limits_smaller_ones_are_tried(
     monkeypatch.setattr(resource, "setrlimit", limits.set)
     raise_descriptor_limit()
     assert limits.now == (expected, hard)
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "beside", "expected"),
+    [(1000, 8192, 0, 750), (1000, 8192, 600, 300), (1000, 200, 600, 200), (INFINITE, 8192, 0, 8192), (2, 9, 5, 1)],
+)
+def test_two_users_connections_are_no_more_than_descriptors_allow(
+    monkeypatch: pytest.MonkeyPatch, files: int, wanted: int, beside: int, expected: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, INFINITE))
+    assert allowed_connections(wanted, beside=beside) == expected

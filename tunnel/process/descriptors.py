@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-__all__ = ["raise_descriptor_limit"]
+__all__ = ["allowed_connections", "raise_descriptor_limit"]
 
 _WISHES = (1 << 20, 1 << 16, 10_240)  # systems refuse too large a wish, even if the hard limit is unlimited
 
@@ -25,3 +25,17 @@ def raise_descriptor_limit() -> None:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
             return
+
+
+def allowed_connections(wanted: int, *, beside: int = 0) -> int:
+    """Return `wanted`, or fewer: three quarters of the descriptors that this process may open, less those
+    that `beside` others need.
+
+    Without it, one user could take all descriptors by connections that a server's own limits allow.
+    """
+    try:
+        import resource
+    except ImportError:
+        return wanted  # Windows has no such limit
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, (soft - beside) * 3 // 4))

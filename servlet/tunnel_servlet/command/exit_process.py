@@ -20,6 +20,7 @@ from tunnel.ground.relay_options import FOR_ONE, OPTIONS, RelayKeywords
 from tunnel.logs.outages import OutageLog
 from tunnel.metrics.endpoint import serve_metrics
 from tunnel.process.command_line import show, tell, writes_events
+from tunnel.process.descriptors import allowed_connections
 from tunnel.process.event_loops import new_event_loop
 from tunnel.process.gateway_options import given_keywords
 from tunnel.process.service_manager import say_ready, say_status
@@ -77,7 +78,7 @@ async def _exit(
     dialer = Dialer(
         rules.rules_of,
         dial_seconds=limits.dial_seconds,
-        connections_max=limits.exit_connections_max,
+        connections_max=allowed_connections(limits.exit_connections_max),
         witness=None if trail is None else ExitAudit(trail),
     )
     import_all()  # so that a wrong argument is found before the attachment is started

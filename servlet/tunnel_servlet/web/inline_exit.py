@@ -1,6 +1,7 @@
 """The inline exit: an exit in the relay's own process."""
 
 from tunnel import Attachment, ExitRequest, memory_attach
+from tunnel.process.descriptors import allowed_connections
 from tunnel.wire import inline_exit_id
 from tunnel_servlet.access.grants import EXIT_USER
 from tunnel_servlet.exit.dialer import Dialer, DialWitness
@@ -27,10 +28,11 @@ class InlineExit:
 
     def __init__(self, relay: Relay) -> None:
         limits = relay.config.limits
+        clients = allowed_connections(limits.connections_max)
         self.dialer = Dialer(
             relay.rules_of,
             dial_seconds=limits.dial_seconds,
-            connections_max=limits.exit_connections_max,
+            connections_max=allowed_connections(limits.exit_connections_max, beside=clients),
             witness=_Witness(relay.audit),
         )
         relay.when_changed(self.dialer.recheck)

@@ -7,12 +7,12 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from loadtests.harness.tree import python_path
 
-__all__ = ["Process", "process"]
+__all__ = ["Process", "process", "small_process"]
 
 
 class Process:
@@ -52,9 +52,22 @@ class Process:
         return await self.process.wait()
 
 
+def process(*arguments: str, **environment: str) -> AbstractAsyncContextManager[Process]:
+    """Start the command."""
+    return _started([], arguments, environment)
+
+
+def small_process(descriptors: int, *arguments: str, **environment: str) -> AbstractAsyncContextManager[Process]:
+    """Start the command, which may open no more than this number of descriptors."""
+    return _started(["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"], arguments, environment)
+
+
 @asynccontextmanager
-async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+async def _started(
+    before: list[str], arguments: tuple[str, ...], environment: dict[str, str]
+) -> AsyncIterator[Process]:
     started = await asyncio.create_subprocess_exec(
+        *before,
         sys.executable,
         "-m",
         "tunnel_servlet",

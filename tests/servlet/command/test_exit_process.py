@@ -15,10 +15,10 @@ import pytest
 
 from loadtests.harness.ports import hold_port
 from tests.metrics.rig import get
-from tests.servlet.command.rig import Process, process
+from tests.servlet.command.rig import Process, process, small_process
 from tests.servlet.rig import KEYS, LOOPBACK, TOKENS, relay, settings, until
 from tests.support.loops import in_loop
-from tunnel import Attachment, RefusedError, ResetError, StreamReader, StreamWriter, attach
+from tunnel import Attachment, RefusedError, RejectReason, ResetError, StreamReader, StreamWriter, attach
 from tunnel_servlet.access.tokens import TokenTable
 
 Streams = tuple[StreamReader, StreamWriter]
@@ -78,6 +78,26 @@ async def test_an_exit_tells_its_metrics_and_whether_it_has_a_relay() -> None:
             assert (await get((host, int(number)), "/livez"))[0] == 200
             exit_.process.send_signal(signal.SIGTERM)
             assert await exit_.ended() == 0
+
+
+@in_loop
+async def test_two_users_one_cannot_take_all_descriptors_of_an_exit() -> None:
+    async with relay(settings(switch={"settle_us": 1})) as running, echoing() as port:
+        url = f"http://{running.addresses[0]}"
+        arguments = ["exit", "--relay", url, "--allow", f"127.0.0.1:{port}", "--proxy", "none"]
+        async with (
+            small_process(100, *arguments, TUNNEL_TOKEN=TOKENS["exits"]) as exit_,
+            attach(url, token=TOKENS["ann"], proxy=None, linger=0.1) as ann,
+            attach(url, token=TOKENS["bob"], proxy=None, linger=0.1) as bob,
+        ):
+            await exit_.line("attached to")
+            opened = [(await ann.open_connection("127.0.0.1", port, timeout=30))[1] for _ in range(38)]  # half of 75
+            with pytest.raises(RefusedError) as refused:
+                await ann.open_connection("127.0.0.1", port, timeout=30)
+            assert refused.value.reason is RejectReason.BUSY
+            opened.append((await bob.open_connection("127.0.0.1", port, timeout=30))[1])
+            for writer in opened:
+                writer.close()
 
 
 @asynccontextmanager

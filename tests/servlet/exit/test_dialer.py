@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import struct
 from collections import Counter
@@ -295,6 +296,22 @@ async def test_two_users_many_dials_of_one_delay_those_of_the_other_by_one_round
     assert set(refusals) == {RejectReason.REFUSED}
     assert [user for _, user in begun].index("bob") < 8
     assert max(Counter(round_ for round_, _ in begun).values()) == 4
+
+
+@in_loop
+async def test_two_users_one_cannot_take_all_descriptors_of_a_relay_by_its_exit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 200 descriptors, 150 are for clients of the relay, and 37 for connections of the exit, half of them ann's."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 200))
+    running = relay(settings(exit="inline"))
+    async with target(echo) as port, running, attach(f"http://{running.addresses[0]}", **AS_ANN) as ann:
+        opened = [(await ann.open_connection("127.0.0.1", port))[1] for _ in range(19)]
+        with pytest.raises(RefusedError) as refused:
+            await ann.open_connection("127.0.0.1", port)
+        assert refused.value.reason is RejectReason.BUSY
+        for writer in opened:
+            writer.close()
 
 
 @in_loop

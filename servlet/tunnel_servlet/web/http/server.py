@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from tunnel.process.descriptors import allowed_connections
 from tunnel.turns.queues import Turns
 from tunnel_servlet.access.connections import Connections, CountedConnection
 from tunnel_servlet.access.proxies import TrustedProxies
@@ -188,10 +189,7 @@ def allow_files(limits: ServiceLimits) -> None:
 
 def client_connections(limits: ServiceLimits) -> Connections:
     """Return the limits of client connections, lowered if this process may not open enough files for them."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    total_max = limits.connections_max
-    if files != resource.RLIM_INFINITY:
-        total_max = max(1, min(total_max, files * 3 // 4))
+    total_max = allowed_connections(limits.connections_max)
     per_address_max, per_user_max = limits.connections_per_address_max, limits.connections_per_user_max
     return Connections(total_max, per_address_max, per_user_max, limits.waiting_bytes_max)
 
