@@ -1,8 +1,9 @@
 """What a user notices of attackers at the same relay, or at the same broker: `python -m loadtests.hostile`.
 
 A victim sends small messages through the relay to an echo server: alone, beside an honest neighbour that sends all it
-can or beside an attack, and afterwards. At a broker, the victim sends messages to a topic in memory and fetches them.
-The report shows the round trips, and the memory and processor time of the relay or broker.
+can or beside an attack, and afterwards. At an exit in a process of its own, its messages are large. At a broker, the
+victim sends messages to a topic in memory and fetches them. The report shows the round trips, and the memory and
+processor time of the relay or broker.
 The exit code is 1 if the figures of an attack are not good: docs/LOADTESTS.md says when.
 """
 
@@ -13,16 +14,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 
 import msgspec
 
 import tunnel
 from loadtests.harness.experiment import command
 from loadtests.harness.processes import NotReadyError, Process, python_command, says_event
-from loadtests.harness.relays import RelayProcess
+from loadtests.harness.relays import RelayProcess, exit_process
 from loadtests.hostile.attacker import ATTACKS, NEIGHBOUR
 from loadtests.hostile.broker import PINGS
 from loadtests.hostile.broker_attacker import BROKER_ATTACKS, BROKER_NEIGHBOUR
+from loadtests.hostile.exit_attacker import EXIT_ATTACKS, EXIT_NEIGHBOUR
 from loadtests.hostile.relay import Cost, ask_cost
 from tunnel.messages import BrokerClient, ChannelTable
 from tunnel.process.event_loops import new_event_loop
@@ -42,7 +45,16 @@ _MIB = 1 << 20
 # What an attack may always add to the figures beside the neighbour, in ms: less is noise on a machine with two cores.
 _FLOOR_MS = 50.0
 _P99_FLOOR_MS = 150.0
+_EXIT_MESSAGE = bytes(64 * 1024)  # so much that the victim needs its share of the exit's batches
 _TRIES = 3  # an attack that harms the victim more than the neighbour does so in each of these measurements
+
+# The attacks, by the honest neighbour with whom they are compared.
+_NEIGHBOURS: dict[str, Sequence[str]] = {
+    NEIGHBOUR: tuple(ATTACKS),
+    EXIT_NEIGHBOUR: tuple(EXIT_ATTACKS),
+    BROKER_NEIGHBOUR: tuple(BROKER_ATTACKS),
+}
+_ALL = [attack for attacks in _NEIGHBOURS.values() for attack in attacks]
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -104,27 +116,32 @@ class Figures(msgspec.Struct, frozen=True):
         """Whether the relay has returned the memory of the attack. This is not asked of the honest neighbour, which
         leaves more: an exit and its target hold data for a connection that may be resumed."""
         kept_bytes = self.used_after_bytes - self.used_before_bytes - self.held_after_bytes
-        return self.attack in (NEIGHBOUR, BROKER_NEIGHBOUR) or kept_bytes <= _KEPT_BYTES + self.used_before_bytes // 10
+        return self.attack in _NEIGHBOURS or kept_bytes <= _KEPT_BYTES + self.used_before_bytes // 10
 
 
 async def measure(attack: str, seconds: float) -> Figures:
     """Measure the victim before, beside and after an attack."""
     if attack in BROKER_ATTACKS or attack == BROKER_NEIGHBOUR:
         return await _measure_broker(attack, seconds)
+    is_separate = attack in EXIT_ATTACKS or attack == EXIT_NEIGHBOUR
+    message = _EXIT_MESSAGE if is_separate else b"ping"
     with (
         Process(python_command("loadtests.harness.echo"), ready=lambda line: line.startswith("echo")) as echo,
-        RelayProcess(inline_exit=True, module="loadtests.hostile.relay", event="costs") as relay,
+        RelayProcess(inline_exit=not is_separate, module="loadtests.hostile.relay", event="costs") as relay,
+        exit_process(relay) if is_separate else nullcontext(),
     ):
         port = int(echo.ready_line.split()[1])
         control = int(json.loads(relay.process.ready_line)["control"])
         command = python_command("loadtests.hostile.attacker", attack, "--relay", relay.url, "--echo", str(port))
+        if is_separate:
+            command = python_command("loadtests.hostile.exit_attacker", attack, "--relay", relay.url)
         attacker = _attacker(command, {"TUNNEL_TOKEN": relay.tokens["attacker"]})
         async with tunnel.attach(relay.url, token=relay.tokens["client"], proxy=None, carrier="link") as victim:
             reader, writer = await victim.open_connection("127.0.0.1", port)
 
             async def ping() -> None:
-                writer.write(b"ping")
-                await reader.readexactly(4)
+                writer.write(message)
+                await reader.readexactly(len(message))
 
             found = await _measured(attack, seconds, control, attacker, ping)
             writer.close()
@@ -235,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only",
         action="append",
-        choices=[*ATTACKS, *BROKER_ATTACKS],
+        choices=_ALL,
         help="this attack, after the neighbour of the same server; repeatable (default: all)",
     )
     parser.add_argument(
@@ -260,7 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
     table = _Table(options)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            for attack in _in_order(options.only or [*ATTACKS, *BROKER_ATTACKS]):
+            for attack in _in_order(options.only or _ALL):
                 runner.run(table.add(attack))
     except NotReadyError as error:
         print(f"hostile: {error}", file=sys.stderr)
@@ -281,7 +298,7 @@ class _Table:
 
     async def add(self, attack: str) -> None:
         """Measure an attack, or the neighbour of those that follow."""
-        if attack in (NEIGHBOUR, BROKER_NEIGHBOUR):
+        if attack in _NEIGHBOURS:
             self._neighbour = await self._measure(attack)
             self.found.append(self._neighbour)
             self.is_good &= self._is_good(self._neighbour)
@@ -317,9 +334,9 @@ class _Table:
 
 
 def _in_order(attacks: Sequence[str]) -> list[str]:
-    """Return the attacks on the relay and those on the broker, each after an honest neighbour."""
+    """Return the attacks on the relay, on a separate exit and on the broker, each after an honest neighbour."""
     found: list[str] = []
-    for neighbour, known in ((NEIGHBOUR, ATTACKS), (BROKER_NEIGHBOUR, BROKER_ATTACKS)):
+    for neighbour, known in _NEIGHBOURS.items():
         chosen = [each for each in attacks if each in known]
         found += [neighbour, *chosen] if chosen else []
     return found

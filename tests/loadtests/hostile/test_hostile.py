@@ -13,6 +13,7 @@ from loadtests.hostile import __main__ as hostile
 from loadtests.hostile.__main__ import Figures, main
 from loadtests.hostile.attacker import ATTACKS, NEIGHBOUR
 from loadtests.hostile.broker_attacker import BROKER_ATTACKS, BROKER_NEIGHBOUR
+from loadtests.hostile.exit_attacker import EXIT_ATTACKS, EXIT_NEIGHBOUR
 
 SHORT = ("tiny-bodies", "unfinished-bodies")  # the others differ only in what they send
 LENIENT = ("--seconds", "0.3", "--limit-ms", "20000", "--turn-ms", "1000", "--ratio", "1000", "--json")
@@ -39,6 +40,17 @@ def test_two_users_of_a_broker_are_measured_beside_the_neighbour_and_two_attacks
     assert all(each["pings"] and each["rss_bytes"] and each["turn_ms"] and not each["failure"] for each in found)
 
 
+@pytest.mark.timeout(300)
+def test_two_users_of_a_separate_exit_are_measured_beside_the_neighbour_and_both_attacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    only = [word for attack in EXIT_ATTACKS for word in ("--only", attack)]
+    assert main([*only, *LENIENT]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["attack"] for each in found] == [EXIT_NEIGHBOUR, *EXIT_ATTACKS]
+    assert all(each["pings"] and each["rss_bytes"] and each["turn_ms"] and not each["failure"] for each in found)
+
+
 def test_a_slow_or_lost_victim_a_long_turn_and_a_remnant_are_failures() -> None:
     mib = 1 << 20
     good = Figures("x", 1, 1, 10, 20, 1, 5, 10, 20, 50, 60 * mib, 150 * mib, 82 * mib, 0, 0, 0)
@@ -50,7 +62,8 @@ def test_a_slow_or_lost_victim_a_long_turn_and_a_remnant_are_failures() -> None:
     much = msgspec.structs.replace(good, used_after_bytes=83 * mib)
     assert much.fault(10, 20)
     assert not msgspec.structs.replace(much, held_after_bytes=mib).fault(10, 20)
-    assert not msgspec.structs.replace(much, attack=NEIGHBOUR).fault(10, 20)
+    for neighbour in (NEIGHBOUR, EXIT_NEIGHBOUR):
+        assert not msgspec.structs.replace(much, attack=neighbour).fault(10, 20)
     assert msgspec.structs.replace(good, failure="lost").fault(10, 20)
 
 
@@ -84,6 +97,11 @@ def test_an_attacker_that_ends_at_once_is_a_failure(
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_attack_says_what_it_does(attack: str) -> None:
     assert ATTACKS[attack].__doc__
+
+
+@pytest.mark.parametrize("attack", EXIT_ATTACKS)
+def test_every_attack_on_an_exit_says_what_it_does(attack: str) -> None:
+    assert EXIT_ATTACKS[attack].__doc__
 
 
 @pytest.mark.parametrize("attack", BROKER_ATTACKS)

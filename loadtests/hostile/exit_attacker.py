@@ -1,0 +1,110 @@
+"""One attack on a separate exit, until the process is killed: `python -m loadtests.hostile.exit_attacker ATTACK`.
+
+The token is in TUNNEL_TOKEN. The process prints `attacking` just before the attack begins.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import cast
+
+import tunnel
+from loadtests.harness.ports import hold_port
+from loadtests.hostile.raw import RawEndpoint
+from tunnel.process.event_loops import new_event_loop
+from tunnel.wire import Connect, Options, Packet, PacketType, Target, TargetKind, encode_connect, encode_packets
+
+__all__ = ["EXIT_ATTACKS", "EXIT_NEIGHBOUR", "main"]
+
+EXIT_NEIGHBOUR = "exit-neighbour"
+_NEIGHBOUR_DOWNLOADS = 4
+_DOWNLOADS = 500
+_CONNECTS = 512  # in one batch
+# An exit dials about as many meanwhile. If more came, thousands would wait, as many connections as an honest user may
+# have open, and the figures would show how long Python's collector takes to visit them: 0.2 s and more.
+_PAUSE_S = 0.5
+_CHUNK_BYTES = 64 * 1024
+
+
+class _Source(asyncio.Protocol):
+    """A target that sends all it can."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._is_full = False
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        while not self._is_full and not self._transport.is_closing():
+            self._transport.write(bytes(_CHUNK_BYTES))
+
+
+async def _download(url: str, token: str, number: int) -> None:
+    async def stream(endpoint: tunnel.Attachment) -> None:
+        reader, _ = await endpoint.open_connection("127.0.0.1", port)
+        while await reader.read(_CHUNK_BYTES):
+            pass
+
+    server = await asyncio.get_running_loop().create_server(_Source, "127.0.0.1", 0, backlog=_DOWNLOADS)
+    port = server.sockets[0].getsockname()[1]
+    async with server, tunnel.attach(url, token=token, proxy=None, carrier="link") as endpoint:
+        await asyncio.gather(*(stream(endpoint) for _ in range(number)))
+
+
+async def neighbour(url: str, token: str) -> None:
+    """Act as an honest user with a few downloads through the exit."""
+    await _download(url, token, _NEIGHBOUR_DOWNLOADS)
+
+
+async def downloads(url: str, token: str) -> None:
+    """Download on hundreds of connections through the exit."""
+    await _download(url, token, _DOWNLOADS)
+
+
+async def connects(url: str, token: str) -> None:
+    """Send CONNECTs in batches, to a port at which nothing listens."""
+    with hold_port() as port:
+        target = Target(TargetKind.TCP, "127.0.0.1", port)
+        link = await (await RawEndpoint(url, token, 1).attach()).link()
+        for first in count(1, _CONNECTS):
+            made = [
+                (number, Connect(number.to_bytes(16, "big"), False, target, 1 << 16, Options()))
+                for number in range(first, first + _CONNECTS)
+            ]
+            packets = [Packet(PacketType.CONNECT, number, 0, 1, encode_connect(connect)) for number, connect in made]
+            await link.send(b"".join(encode_packets(packets)))
+            await asyncio.sleep(_PAUSE_S)
+
+
+EXIT_ATTACKS: dict[str, Callable[[str, str], Awaitable[None]]] = {
+    "exit-downloads": downloads,
+    "exit-connects": connects,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Attack until the process is killed."""
+    parser = argparse.ArgumentParser(prog="python -m loadtests.hostile.exit_attacker")
+    parser.add_argument("attack", choices=[EXIT_NEIGHBOUR, *EXIT_ATTACKS])
+    parser.add_argument("--relay", required=True, metavar="URL")
+    options = parser.parse_args(arguments)
+    print("attacking", flush=True)
+    attack = neighbour if options.attack == EXIT_NEIGHBOUR else EXIT_ATTACKS[options.attack]
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_attack(attack, options.relay, os.environ["TUNNEL_TOKEN"]))
+    return 0
+
+
+async def _attack(attack: Callable[[str, str], Awaitable[None]], url: str, token: str) -> None:
+    await attack(url, token)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
