@@ -49,6 +49,7 @@ _FAILURES = {
     "no-http": "check whether the URL must begin with https:// or http://",
     "other": "check the URL and the network",
 }
+_NOTHING_THERE = ("name", "refused", "timeout", "proxy", "other")  # after all others, something has answered
 
 
 async def examine_relay(report: Report, trials: Trials, ca: str | None = None, proxy: str | None = None) -> bool:
@@ -267,7 +268,7 @@ async def _no_answer(report: Report, trials: Trials, failure: Failure) -> None:
         report.add("relay", Verdict.PROBLEM, text, _ALLOW_POST, exit_code=UNREACHABLE, method="GET")
     elif not failure.is_about_certificate:
         where = f"the proxy {proxy}" if failure.kind == "proxy" else str(prober.dialing.base)
-        what = "no relay" if failure.kind in ("cut", "tls-cut", "no-http", "bad-http") else "nothing"
+        what = "nothing" if failure.kind in _NOTHING_THERE else "no relay"
         text = f"{what} answers at {where} ({failure.text})"
         advice = failure.advice or _FAILURES.get(failure.kind, _FAILURES["other"])
         report.add("relay", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, kind=failure.kind)

@@ -1,6 +1,9 @@
 """Connections to a proxy whose CONNECT fails. test_proxy_authentication.py has proxies that admit us."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -9,6 +12,7 @@ from tests.carriers.origin import Origin, answer
 from tests.fuzz.wire_end import MemoryTransport
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing.dialing import Dialing
+from tunnel.carriers.dialing.failures import explain
 from tunnel.carriers.dialing.proxy_connect import ProxyConnection
 
 
@@ -103,3 +107,59 @@ async def test_a_user_name_may_have_letters_beyond_ascii() -> None:
     assert (await dialogue.ask("relay:443", 'Digest username="\u20acva"'))[0] == 200
     assert 'username="\u20acva"'.encode() in transport.sent
     transport.lose()
+
+
+PAGE = b"<html><head><title>Blocked</title></head></html>"
+ANSWER = b"HTTP/1.1 %s x\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%s"
+GRANTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+@asynccontextmanager
+async def granting_proxy(granted: bytes, then: bytes, *, waits: bool) -> AsyncIterator[str]:
+    """A proxy that grants each CONNECT and then sends this, perhaps only after it has heard something, and ends."""
+    tasks: set[asyncio.Task[None] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(granted)
+            if waits:
+                await reader.read(1)
+            writer.write(then)
+            await writer.drain()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await asyncio.gather(*filter(None, tasks))
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after the handshake began"])
+@pytest.mark.parametrize(
+    ("granted", "then", "kind"),
+    [
+        (ANSWER % (b"200", len(PAGE), PAGE), b"", "proxy-page"),
+        (GRANTED, ANSWER % (b"200", len(PAGE), PAGE), "proxy-page"),
+        (GRANTED, ANSWER % (b"403", len(PAGE), PAGE), "proxy-page"),
+        (GRANTED, PAGE, "proxy-page"),
+        (GRANTED, b"HTTP/1.1 302 Found\r\nLocation: /login\r\n\r\n", "proxy-page"),
+        (GRANTED, ANSWER % (b"400", len(PAGE), PAGE), "plain-http"),  # a server with plain HTTP at the relay's port
+        (GRANTED, b"SSH-2.0-OpenSSH_9.2\r\n", "plain-http"),
+        (GRANTED, b"", "tls-cut"),
+    ],
+)
+@in_loop
+async def test_a_page_in_place_of_a_tunnel_is_told_from_a_server_without_tls(
+    granted: bytes, then: bytes, kind: str, waits: bool
+) -> None:
+    async with granting_proxy(granted, then, waits=waits) as proxy:
+        dialing = Dialing("https://relay.invalid", proxy=proxy)
+        async with dialing.session() as session:
+            with pytest.raises(aiohttp.ClientError) as caught:
+                await session.get(dialing.url("exchange"))
+    found = explain(caught.value, dialing.base)
+    # Where the connection ends with unread bytes of ours, a reset may overtake what was sent.
+    assert found.kind == kind or (kind == "plain-http" and found.kind == "tls-cut")
+    if kind == "proxy-page":
+        said = "an empty body" if b"302" in then else "the page 'Blocked'"
+        assert found.text == f"the proxy answers CONNECT with HTTP 200, and then sends {said} in place of a tunnel"

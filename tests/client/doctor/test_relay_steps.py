@@ -143,6 +143,17 @@ def test_a_proxy_that_does_not_connect_us_is_distinguished_from_one_that_is_away
     assert finding(report, "relay").text.startswith("nothing answers at the proxy http://proxy.invalid:3128")
 
 
+@pytest.mark.parametrize(
+    ("kind", "what"), [("proxy-page", "no relay"), ("plain-http", "no relay"), ("refused", "nothing")]
+)
+def test_nothing_is_said_to_answer_only_where_nothing_did(kind: str, what: str) -> None:
+    failed = ProbeError(Failure(kind, "the proxy sends a page", "sign in"))
+    _, report = examined(FakeProber([failed] * 3, url="https://relay.invalid", proxy="http://proxy.invalid:3128"))
+    found = finding(report, "relay")
+    assert (report.exit_code, found.advice) == (UNREACHABLE, "sign in")
+    assert found.text == f"{what} answers at https://relay.invalid (the proxy sends a page)"
+
+
 @pytest.mark.parametrize("kind", ["proxy-password", "certificate"])
 def test_no_second_attempt_follows_a_failure_that_it_cannot_change(kind: str) -> None:
     fake = FakeProber([ProbeError(Failure(kind, "the proxy asks for Basic: give user and password"))] * 3)

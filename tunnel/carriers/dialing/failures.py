@@ -31,6 +31,10 @@ _BAD_CERTIFICATE = frozenset(
 _CERTIFICATES = frozenset({"expired", "not-yet-valid", "wrong-name", "unknown-issuer", "certificate"})
 TLS_CUT = "a firewall or proxy may refuse this host, or TLS to it: ask its operator to allow it, or check the port"
 """The advice for the kind `tls-cut`, which may pass by itself."""
+_PAGE = (
+    "it blocks the relay, or wants you to sign in: open the relay's URL in a browser that uses this proxy, or ask the "
+    "proxy's operator to allow CONNECT to the relay's host"
+)
 _NO_HTTP = "Bad status line"  # aiohttp's text where the first line is not that of an answer
 _MALFORMED = "a device on the way breaks answers: use an https:// URL, or ask who runs it"
 _FINAL = _CERTIFICATES | {"plain-http", "tls-version", "no-own-certificate", "own-certificate", "url"}
@@ -58,6 +62,8 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
     `is_first` means that nothing has ever answered there. Then the scheme of the URL may be wrong.
     """
     where = _place(base.host, base.port)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return _of_proxy(error)
     # Some of aiohttp's errors are SSL errors by their class, but without the attributes of those.
     tls = next(
         (one for one in _chain(error) if isinstance(one, ssl.SSLError) and not isinstance(one, aiohttp.ClientError)),
@@ -68,10 +74,6 @@ def explain(error: BaseException, base: URL, *, is_first: bool = False) -> Failu
         return _of_certificate(tls, where) if isinstance(tls, ssl.SSLCertVerificationError) else _of_tls(tls, where)
     text = " ".join(f"{type(error).__name__}: {error}".split())
     match error:
-        case aiohttp.ClientHttpProxyError(status=407):
-            return Failure("proxy-password", error.message)
-        case aiohttp.ClientHttpProxyError():
-            return Failure("proxy", f"the proxy answers HTTP {error.status} {error.message}")
         case aiohttp.ClientConnectorCertificateError():
             return Failure("certificate", f"the certificate of {where} is not accepted ({error.certificate_error})")
         case aiohttp.InvalidURL():
@@ -138,6 +140,15 @@ def is_cut(error: BaseException) -> bool:
     if isinstance(error, aiohttp.ClientConnectorError):
         return False
     return isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError)
+
+
+def _of_proxy(error: aiohttp.ClientHttpProxyError) -> Failure:
+    if error.status == 407:
+        return Failure("proxy-password", error.message)
+    if error.status == 200:
+        text = f"the proxy answers CONNECT with HTTP 200, and then sends {error.message} in place of a tunnel"
+        return Failure("proxy-page", text, _PAGE)
+    return Failure("proxy", f"the proxy answers HTTP {error.status} {error.message}")
 
 
 def _of_certificate(error: ssl.SSLCertVerificationError, where: str) -> Failure:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import re
 import ssl
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from multidict import CIMultiDict
 from tunnel.carriers.dialing.challenges import Challenge, Conversation, Introduction, parse_challenges
 from tunnel.carriers.dialing.names import connect_socket
 from tunnel.carriers.dialing.proxies import Proxy
+from tunnel.exchange import quoted
 from tunnel.ground.printable import printable
 
 __all__ = ["ConnectConnector", "ProxyConnection", "introduce"]
@@ -25,6 +27,12 @@ _BODY_BYTES_MAX = 1024 * 1024  # after a refusal with a longer body, the connect
 _PASSED = (101, 200)  # a proxy may answer anything else before it has looked at the credentials
 _HEADER = "Proxy-Authorization"
 _STATUS = re.compile("[1-9][0-9][0-9]")
+_PAGE_S = 1.0  # for a page in place of the tunnel, which a proxy has at hand
+_AT_ONCE_S = 0.2  # the same, before we have sent anything: what is sent then may end in a reset that loses the page
+_PAGE_BYTES = 16 * 1024
+_ANSWERED = re.compile(rb"HTTP/1\.[01] ([0-9]{3})")
+# A server that speaks plain HTTP at the relay's port answers a TLS handshake so; a proxy's page has another status.
+_UNREADABLE = (b"400", b"405", b"408", b"414", b"431", b"501", b"505")
 _LENGTH = re.compile("[0-9]{1,9}")  # int() refuses thousands of digits
 
 
@@ -87,7 +95,8 @@ class ConnectConnector(aiohttp.BaseConnector):
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own interface
     ) -> ResponseHandler:
         host, port = req.url.host or "", req.url.port or 443
-        dialogue = await self._ask(req, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        dialogue = await self._ask(req, target)
         loop = asyncio.get_running_loop()
         name = req.server_hostname or host
         protocol: ResponseHandler = self._factory()
@@ -95,6 +104,8 @@ class ConnectConnector(aiohttp.BaseConnector):
             transport = await loop.start_tls(dialogue.transport, protocol, self._tls, server_hostname=name)
         except (ssl.CertificateError, ssl.SSLError, OSError) as error:
             dialogue.transport.abort()
+            if not isinstance(error, ssl.CertificateError) and (page := await self._page(req, target, name)):
+                raise _refusal(req.request_info, 200, page) from error
             raise _tls_failure(req.connection_key, error) from error
         except BaseException:
             dialogue.transport.abort()
@@ -103,6 +114,27 @@ class ConnectConnector(aiohttp.BaseConnector):
             raise ConnectionResetError("the connection ended during the TLS handshake")
         protocol.connection_made(transport)
         return protocol
+
+    async def _page(self, req: aiohttp.ClientRequest, target: str, name: str) -> str:
+        """After a TLS handshake has failed, find out whether the proxy sends a page in place of the relay's answer.
+
+        Return what the page says, or an empty text. It takes another CONNECT, because TLS has consumed the first one.
+        """
+        hello = ssl.MemoryBIO()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.wrap_bio(ssl.MemoryBIO(), hello, server_hostname=name).do_handshake()
+        try:
+            dialogue = await self._ask(req, target)
+        except (aiohttp.ClientError, OSError):
+            return ""
+        try:
+            heard = await dialogue.read_page(_AT_ONCE_S)
+            if not heard:
+                dialogue.transport.write(hello.read())
+                heard = await dialogue.read_page(_PAGE_S)
+            return _page_in(heard)
+        finally:
+            dialogue.transport.abort()
 
     async def _ask(self, req: aiohttp.ClientRequest, target: str) -> "ProxyConnection":
         """Return a connection through the proxy to the target. Raise ClientHttpProxyError if the proxy refuses."""
@@ -184,6 +216,14 @@ def _tls_failure(key: ConnectionKey, error: Exception) -> aiohttp.ClientConnecto
     return aiohttp.ClientConnectorError(key, error)
 
 
+def _page_in(heard: bytes) -> str:
+    """Return what a proxy's page says; empty if these bytes are none, or a server's answer to a TLS handshake."""
+    answered = _ANSWERED.match(heard)
+    if answered is not None and answered[1] not in _UNREADABLE:
+        return quoted(heard.partition(b"\r\n\r\n")[2])
+    return quoted(heard) if heard.lstrip()[:1] == b"<" else ""
+
+
 def _encoded(text: str) -> bytes:
     """Return the bytes of a request. A realm of the proxy goes back as it came (Latin-1), unless a user's name has
     letters beyond that."""
@@ -245,6 +285,15 @@ class ProxyConnection(asyncio.Protocol):
             printable(reason),
             parse_challenges(value for name, value in headers if name == "proxy-authenticate"),
         )
+
+    async def read_page(self, seconds: float) -> bytes:
+        """Return what comes after the answer to CONNECT until the connection ends, for at most `seconds`."""
+        heard = bytearray()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while len(heard) < _PAGE_BYTES and (data := await self._reader.read(_PAGE_BYTES)):
+                    heard += data
+        return bytes(heard)
 
     async def _skip_body(self, headers: dict[str, str]) -> bool:
         """Read the body of a refusal. Return whether another request may follow on this connection."""

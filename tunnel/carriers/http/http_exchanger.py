@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from tunnel.carriers.dialing.dial_secrets import DialSecrets
 from tunnel.carriers.dialing.dialing import Dialing, retry_after_us, server_of
-from tunnel.carriers.dialing.failures import is_cut
+from tunnel.carriers.dialing.failures import explain, is_cut
 from tunnel.carriers.dialing.redirects import is_to_https
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.http.codings import undone
@@ -165,6 +165,8 @@ class HttpExchanger:
         except aiohttp.ClientHttpProxyError as error:
             # A proxy's answer to CONNECT counts as an answer like any other (7.9).
             said = f"{THE_PROXY} {error.message}" if error.status == 407 else f"the proxy: {error.message}"
+            if error.status == 200:
+                said = explain(error, self._dialing.base).text
             status, body = error.status, said.encode()
             wait_us = retry_after_us(error.headers or {})
         except Exception as error:
