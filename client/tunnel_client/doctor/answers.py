@@ -7,6 +7,7 @@ from tunnel.carriers.probes.probe import Reply
 from tunnel_client.doctor.products import products_in
 
 __all__ = [
+    "NO_CACHE",
     "REFUSALS_OF_RATE",
     "advice_for",
     "described",
@@ -19,6 +20,8 @@ __all__ = [
 
 REFUSALS_OF_RATE = frozenset({403, 420, 429, 503, 509})
 """The statuses with which hops answer when too many requests come. Only 429 always means that."""
+
+NO_CACHE = "ask its operator not to store answers to POST requests, or use an https:// URL"
 
 _LIMITERS = frozenset({420, 429, 509})
 _UNCLEAR = frozenset({403, 407, 503})

@@ -11,7 +11,7 @@ from tunnel.carriers.probes.probe import Reply
 from tunnel.ground.carrier_names import CARRIERS
 from tunnel.ground.exit_codes import UNREACHABLE
 from tunnel.ground.printable import counted
-from tunnel_client.doctor.answers import REFUSALS_OF_RATE, tallied
+from tunnel_client.doctor.answers import NO_CACHE, REFUSALS_OF_RATE, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import PAUSE_S, TRIES, Trials, now_s
 from tunnel_client.settings import RelaySettings
@@ -52,6 +52,8 @@ async def examine_poll(report: Report, trials: Trials) -> bool:
     trials.made += len(replies)
     if not is_limited:
         trials.failed += bad
+    if _report_stale(report, replies):
+        return False
     if not good:
         span = f"none of {counted(len(replies), 'exchange')} was answered by the relay"
         if trials.is_shut and trials.limiter is not None:
@@ -64,6 +66,16 @@ async def examine_poll(report: Report, trials: Trials) -> bool:
     await _examine_queue(report, trials, good)
     _report_latency(report, trials, good)
     _report_repeats(report, good, len(bad))
+    return True
+
+
+def _report_stale(report: Report, replies: Sequence[Reply]) -> bool:
+    """Report a hop that answers most requests from its cache. Return whether one does."""
+    stale = sum(reply.kind == "stale" for reply in replies)
+    if 2 * stale <= len(replies):
+        return False
+    text = f"a hop answers from its cache in place of the relay: of {counted(len(replies), 'exchange')}, {stale} got "
+    report.add("caching", Verdict.PROBLEM, f"{text}the answer to another one", NO_CACHE, cached=True)
     return True
 
 

@@ -10,7 +10,7 @@ from tunnel.carriers.dialing.failures import TLS_CUT, Failure
 from tunnel.carriers.dialing.redirects import is_to_https
 from tunnel.carriers.probes.probe import TEXT_TYPES, ProbeError, Prober, Reply
 from tunnel.ground.exit_codes import DENIED, INTEGRITY, NOT_AUTHENTICATED, UNREACHABLE
-from tunnel_client.doctor.answers import advice_for, described, is_altered, is_from_limiter
+from tunnel_client.doctor.answers import NO_CACHE, advice_for, described, is_altered, is_from_limiter
 from tunnel_client.doctor.certificate_steps import examine_certificate
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.hop_steps import examine_hops, recognise
@@ -215,6 +215,10 @@ def _refused(report: Report, prober: Prober, reply: Reply) -> None:
     """Report a relay that refuses this user, or whose requests or answers arrive damaged."""
     data = {"status": reply.status, "answer": reply.text}
     what = f"HTTP {reply.status}" + (f", {reply.text}" if reply.text else "")
+    if reply.kind == "stale":
+        text = f"a hop answers from its cache in place of a relay: {what}"
+        report.add("relay", Verdict.PROBLEM, text, NO_CACHE, exit_code=UNREACHABLE, **data)
+        return
     if reply.kind == "damaged":
         text = f"a relay answers, but its answers arrive damaged: {what}"
         advice = "a hop changes them: use an https:// URL, which prevents that"

@@ -2,6 +2,7 @@
 verify."""
 
 import aiohttp
+import msgspec
 import pytest
 
 from loadtests.harness.ports import hold_port
@@ -13,7 +14,7 @@ from tests.support.loops import in_loop
 from tunnel.carriers.dialing.dialing import Dialing
 from tunnel.carriers.probes.probe import ProbeError, Prober
 from tunnel.carriers.probes.probe_certificate import issuer_of
-from tunnel.wire import BodyFormat, encode_envelope
+from tunnel.wire import BodyFormat, attachment_id, encode_envelope
 from tunnel_servlet.web.running import RunningRelay
 
 
@@ -120,10 +121,11 @@ async def test_exchanges_are_sent_as_forms_only_after_a_relay_has_answered_one()
         await prober.attach()
         assert "Content-Type: multipart/form-data; boundary=" in hop.heads[0]
         assert "Content-Type: application/octet-stream" in hop.heads[1]
-        hop.response = answer("200 OK", b"".join(encode_envelope(LIMITS)))
+        ours = msgspec.structs.replace(LIMITS, attachment_id=attachment_id(prober._secret))
+        hop.response = answer("200 OK", b"".join(encode_envelope(ours)))
         await prober.attach_as(BodyFormat.FORM.value)
         await prober.exchange()
-        assert prober.attached == LIMITS
+        assert prober.attached == ours
         assert "Content-Type: multipart/form-data; boundary=" in hop.heads[3]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,43 @@ def test_one_empty_answer_in_ten_is_recognised(rig: Rig, doctor: Any) -> None:
     assert found[_LAST][0] == "note"
     assert "times HTTP 200, an empty body" in found[_LAST][1]
     assert found["body limit"][0] == found["answer limit"][0] == "ok"
+
+
+@pytest.mark.parametrize("seconds", [0.3, 3600])
+def test_a_cache_that_asks_for_the_url_alone_is_named_in_each_examination(
+    rig: Rig, doctor: Any, seconds: float
+) -> None:
+    stored: dict[bytes, tuple[bytes, float]] = {}
+
+    async def script(request: Request) -> bytes:
+        key, now_s = request.head.partition(b"\r\n")[0], time.monotonic()
+        if key not in stored or stored[key][1] < now_s:
+            stored[key] = await plain(request), now_s + seconds
+        return stored[key][0]
+
+    url = hop(rig, script)
+    code, found, report = doctor(url)
+    assert (code, found["caching"][0], found["other steps"][0]) == (3, "problem", "not tried")
+    assert "a hop answers from its cache in place of the relay" in found["caching"][1]
+    assert not {"poll", "rate limit"} & found.keys()
+    if seconds > 60:
+        code, found, report = doctor(url)  # the cache has the answer to the first examination's ATTACH
+        assert (code, found["relay"][0]) == (3, "problem")
+        assert "a hop answers from its cache in place of a relay" in found["relay"][1]
+    assert "not to store answers to POST" in str(report)
+
+
+def test_an_answer_to_another_request_now_and_then_is_no_cache(rig: Rig, doctor: Any) -> None:
+    before = b""
+
+    async def script(request: Request) -> bytes:
+        nonlocal before
+        newest, before = before, await plain(request)
+        return newest if request.number % 10 == 0 else before
+
+    code, found, _ = doctor(hop(rig, script))
+    assert (code, found[_LAST][0]) == (0, "note")
+    assert "the answer to another request" in found[_LAST][1]
 
 
 def test_a_redirect_in_mid_transfer_is_named_with_its_target(rig: Rig, doctor: Any) -> None:

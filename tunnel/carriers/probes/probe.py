@@ -80,8 +80,9 @@ class ProbeError(Exception):
 
 
 class Reply(msgspec.Struct):
-    """An answer. `kind`: "attached", "answer" or "status", from a relay; "damaged"; or "foreign", from something else.
-    A caller of the prober may make a Reply of the kind "lost", for an answer that did not come.
+    """An answer. `kind`: "attached", "answer" or "status", from a relay; "stale", a relay's answer to another request;
+    "damaged"; or "foreign", from something else. A caller of the prober may make a Reply of the kind "lost", for an
+    answer that did not come.
 
     The names in `headers` are in lower case. `page` is the beginning of a foreign body. `epoch` is that of the relay,
     in an ATTACHED; `bytes` is the size of the body. `coding`: how a hop compressed a relay's answer.
@@ -154,9 +155,17 @@ class Prober:
     async def attach(self) -> Reply:
         """Attach, and return what answered. If a relay accepted the attachment, exchanges are possible afterwards."""
         reply, found = await self._post(self._greeting(), self._session)
-        if isinstance(found, Attached):
-            self.attached = found
+        self._accept(reply, found)
         return reply
+
+    def _accept(self, reply: Reply, found: Message | EnvelopeError) -> bool:
+        """Keep the answer to an ATTACH; return whether it is one."""
+        if isinstance(found, Attached) and found.attachment_id == attachment_id(self._secret):
+            self.attached = found
+            return True
+        if isinstance(found, Attached | Answer):
+            _mark_stale(reply)
+        return False
 
     async def attach_anew(self) -> Reply:
         """Attach with another secret, and abandon the old attachment with all that waits for it at the relay.
@@ -204,9 +213,7 @@ class Prober:
             return (await self._post(self._greeting(), self._session, {"Content-Type": content_type}))[0]
         before, self.format = self.format, BodyFormat(content_type)
         reply, found = await self._post(self._greeting(), self._session)
-        if isinstance(found, Attached):
-            self.attached = found
-        else:
+        if not self._accept(reply, found):
             self.format = before
         return reply
 
@@ -311,9 +318,11 @@ class Prober:
             payload=payload,
         )
         reply, found = await self._post(b"".join(encode_envelope(exchange)), session, headers)
-        if isinstance(found, Answer):
+        if isinstance(found, Answer) and (found.lane, found.number) == (lane, self._numbers[lane]):
             reply.serial = found.serial
             self._serials[lane] = found.serial
+        elif isinstance(found, Answer | Attached):
+            _mark_stale(reply)
         return reply
 
     async def send_unfinished(self, seconds: float) -> tuple[bool, Reply]:
@@ -334,7 +343,9 @@ class Prober:
         try:
             done, _ = await asyncio.wait([asking], timeout=seconds)
             finish.set()
-            reply, _ = await asking
+            reply, found = await asking
+            if isinstance(found, Answer | Attached):
+                _mark_stale(reply)
         finally:
             asking.cancel()
         return bool(done), reply
@@ -495,6 +506,10 @@ def _explain(reply: Reply, found: Message | EnvelopeError, data: bytes) -> None:
             reply.kind, reply.text = "damaged", found.value
         case _:
             reply.kind, reply.text = "foreign", "our own request came back"
+
+
+def _mark_stale(reply: Reply) -> None:
+    reply.kind, reply.text = "stale", "the answer to another request"
 
 
 def _is_whole(data: bytes) -> bool:
