@@ -13,6 +13,7 @@ __all__ = [
     "described",
     "is_altered",
     "is_from_limiter",
+    "is_silent",
     "may_be_from_limiter",
     "sender_of",
     "tallied",
@@ -96,6 +97,11 @@ def may_be_from_limiter(reply: Reply) -> bool:
     """Return whether the reply may come from a limiter, or may concern the question alone: limiters also answer with
     such a status, end the connection, or stay silent."""
     return reply.kind == "lost" or (reply.kind == "foreign" and reply.status in _UNCLEAR)
+
+
+def is_silent(reply: Reply) -> bool:
+    """Return whether nothing came in the time that the question had."""
+    return reply.kind == "lost" and reply.text.startswith("no answer within")
 
 
 def sender_of(reply: Reply) -> str:

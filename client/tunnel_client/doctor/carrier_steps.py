@@ -13,6 +13,7 @@ from tunnel.ground.exit_codes import UNREACHABLE
 from tunnel.ground.printable import counted
 from tunnel_client.doctor.answers import NO_CACHE, REFUSALS_OF_RATE, tallied
 from tunnel_client.doctor.findings import Report, Verdict
+from tunnel_client.doctor.size_steps import find_vanishing
 from tunnel_client.doctor.trials import PAUSE_S, TRIES, Trials, now_s
 from tunnel_client.settings import RelaySettings
 
@@ -20,7 +21,9 @@ __all__ = ["examine_link", "examine_others", "examine_poll"]
 
 _EXAMINED = ("auto", "poll", "link")  # auto chooses among the others; poll and link have steps of their own
 
-ROUNDS_GOOD = 7  # exchanges that all pass are enough: further steps send more, and they fit into the first window
+# Exchanges that all pass are enough: further steps send more, and they fit into the first window with the two of
+# `find_vanishing`.
+ROUNDS_GOOD = 5
 ROUNDS = 20  # a hop that answers every tenth request itself, in place of the relay, shows in half as many
 _ROUNDS_MIN = 3
 _ROUNDS_S = 5.0  # on a slow path, stop after this time
@@ -62,7 +65,11 @@ async def examine_poll(report: Report, trials: Trials) -> bool:
         advice = "a relay answered once before: run this again, and ask the network's operator if this line stays"
         report.add("poll", Verdict.PROBLEM, text, advice, exit_code=UNREACHABLE, carrier="poll", works=False)
         return False
-    report.add("poll", Verdict.OK, "exchanges work: the tunnel can carry everything", carrier="poll", works=True)
+    if trials.limiter is None:
+        trials.worst_s = max(reply.seconds for reply in good)
+        trials.vanishing = await find_vanishing(trials)
+    text = "small exchanges work" if trials.vanishing else "exchanges work: the tunnel can carry everything"
+    report.add("poll", Verdict.OK, text, carrier="poll", works=True)
     await _examine_queue(report, trials, good)
     _report_latency(report, trials, good)
     _report_repeats(report, good, len(bad))
@@ -179,6 +186,8 @@ async def examine_others(report: Report, trials: Trials, settings: RelaySettings
     for carrier in (each for each in CARRIERS if each not in _EXAMINED):
         if carrier == "websocket":
             works = not await _upgraded(trials, is_websocket=True)
+        elif trials.vanishing:
+            continue  # it needs exchanges
         elif trials.pause_s:
             report.add(carrier, Verdict.SKIPPED, _LIMITED, carrier=carrier)
             continue

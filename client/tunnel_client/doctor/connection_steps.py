@@ -6,7 +6,7 @@ import msgspec
 
 from tunnel.carriers.probes.probe import CountedSession, Reply
 from tunnel.ground.printable import counted
-from tunnel_client.doctor.answers import described, is_from_limiter, tallied
+from tunnel_client.doctor.answers import described, is_from_limiter, is_silent, tallied
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, TRIES, Trials, now_s
 
@@ -38,14 +38,17 @@ _HTTPS = "an https:// URL may help, since a proxy passes encrypted requests on u
 async def examine_reuse(report: Report, trials: Trials) -> None:
     """Find out whether an HTTP connection carries several exchanges. If not, all later steps open a new one for each
     exchange."""
-    for _ in range(TRIES):
+    for number in range(TRIES):
         trips = trials.trips
         await trials.room(_REUSES, 1)
         await trials.prober.reconnect()  # where only one HTTP connection is possible, it must be this one
         async with trials.prober.own_connection() as own:
             replies = [await trials.once(lambda: _on(trials, own), is_test=True) for _ in range(_REUSES)]
             opened = own.opened
-        if trials.trips == trips:
+        late = [reply for reply in replies if is_silent(reply)]
+        if late and not number:
+            trials.count(late)  # an answer that came late, and not a connection that ended
+        elif trials.trips == trips:
             break  # else a limiter ended the connection
     lost = [reply for reply in replies if reply.kind == "lost"]
     if opened <= 1 and not lost:
@@ -212,14 +215,17 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
 
 
 async def _hold(trials: Trials, seconds: float) -> Reply:
-    """Return the reply that ended a request which the relay may hold for `seconds`. Try again if it ended early."""
-    for _ in range(TRIES):
+    """Return the reply that ended a request which the relay may hold for `seconds`. Try again if it ended early, or if
+    the first answer did not come, which may be an accident."""
+    for number in range(TRIES):
         reply = await trials.once(
             lambda: trials.prober.exchange(hold_s=seconds, lane=_lane(trials, _HOLD_LANE)),
-            seconds + ANSWER_S,
+            seconds + trials.patience_s(),
             is_test=True,
         )
-        if reply.seconds > seconds / 2 or (reply.kind == "answer" and reply.bytes < _EMPTY_BYTES):
+        if is_silent(reply) and not number:
+            trials.count([reply])
+        elif reply.seconds > seconds / 2 or (reply.kind == "answer" and reply.bytes < _EMPTY_BYTES):
             break  # else try again: it failed early, or packets that came for us answered it
     return reply
 
@@ -238,17 +244,21 @@ async def _drain(trials: Trials) -> None:
 
 
 async def _rest(trials: Trials, seconds: float) -> bool:
-    """Return whether an HTTP connection was still usable after it had been idle."""
-    is_usable = False
+    """Return whether an HTTP connection was still usable after it had been idle. Try again if only an answer was late,
+    which befalls connections that are in use as well."""
+    accidents = 1
     for _ in range(TRIES):
         trips = trials.trips
         await trials.room(1, 1)
         async with trials.prober.own_connection() as own:
-            await trials.once(lambda: _on(trials, own), is_test=True)
+            first = await trials.once(lambda: _on(trials, own), trials.patience_s(), is_test=True)
             opened = own.opened
-            await asyncio.sleep(seconds)
-            reply = await trials.once(lambda: _on(trials, own), is_test=True)
+            await asyncio.sleep(seconds if first.kind != "lost" else 0)
+            reply = await trials.once(lambda: _on(trials, own), trials.patience_s(), is_test=True)
             is_usable = own.opened == opened and reply.kind != "lost"
-        if trials.trips == trips:
+        if accidents and (is_silent(first) or is_silent(reply)):
+            accidents -= 1
+            trials.count([first if is_silent(first) else reply])
+        elif trials.trips == trips:
             break  # else a limiter ended the connection
     return is_usable

@@ -16,7 +16,7 @@ from tunnel_client.doctor.next_step import conclude, problems_of
 from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
 from tunnel_client.doctor.relay_steps import examine_relay
 from tunnel_client.doctor.road_steps import examine_roads
-from tunnel_client.doctor.size_steps import examine_sizes
+from tunnel_client.doctor.size_steps import examine_sizes, report_vanishing
 from tunnel_client.doctor.surroundings import examine_proxy
 from tunnel_client.doctor.target_step import TARGET_CONNECTIONS, TARGET_REQUESTS, examine_target
 from tunnel_client.doctor.trials import EXAMINING, Trials
@@ -86,6 +86,11 @@ async def _examine_all(
     if not works or trials.is_shut:
         report.add("other steps", Verdict.SKIPPED, "they need exchanges that work")
         return
+    if trials.vanishing:
+        await _examine_roads(report, trials, settings)
+        report_vanishing(report, trials, trials.vanishing)
+        report.add("other steps", Verdict.SKIPPED, f"they need larger {trials.vanishing}")
+        return
     size = 0
 
     async def find_sizes() -> None:
@@ -102,6 +107,7 @@ async def _examine_all(
         lambda: examine_long(report, trials, size, long_seconds),
     ]
     for step in steps:
+        report.begin(EXAMINING)
         await step()
         is_told = is_told or examine_limiter(report, trials)
         if trials.is_shut:
@@ -115,7 +121,7 @@ async def _examine_roads(report: Report, trials: Trials, settings: RelaySettings
     """Try all roads; large exchanges are needed only if none is better."""
     await examine_link(report, trials)
     await examine_others(report, trials, settings)
-    trials.has_link = examine_roads(report, settings, trials.prober.dialing)
+    trials.has_link = examine_roads(report, settings, trials.prober.dialing, trials.vanishing)
 
 
 async def _examine_https(report: Report, settings: RelaySettings, dialing: Dialing) -> None:

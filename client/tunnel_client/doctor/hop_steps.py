@@ -93,7 +93,9 @@ async def examine_relays(report: Report, trials: Trials) -> bool:
     epochs = [prober.attached.epoch]
     await trials.room(_ATTACHES - 1, _ATTACHES - 1)
     tries = (trials.once(prober.attach_elsewhere, is_test=True) for _ in range(_ATTACHES - 1))
-    for reply in await asyncio.gather(*tries):
+    replies = await asyncio.gather(*tries)
+    trials.count([reply for reply in replies if reply.kind == "lost"])
+    for reply in replies:
         epochs.append(reply.epoch if reply.kind == "attached" else epochs[-1])
     while len(set(epochs)) == 2 and not _returns(epochs) and len(epochs) < _ATTACHES_MAX:
         reply = await trials.once(prober.attach_elsewhere, is_test=True)

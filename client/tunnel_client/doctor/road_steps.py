@@ -14,8 +14,9 @@ from tunnel_client.settings import RelaySettings
 __all__ = ["examine_roads", "forget_roads"]
 
 
-def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> bool:
-    """Say which road the findings of the earlier steps lead to, and what is remembered of the path.
+def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing, vanishing: str = "") -> bool:
+    """Say which road the findings of the earlier steps lead to, and what is remembered of the path. `vanishing`: what
+    does not pass in the size that exchanges need.
 
     Return whether commands use a link or a websocket, and it works.
     """
@@ -24,6 +25,8 @@ def examine_roads(report: Report, settings: RelaySettings, dialing: Dialing) -> 
     chosen = next((road for road in tried if works[road]), "poll")
     if settings.carrier != "auto":
         text = f"{settings.carrier} is used, because you have asked for it"
+    elif chosen == "poll" and vanishing:
+        text = f"none carries: neither a link nor a websocket works, and {vanishing} vanish"
     elif chosen == "poll":
         kind = "requests with streamed answers carry" if works.get("stream") else "requests and their answers carry"
         text = f"{kind} everything, because neither a link nor a websocket works"

@@ -19,6 +19,8 @@ __all__ = ["ANSWER_S", "EXAMINING", "NOTHING_PASSES", "TRIES", "Ask", "Limiter",
 EXAMINING = "examining the path to the relay"
 NOTHING_PASSES = "nothing passes any more"
 ANSWER_S = 10.0
+SILENCE_S, WORST = 3.0, 5  # what a small question may take, once exchanges work: this, or so many times the longest one
+SLOW_BYTES_PER_S = 150 << 10  # and a large one more
 TRIES = 3
 
 # Servers ban addresses that send more than 50 requests in 5 s: the least of many known limits that do not stop the
@@ -82,6 +84,7 @@ class Trials:
     trips: int = 0
     is_shut: bool = False
     has_link: bool = False  # and uses it: large exchanges are then not needed
+    vanishing: str = ""  # "requests" or "answers", if even the smallest ones that the tunnel needs vanish
     asked: int = 0
     _requests: Budget = field(default_factory=lambda: Budget(REQUESTS, REQUESTS_S))
     _connections: Budget = field(default_factory=lambda: Budget(CONNECTIONS, CONNECTIONS_S))
@@ -100,6 +103,10 @@ class Trials:
     def verdict_without_exchanges(self) -> Verdict:
         """The verdict on a path that carries no large exchanges."""
         return Verdict.NOTE if self.has_link else Verdict.PROBLEM
+
+    def patience_s(self, size: int = 0) -> float:
+        """Return how long the answer may take, once exchanges work, if a message has this size."""
+        return round(min(ANSWER_S, max(SILENCE_S, WORST * self.worst_s) + size / SLOW_BYTES_PER_S), 1)
 
     async def ask(self, make: Ask, seconds: float = ANSWER_S) -> Reply:
         """Ask once, as soon as the budget allows it. Return the reply, of kind `lost` if none came."""

@@ -16,6 +16,7 @@ __all__ = [
     "Chance",
     "Filter",
     "Judged",
+    "Late",
     "Queue",
     "Quota",
     "Rule",
@@ -206,6 +207,19 @@ class Chance(Rule):
     def judge(self, seen: Seen) -> Judged:
         self.count += 1
         return Judged(self.status) if self.count % self.every == 0 else PASS
+
+
+@dataclass
+class Late(Rule):
+    """Answers one request late, the one with this number."""
+
+    number: int
+    by_s: float
+    count: int = 0
+
+    def judge(self, seen: Seen) -> Judged:
+        self.count += 1
+        return Judged(delay_s=self.by_s) if self.count == self.number else PASS
 
 
 def bits(body: bytes) -> float:

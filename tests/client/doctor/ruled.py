@@ -34,10 +34,13 @@ class _Connections:
 class RuledProber:
     """Stands for `tunnel.carriers.probes.probe.Prober`. Each connection ends at the age of `life_s`.
 
-    `has_link`: links and websockets pass. `refused` counts the requests that a rule refused.
+    `has_link`: links and websockets pass. Answers of more than `answers_max` bytes vanish. `refused` counts the
+    requests that a rule refused.
     """
 
-    def __init__(self, *rules: Rule, has_link: bool = False, life_s: float = float("inf")) -> None:
+    def __init__(
+        self, *rules: Rule, has_link: bool = False, life_s: float = float("inf"), answers_max: int = 1 << 30
+    ) -> None:
         self.dialing = Dialing("http://relay.invalid", token="tnl_x", proxy=None, insecure_http=True)
         self.attached: Attached | None = None
         self.answer_bytes = self.ask_bytes_max = 64 << 10
@@ -50,6 +53,7 @@ class RuledProber:
         self._rules = rules
         self._has_link = has_link
         self._life_s = life_s
+        self._answers_max = answers_max
         self._pool = _Connections()
         self._waiting_bytes = 0
         self._serial = 0
@@ -112,6 +116,8 @@ class RuledProber:
     async def fetch(self, size: int, *, lane: int = 0, is_repeat: bool = False) -> Reply:
         reply = await self._send(self.format.value, _SMALL_BYTES, self._pool)
         if reply is None:
+            if min(size, self._waiting_bytes) > self._answers_max:
+                await asyncio.sleep(3600)
             self._serial += 1
             reply = answered(serial=self._serial)
             reply.bytes = max(_EMPTY_BYTES, min(size, self._waiting_bytes))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.doctor.limiters import RESET, SILENCE, Chance, Filter, Queue, Quota, Rule, Weighted, Window
+from tests.client.doctor.limiters import RESET, SILENCE, Chance, Filter, Late, Queue, Quota, Rule, Weighted, Window
 from tests.client.doctor.ruled import OCTETS, RuledProber
 from tests.support.hurried_loop import hurried
 from tunnel.carriers.probes.probe import ProbeError, Reply
@@ -380,3 +380,46 @@ def test_what_refuses_only_after_a_while_is_found_by_a_long_look(examined: Any, 
     assert words in seen.found["rate limit"].text
     assert seen.bad == set()
     assert seen.report.exit_code == 0
+
+
+@pytest.mark.parametrize("has_link", [False, True])
+@pytest.mark.parametrize(
+    ("rules", "answers_max", "step", "text"),
+    [
+        ((), 1100, "answer limit", "answers of 4 KiB vanish on the way"),
+        ((Filter(SILENCE, size=1200),), 1 << 30, "body limit", "requests of 1.5 KiB vanish on the way"),
+    ],
+)
+def test_a_path_that_swallows_what_the_tunnel_needs_is_told_soon(
+    examined: Any, rules: tuple[Rule, ...], answers_max: int, step: str, text: str, has_link: bool
+) -> None:
+    seen = examined(*rules, answers_max=answers_max, has_link=has_link)
+    assert seen.found[step].verdict is (Verdict.NOTE if has_link else Verdict.PROBLEM)
+    assert text in seen.found[step].text
+    assert seen.found["poll"].text == "small exchanges work"
+    assert ("link carries" if has_link else "none carries") in seen.found["roads"].text
+    assert seen.took_s < 12
+    assert seen.bad == {step}
+
+
+def test_a_path_that_swallows_large_messages_carries_small_ones(examined: Any) -> None:
+    seen = examined(answers_max=20_000)
+    assert seen.report.exit_code == 0
+    assert seen.bad == {"answer limit"}
+    assert "answers of 64 KiB vanish on the way, or take too long" in seen.found["answer limit"].text
+    assert "16 KiB pass" in seen.found["answer limit"].text
+    seen = examined(Filter(SILENCE, size=20_000))
+    assert seen.report.exit_code == 0
+    assert seen.bad == {"body limit"}
+    assert "bodies of 24 KiB vanish on the way" in seen.found["body limit"].text
+    assert "6 KiB pass" in seen.found["body limit"].text
+
+
+@pytest.mark.parametrize(
+    ("number", "by_s"), [*((number, 10.5) for number in range(1, 60)), *((number, 4.0) for number in range(1, 60, 4))]
+)
+def test_one_late_answer_is_no_limit_of_the_path(examined: Any, number: int, by_s: float) -> None:
+    seen = examined(Late(number, by_s))
+    assert seen.report.exit_code == 0
+    assert not seen.bad | ({"rate limit", "filter"} & seen.found.keys())
+    assert seen.took_s < 30
