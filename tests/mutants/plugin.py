@@ -122,7 +122,7 @@ class Runner:
         for number, item in enumerate(items):
             reached.clear()
             started, began = process_time(), monotonic()
-            self._test(item, _after(items, number))
+            self._test(item, items[number + 1 :])
             self._costs_s.append(process_time() - started)
             self._durations_s.append(monotonic() - began)
             for name in reached:
@@ -163,14 +163,18 @@ class Runner:
             limit_s = int(process_time() + self._cpu_s + 10 * self._costs_s[number]) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
             signal.setitimer(signal.ITIMER_REAL, WALL_S + 5 * self._durations_s[number])
-            self._test(items[place], _after(items, place))
+            self._test(items[place], items[place + 1 :])
             if self.failed:
                 return 1
         return 0
 
-    def _test(self, item: pytest.Item, following: pytest.Item | None) -> None:
-        """Run one test. A test without fixtures is just called, which takes a tenth of pytest's time."""
+    def _test(self, item: pytest.Item, later: list[pytest.Item]) -> None:
+        """Run one test. A test without fixtures is just called, which takes a tenth of pytest's time.
+
+        pytest tears down what the next test that it runs does not share, so it must not hear of those in between.
+        """
         if not _is_plain(item):
+            following = next((one for one in later if not _is_plain(one)), None)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             return
         try:
@@ -204,10 +208,6 @@ def _is_plain(item: pytest.Item) -> TypeGuard[pytest.Function]:
         return False
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     return set(item.fixturenames) - CLEANING <= set(parameters) and not inspect.iscoroutinefunction(item.obj)
-
-
-def _after(items: list[pytest.Item], number: int) -> pytest.Item | None:
-    return items[number + 1] if number + 1 < len(items) else None
 
 
 def _confine() -> None:

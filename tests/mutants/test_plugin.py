@@ -34,8 +34,8 @@ def test_it_counts():
 """
 
 
-def run(folder: Path, tests: str) -> tuple[int, dict[str, str]]:
-    """The exit code of pytest, and the outcome of each change."""
+def run(folder: Path, tests: str, *before: str) -> tuple[int, dict[str, str]]:
+    """The exit code of pytest, and the outcome of each change. `before`: other files of tests, which run first."""
     text, names = mutated("box.py", SOURCE)
     (folder / "box.py").write_text(text)
     (folder / "test_box.py").write_text(tests)
@@ -43,7 +43,7 @@ def run(folder: Path, tests: str) -> tuple[int, dict[str, str]]:
     plan, results = folder / "plan.json", folder / "results.jsonl"
     plan.write_text(json.dumps([{"module": "box", "own_tests": "test_box", "mutants": names}]))
     options = [f"--mutants-plan={plan}", f"--mutants-results={results}", "--mutants-cpu=0", "--mutants-children=2"]
-    command = [sys.executable, "-m", "pytest", *PYTEST, *options, "test_box.py"]
+    command = [sys.executable, "-m", "pytest", *PYTEST, *options, *before, "test_box.py"]
     done = subprocess.run(
         command, cwd=folder, env={"PYTHONPATH": python_path()}, capture_output=True, text=True, timeout=500, check=False
     )
@@ -68,6 +68,14 @@ def test_a_test_that_fails_without_a_mutant_ends_the_run(tmp_path: Path) -> None
     code, found = run(tmp_path, TESTS.replace("== 2", "== 3"))
     assert code != 0
     assert not found
+
+
+def test_a_test_with_fixtures_may_follow_one_of_another_file_and_a_plain_one(tmp_path: Path) -> None:
+    """pytest would refuse to set it up while the first file, which it still knows, waits to be torn down."""
+    (tmp_path / "test_a.py").write_text("def test_first(tmp_path):\n    pass\n\ndef test_second():\n    pass\n")
+    code, found = run(tmp_path, TESTS.replace("it_counts()", "it_counts(tmp_path)"), "test_a.py")
+    assert code == 0
+    assert found["count: < => <= #1"] == Outcome.KILLED
 
 
 def test_no_fixture_of_all_tests_keeps_them_from_being_just_called(request: pytest.FixtureRequest) -> None:
