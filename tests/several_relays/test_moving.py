@@ -159,6 +159,7 @@ async def test_6_11_a_connection_to_a_service_moves_with_its_transport(hurry: No
 @in_loop
 async def test_6_11_what_was_written_moves_while_the_attachment_is_closed(hurry: None, is_attached: bool) -> None:
     """Closing attaches to the other relay if need be, and ends nothing there before all bytes have arrived."""
+    text = b"all of it" * 100_000  # more than can be in flight when it moves
     got: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def keep(request: ExitRequest) -> None:
@@ -178,9 +179,9 @@ async def test_6_11_what_was_written_moves_while_the_attachment_is_closed(hurry:
             several(client)._seek(everywhere=True)
             await until_answers(client, True, True)
         first.fault = lambda message: AWAY
-        writer.write(b"all of it")
+        writer.write(text)
         await client.close()
-        assert await asyncio.wait_for(got, 5) == b"all of it"
+        assert await asyncio.wait_for(got, 5) == text
 
 
 @in_loop

@@ -210,6 +210,17 @@ def test_6_11_a_resume_of_an_inline_exit_never_moves() -> None:
     assert exit_.push() == []
 
 
+def test_6_11_a_resume_that_names_a_replaced_endpoint_or_an_inline_exit_anywhere_is_refused() -> None:
+    """The acceptor is gone at this relay too, whichever of its ids it had here: a wait for it would be in vain."""
+    relay = Relay()
+    client = Peer(relay).attached()
+    first = Peer(relay, "exits", 2, "exit", is_exit=True).attached()
+    Peer(relay, "exits", 3, "exit", is_exit=True).attached()
+    for lost in (first.identity, inline_exit_id(1)):
+        assert reason(client.push(moved(11, 22, ELSEWHERE, ELSEWHERE[::-1], lost))) == RejectReason.GONE
+    assert relay.switch.stats().routes == 0
+
+
 def test_6_11_leave_frees_the_route_without_a_word_to_the_acceptor() -> None:
     relay = Relay()
     client, exit_ = bound(relay)
