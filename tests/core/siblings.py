@@ -28,12 +28,19 @@ HERE, THERE, THIRD = bytes([1]) * 16, bytes([2]) * 16, bytes([3]) * 16
 class Process:
     """A process with an endpoint at each of several relays, whose packets the test writes and reads."""
 
-    def __init__(self, *, same_users: bool = True, packet_bytes_max: int = BIG, relays: int = 2) -> None:
+    def __init__(
+        self,
+        *,
+        same_users: bool = True,
+        packet_bytes_max: int = BIG,
+        relays: int = 2,
+        config: EndpointConfig = EndpointConfig(),  # noqa: B008 - it is immutable
+    ) -> None:
         self.now = SECOND_US
         self.siblings = Siblings(is_one_domain=same_users)
         self.woken: list[int] = []
         self.endpoints = [
-            Endpoint(EndpointConfig(), Random(number), endpoint_id=identity)
+            Endpoint(config, Random(number), endpoint_id=identity)
             for number, identity in enumerate((HERE, THERE, THIRD)[:relays])
         ]
         for number, endpoint in enumerate(self.endpoints):

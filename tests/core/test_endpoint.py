@@ -5,13 +5,15 @@ from random import Random
 import pytest
 
 from tests.core.pair import Pair
-from tests.core.solo import MS, PEER, SERVICE, Solo
+from tests.core.solo import KEY, MS, PEER, SERVICE, Solo, payload
 from tunnel.core import Endpoint, EndpointConfig, LocalProtocolError, Lost, LostReason, Readable, State
 from tunnel.core.constants import SECOND_US
 from tunnel.wire import (
+    VERSION,
     Packet,
     PacketType,
     RejectReason,
+    decode_rejected,
     encode_packets,
     parse_packets,
 )
@@ -105,6 +107,16 @@ def test_a_packet_of_another_version_does_not_hide_later_ones() -> None:  # 1.4
     solo.endpoint.receive_packets([strange, stranger, *packets], solo.now)
     assert solo.events() == [Readable(solo.connection.id)]
     assert solo.endpoint.packets_discarded == 2
+
+
+def test_a_connect_in_packets_of_another_version_is_told_the_versions_of_this_one() -> None:  # 3.4
+    solo = Solo()
+    solo.receive(Packet(PacketType.CONNECT, PEER, 0, 7, KEY + b"?", 0, 9))
+    rejected = decode_rejected(payload(solo.out(), PacketType.REJECTED))
+    assert rejected is not None
+    assert (rejected.route_key, rejected.reason, rejected.text) == (KEY, RejectReason.VERSION, "")
+    assert rejected.options.versions == (VERSION, VERSION)
+    assert solo.endpoint.packets_discarded == 1
 
 
 def test_every_packet_for_an_unknown_id_is_counted() -> None:

@@ -1,13 +1,14 @@
 """6.11: which resume moves a connection, which does not, and what the endpoints of one process share."""
 
 import sys
+from random import Random
 from types import FrameType
 
 import pytest
 
 from tests.core.siblings import HERE, PEER, THERE, Process, answer, connect, other_acceptor
 from tests.core.solo import BIG, FIRST, KEY, MS, SERVICE
-from tunnel.core import EndpointConfig, Moved, StayCause
+from tunnel.core import Endpoint, EndpointConfig, Moved, StayCause
 from tunnel.core.constants import MOVE_REST_US, MOVE_SPREAD_BITS, MOVE_TRIES, MOVES_ALL_MAX, MOVES_MAX, SECOND_US
 from tunnel.wire import (
     Accepted,
@@ -144,6 +145,55 @@ def test_a_relay_that_was_stopped_cannot_undo_a_move() -> None:
     assert moved_to(process.into(0, connect(resumed=number, move=3))) == [3]
 
 
+def test_a_resume_without_a_number_moves_nothing() -> None:
+    """It was meant for the relay that the connection uses: an endpoint of before numbers none."""
+    process = Process()
+    number = process.asked()
+    assert process.into(1, connect(resumed=number)) == []
+    assert list(process.endpoints[0].connections) == [number]
+
+
+def test_a_connection_that_the_application_has_not_answered_yet_moves_nowhere() -> None:
+    process = Process(config=EndpointConfig(asks_services=True))
+    process.into(0, connect())
+    (number,) = process.endpoints[0].connections
+    assert process.into(1, connect(resumed=number, move=1)) == []
+    assert list(process.endpoints[0].connections) == [number]
+    process.endpoints[0].connections[number].accept(process.now)
+    assert moved_to(process.out(0)) == [None]
+
+
+def test_a_resume_that_moves_a_connection_is_not_counted_as_discarded() -> None:
+    process = Process()
+    number = process.asked()
+    process.into(1, connect(resumed=number, move=1))
+    assert process.endpoints[1].packets_discarded == 0
+
+
+def test_two_users_the_end_of_a_connection_says_nothing_to_an_equal_name_outside_the_domain() -> None:
+    process = Process(same_users=False)
+    process.endpoints[0].connections[process.asked()].abort(process.now)
+    assert moved_to(process.into(1, connect())) == [None]
+
+
+def test_a_new_id_is_none_of_a_sibling_even_after_its_end() -> None:
+    """Packets for the sibling's connection would else reach the new one."""
+    process = Process()
+    ended, present = process.asked(), process.endpoints[0].connect(SERVICE, process.now).id
+    process.endpoints[0].connections[ended].abort(process.now)
+    drawn = iter([ended, present, 5])
+    process.endpoints[1].random.getrandbits = lambda bits: next(drawn)  # type: ignore[method-assign]
+    assert process.endpoints[1].new_id() == 5
+
+
+def test_an_endpoint_that_replaces_another_one_takes_its_place_in_the_order_of_preference() -> None:
+    process = Process(relays=3)
+    del process.siblings.members[1]
+    made = Endpoint(EndpointConfig(), Random(9), endpoint_id=bytes([4]) * 16)
+    made.join(process.siblings, 1, lambda: None)
+    assert [one.place for one in process.siblings.members] == [0, 1, 2]
+
+
 def test_what_still_comes_through_the_old_relay_gets_no_answer() -> None:
     process = Process()
     number = process.asked()
@@ -177,6 +227,41 @@ def lose(process: Process) -> None:
     process.wait(1 << MOVE_SPREAD_BITS)
 
 
+def test_a_relay_that_has_never_answered_gets_no_connection() -> None:
+    process = Process()
+    made = Endpoint(EndpointConfig(), Random(9), endpoint_id=bytes([4]) * 16)
+    made.join(process.siblings, 2, lambda: None)
+    process.opened()
+    process.endpoints[1].on_detached(process.now)
+    lose(process)
+    assert stays(process) == [StayCause.ALONE]
+
+
+def test_endpoints_leave_a_relay_at_random_times() -> None:
+    """Otherwise all endpoints of a relay that stops would ask another one in the same instant."""
+    process = Process()
+    process.opened()
+    process.endpoints[0].random.getrandbits = lambda bits: 300 * MS  # type: ignore[method-assign]
+    process.endpoints[0].on_detached(process.now)
+    process.wait(290 * MS)
+    assert process.resumes() == []
+    process.wait(20 * MS)
+    assert len(process.resumes()) == 1
+
+
+def test_what_waits_for_another_relay_moves_as_soon_as_one_answers() -> None:
+    process = Process()
+    (number,) = process.opened()
+    process.endpoints[1].on_detached(process.now)
+    lose(process)
+    process.wait(SECOND_US)
+    process.woken.clear()
+    process.endpoints[1].on_attached(True, BIG, 1 << 30, process.now)
+    assert 0 in process.woken  # its driver would sleep on
+    process.wait(10 * MS)
+    assert [packet.source for packet in process.resumes()] == [number]
+
+
 def test_an_absent_relay_is_left_and_gets_leave_when_it_is_back() -> None:
     process = Process()
     (number,) = process.opened()
@@ -191,7 +276,7 @@ def test_an_absent_relay_is_left_and_gets_leave_when_it_is_back() -> None:
     assert list(process.endpoints[1].connections) == [number]
     process.endpoints[0].on_attached(False, BIG, 1 << 30, process.now)
     (leave,) = process.out(0)
-    assert (leave.type, leave.source, leave.destination) == (PacketType.LEAVE, number, PEER)
+    assert (leave.type, leave.source, leave.destination, leave.sequence) == (PacketType.LEAVE, number, PEER, 0)
     assert decode_leave(leave.payload) == 1
 
 
@@ -209,7 +294,18 @@ def test_an_answer_to_another_resume_moves_nothing(move: int | None, key: bytes 
     process = Process()
     (number,) = process.opened()
     lose(process)
-    process.into(1, answer(process.resumes()[0], move, key=key))
+    packet = answer(process.resumes()[0], move, key=key)
+    process.into(1, packet, packet)
+    assert list(process.endpoints[0].connections) == [number]
+    assert process.endpoints[0].connections[number].stats.packets_discarded == 2
+
+
+def test_an_answer_through_a_relay_that_was_not_asked_moves_nothing_and_is_told_to_leave() -> None:
+    process = Process(relays=3)
+    (number,) = process.opened()
+    lose(process)
+    (leave,) = process.into(2, answer(process.resumes()[0], 1))
+    assert leave.type == PacketType.LEAVE
     assert list(process.endpoints[0].connections) == [number]
 
 
@@ -230,6 +326,7 @@ def test_a_vain_try_ends_with_a_resume_at_home_and_a_rest() -> None:
     lose(process)
     process.wait(MOVE_TRIES * SECOND_US + MOVE_REST_US // 2)
     sent = [packet for packet in process.out(1) if packet.type != PacketType.LISTEN_STATE]
+    assert [stay.answer for stay in process.endpoints[0].stays().values()] == [""]
     *resumes, leave = sent  # LEAVE: for a route that a late answer binds
     assert [packet.type for packet in resumes] == [PacketType.CONNECT] * MOVE_TRIES
     assert (leave.type, decode_leave(leave.payload)) == (PacketType.LEAVE, 2)
@@ -268,19 +365,37 @@ def test_a_late_answer_to_an_earlier_try_leaves_the_present_one_alone() -> None:
     assert process.into(1, answer(first, 1)) == []
 
 
-def test_a_refusal_elsewhere_ends_only_the_try() -> None:
+@pytest.mark.parametrize(
+    ("reason", "text", "said"),
+    [
+        (RejectReason.GONE, "", "gone"),
+        (RejectReason.NO_SUCH_SERVICE, "", "no such service"),
+        (RejectReason.FINISHED, "", "finished"),  # it would end a connection only if that drained
+        (RejectReason.BUSY, "try later", "try later"),
+        (250, "", "reason 250"),  # of a later version
+    ],
+)
+def test_a_refusal_elsewhere_ends_only_the_try(reason: int, text: str, said: str) -> None:
     process = Process()
     (number,) = process.opened()
     lose(process)
     (packet,) = process.resumes()
     asked = decode_connect(packet.payload)
     assert asked is not None
-    refusal = encode_rejected(Rejected(asked.route_key, RejectReason.GONE))
+    refusal, other = (
+        Packet(PacketType.REJECTED, number, 0, 0, encode_rejected(Rejected(key, reason, text)))
+        for key in (asked.route_key, KEY)
+    )
+    process.into(1, other, other)  # not of this connection
     assert process.endpoints[0].stays() == {}  # the try is under way
-    process.into(1, Packet(PacketType.REJECTED, number, 0, 0, refusal))
+    assert process.endpoints[0].connections[number].stats.packets_discarded == 2
+    process.into(1, refusal)
     assert list(process.endpoints[0].connections) == [number]
     (stay,) = process.endpoints[0].stays().values()
-    assert (stay.cause, stay.asked.owner, stay.answer) == (StayCause.VAIN, process.endpoints[1], "gone")  # type: ignore[union-attr]
+    assert (stay.cause, stay.asked.owner, stay.answer) == (StayCause.VAIN, process.endpoints[1], said)  # type: ignore[union-attr]
+    due_us = process.endpoints[0].next_timeout()
+    assert due_us is not None
+    assert due_us > process.now  # a rest costs nothing
     process.wait(MOVE_REST_US - 100 * MS)
     assert process.resumes() == []
     process.wait(120 * MS)  # nothing is lost by the time at which others are looked for
@@ -362,9 +477,17 @@ def test_few_moves_are_unanswered_at_a_time() -> None:
     lose(process)
     first = process.resumes()
     assert len(first) == MOVES_MAX
-    process.into(1, *(answer(packet, 1) for packet in first))
+    due_us = process.endpoints[0].next_timeout()
+    assert due_us is not None
+    assert due_us > process.now  # those that wait for room cost nothing
+    for packet in first[:2]:  # each makes room for one
+        process.into(1, answer(packet, 1))
+        process.wait(10 * MS)
+        first += (more := process.resumes())
+        assert len(more) == 1
+    process.into(1, *(answer(packet, 1) for packet in first[2:]))
     process.wait(10 * MS)
-    assert len(process.resumes()) == 5
+    assert len(process.resumes()) == 3
 
 
 def test_two_users_connections_to_an_acceptor_that_is_away_hold_up_none_to_another_one() -> None:
@@ -391,6 +514,7 @@ def test_two_users_a_rest_is_over_although_connections_to_another_acceptor_wait(
 
 def test_the_tries_of_an_endpoint_are_bounded_however_many_acceptors_there_are() -> None:
     process = Process()
+    other_acceptor(process)  # so that the last one has not room for all of its tries
     at_many_acceptors(process, 10)
     lose(process)
     assert len(process.resumes()) == MOVES_ALL_MAX

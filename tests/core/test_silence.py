@@ -4,9 +4,9 @@ import pytest
 from xxhash import xxh3_128
 
 from tests.core.siblings import HERE, PEER, THERE, Process, answer, other_acceptor
-from tests.core.solo import BIG, FIRST, MS, SERVICE
+from tests.core.solo import BIG, FIRST, MS, NO_ROUTE, SERVICE
 from tunnel.core import Connection, State
-from tunnel.core.constants import MOVE_REST_US, SECOND_US, SILENCE_US, WATCH_IDLE_US, WATCH_US
+from tunnel.core.constants import MOVE_REST_US, NEVER_US, SECOND_US, SILENCE_US, WATCH_IDLE_US, WATCH_US
 from tunnel.wire import (
     Accepted,
     Ack,
@@ -139,6 +139,72 @@ def test_silence_counts_from_the_receipt_of_the_question(is_receipted: bool) -> 
         assert process.resumes() == []
         process.wait(2 * _LATER_US)
     assert len(process.resumes()) == is_receipted
+
+
+def test_the_receipt_of_an_earlier_batch_is_not_that_of_the_question_and_does_not_end_the_wait_for_it() -> None:
+    process = Process()
+    (number,) = process.opened()
+    endpoint, watch = process.endpoints[0], process.siblings.members[0].watch
+    process.out(0)
+    process.wait(WATCH_US - _LATER_US)
+    endpoint.connections[number].write(b"abc", process.now)
+    earlier = endpoint.next_batch(1 << 20, process.now)
+    process.wait(2 * _LATER_US)
+    question = endpoint.next_batch(1 << 20, process.now)
+    assert earlier is not None
+    assert question is not None
+    assert PacketType.PING in kinds(question.packets)
+    endpoint.batch_done(earlier.token, True, process.now)
+    process.wait(SILENCE_US + _LATER_US)
+    assert process.resumes() == []
+    endpoint.batch_done(question.token, True, process.now)
+    due_us = watch.due_us
+    assert due_us > process.now
+    watch.look(endpoint.connections.values(), process.now)
+    assert watch.due_us == due_us  # the wait for the answer costs no looks
+    process.wait(SILENCE_US + _LATER_US)
+    assert len(process.resumes()) == 1
+
+
+def test_one_connection_without_a_route_is_followed_although_the_acceptor_answers_on_another_one() -> None:
+    """It may have lost one connection alone, and be asked seldom, since the other one is idle."""
+    process = Process()
+    numbers = process.opened(2)
+    watch = process.siblings.members[0].watch
+    process.out(0)
+    process.wait(WATCH_US + _LATER_US)
+    (number,) = asked(process)
+    process.into(0, pong(number, PEER + numbers.index(number)))
+    process.wait(WATCH_US + _LATER_US)
+    assert watch.due_us > process.now + SILENCE_US + WATCH_US  # nothing happens: it is looked after seldom
+    (other,) = (one for one in numbers if one != number)
+    process.into(0, Packet(PacketType.DROPPED, 0, other, 0, NO_ROUTE))
+    process.wait(SILENCE_US + WATCH_US + _LATER_US)
+    assert [packet.source for packet in process.resumes()] == [other]
+
+
+def test_many_reasons_to_look_are_one_look_in_a_quarter_of_a_second() -> None:
+    process = Process()
+    process.opened()
+    watch = process.siblings.members[0].watch
+    watch.look(process.endpoints[0].connections.values(), process.now)
+    watch.look_now(process.now)
+    assert watch.due_us == process.now + WATCH_US // 4
+
+
+def test_an_endpoint_that_only_accepts_never_looks() -> None:
+    process = Process()
+    process.asked()
+    assert process.siblings.members[0].watch.due_us == NEVER_US
+
+
+def test_an_endpoint_looks_after_connections_that_may_move_later() -> None:
+    """They have no answer yet, which would say where else the acceptor sits."""
+    process = Process()
+    process.endpoints[0].connect(SERVICE, process.now)
+    watch = process.siblings.members[0].watch
+    watch.look(process.endpoints[0].connections.values(), process.now)
+    assert watch.due_us == process.now + WATCH_IDLE_US
 
 
 def test_a_question_that_was_given_up_is_asked_again() -> None:
