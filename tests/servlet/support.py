@@ -61,6 +61,7 @@ from tunnel_servlet.switch.mailboxes.rate_turns import no_rates
 from tunnel_servlet.switch.model import ANY_TOKEN, Credential
 from tunnel_servlet.switch.responses import RelayResponse
 from tunnel_servlet.switch.switch import Switch
+from tunnel_servlet.switch.witness import Witness
 
 __all__ = [
     "DATABASE",
@@ -130,6 +131,7 @@ class Relay:
         rates_of: RatesOf = no_rates,
         separate_exits: SeparateExits | None = None,
         trace: bool = False,
+        witness: Witness | None = None,
         started_us: int | None = None,
         has_short_way: bool = True,
         checks_every: int = 1,
@@ -144,6 +146,7 @@ class Relay:
             "packet_filter": packet_filter,
             "rates_of": rates_of,
             "publisher": publisher,
+            "witness": witness,
             "started_us": started_us,
             "has_short_way": has_short_way,
         }

@@ -123,7 +123,7 @@ class Lifecycle:
         self._host.end_links(attachment)
         attachment.close_lanes()
         self._services.forget(attachment, now)
-        self._openings.leave(attachment, now, is_removed=True)
+        self._openings.leave(attachment, now)
         has_left = end is EndpointEnd.LEFT
         self._routes.release_all(attachment, reason, now, has_left=has_left)
         if reason is DropReason.GONE:  # resumes that were still to be handed to it would wait for ever

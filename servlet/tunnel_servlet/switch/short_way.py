@@ -54,11 +54,11 @@ def pass_on(attachment: ServedAttachment, frames: Sequence[Frame], packet_bytes_
         return 0
     far = leg.far
     queue, mailbox = far.queue, far.mailbox
-    if queue.blocked or queue.paces or not queue.is_fresh or mailbox.waiting:
+    if queue.paces or not queue.is_fresh or mailbox.waiting:
         return 0
     if kind == _DATA:
         ledger = queue.ledger
-        if last.sequence != (ledger.newest + 1) & 0xFFFFFFFF or ledger.newest < ledger.s or not ledger.is_known:
+        if last.sequence != (ledger.newest + 1) & 0xFFFFFFFF or not ledger.is_known:
             return 0
         if len(last.data) - HEADER_SIZE > queue.reserved_bytes:
             return 0

@@ -20,6 +20,7 @@ from tests.servlet.support import (
     resume,
 )
 from tests.servlet.switch.rig import LEAVING, SILENT, aborted, got, inline_of, scene, separate
+from tunnel.traces.record import TraceEvent, TraceReason
 from tunnel.wire import AbortReason, Attached, Packet, PacketType, RejectReason, Status, StatusCode, decode_option
 from tunnel_servlet.switch.decisions import Decision, Deny, Hand, HandTo
 
@@ -51,7 +52,7 @@ def test_the_open_connections_of_an_exit_that_leaves_go_on_and_can_be_resumed() 
 
 def test_9_6_an_endpoint_that_has_left_keeps_its_place_for_some_seconds_only() -> None:
     """A killed one keeps it for 5 minutes."""
-    relay = Relay(attachments_per_user_max=2)
+    relay = Relay(attachments_per_user_max=2, trace=True)
     killed, client = Peer(relay, seed=1).attached(), Peer(relay, seed=2).attached()
     killed.push()
     client.push(LEAVING)
@@ -66,6 +67,9 @@ def test_9_6_an_endpoint_that_has_left_keeps_its_place_for_some_seconds_only() -
     assert isinstance(later.attach(), Attached)
     relay.advance(301 * SECOND)
     assert (relay.counters.attachments_left, relay.counters.attachments_expired) == (1, 2)
+    assert relay.counters.attaches_fresh == 3
+    gone = [record.reason for record in relay.records if record.event == TraceEvent.DETACHED]
+    assert gone == [TraceReason.CLEAN, TraceReason.USER_TIMEOUT, TraceReason.USER_TIMEOUT]
 
 
 def test_9_6_an_exit_that_leaves_stays_until_its_last_connection_has_ended_and_others_until_their_last_link() -> None:
@@ -209,6 +213,8 @@ def test_a_connection_that_a_rule_gives_to_one_exit_is_not_given_to_another() ->
     assert got(named) == [[1]]
     named.push(LEAVING)
     assert got(inline, paris) == [[], []]
+    client.push(connect(1, attempt=1))
+    assert got(inline, paris, named) == [[], [], [1]]  # the first copy may have been lost
     named.push(accepted(1, 22))
     assert kinds(client.push()) == ["ACCEPTED"]
 
@@ -219,8 +225,10 @@ def test_a_connection_that_the_rules_have_come_to_deny_is_not_given_to_another_e
     inline, other, client = inline_of(relay), separate(relay), Peer(relay).attached()
     client.push(connect(1))
     rules[0] = Deny()
+    other.push()
     other.push(LEAVING)
-    assert got(inline) == [[]]
+    client.push(connect(1, attempt=1))
+    assert got(inline, other) == [[], [1]]  # the review of the rules ends it
 
 
 def test_a_resume_stays_with_the_exit_that_it_names() -> None:

@@ -4,6 +4,7 @@ from tests.servlet.support import (
     SECOND,
     Peer,
     Relay,
+    accepted,
     bound,
     client_and_exit,
     connect,
@@ -137,6 +138,19 @@ def test_6_4_a_new_id_under_the_same_name_replaces_the_older() -> None:
     assert [packet.source for packet in [*taken_over, *second.push()]] == [11, 12, 14]
     gone = [record for record in relay.records if record.event == TraceEvent.DETACHED]
     assert [record.reason for record in gone] == [TraceReason.GONE]
+
+
+def test_6_4_what_a_replaced_endpoint_has_asked_for_ends_with_it_and_its_acceptor_is_told_no_abort() -> None:
+    """The acceptor learns that there is no route, and may wait for a resume."""
+    relay = Relay()
+    client = Peer(relay, name="client").attached()
+    exit_ = Peer(relay, "exits", 2, is_exit=True).attached()
+    away = Peer(relay, "exits", 4, is_exit=True)
+    client.push(connect(11), *(connect(12 + one, resume=True, endpoint_id=away.identity) for one in range(2)))
+    assert len(exit_.push()) == 1
+    Peer(relay, seed=5, name="client").attached().push()
+    assert relay.counters.packets_ended == 2  # the resumes that waited for their endpoint
+    assert kinds(exit_.push(accepted(11, 22))) == ["DROPPED"]
 
 
 def test_6_4_the_same_name_of_another_user_is_independent() -> None:

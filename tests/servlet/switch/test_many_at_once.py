@@ -73,6 +73,7 @@ def test_two_users_an_endpoint_that_ends_hands_over_some_and_the_others_are_aske
     assert relay.counters.connects_moved == unanswered(relay) == AT_ONCE
     assert len(second.push()) == AT_ONCE
     assert client.push() == []  # no connection is refused
+    assert relay.counters.connects_ignored == MANY - AT_ONCE
     client.push(*[connect(number, target=REPORTS, attempt=1) for number in range(AT_ONCE + 1, MANY + 1)])
     assert unanswered(relay) == MANY
 

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
-from tests.servlet.support import Peer, Relay, bind, bound, client_and_exit, control, data, frames_of
+from tests.servlet.support import (
+    Peer,
+    Relay,
+    accepted,
+    bind,
+    bound,
+    client_and_exit,
+    connect,
+    control,
+    data,
+    frames_of,
+    resume,
+)
 from tunnel.wire import Frame, Packet, PacketType
 from tunnel_servlet.switch.model import ServedAttachment
 
@@ -18,9 +31,9 @@ def linked(relay: Relay, peer: Peer, link: int) -> None:
     relay.settle()
 
 
-def joined(*, has_short_way: bool = True) -> Relay:
+def joined(*, has_short_way: bool = True, **settings: Any) -> Relay:
     """A relay with a bound route, whose ends have link 1 and link 2."""
-    relay = Relay(has_short_way=has_short_way)
+    relay = Relay(has_short_way=has_short_way, **settings)
     client, exit_ = bound(relay)
     linked(relay, client, 1)
     linked(relay, exit_, 2)
@@ -95,6 +108,57 @@ def test_any_other_batch_takes_the_general_way(name: str) -> None:
     relay = joined()
     send(relay, 1, *OTHER[name])
     assert parcel(relay, 2) == []
+
+
+def test_two_users_a_limit_on_the_rate_of_one_holds_for_the_usual_batch_too() -> None:
+    """Otherwise a user who sends one packet at a time would take more of the relay's line than the operator allows."""
+    relay = Relay(rates_of=lambda user, target: {"": 1000} if user == "ann" else {})
+    client, exit_ = client_and_exit(relay)
+    client.push(connect(11))
+    exit_.push(accepted(11, 22))
+    client.push()
+    linked(relay, client, 1)
+    linked(relay, exit_, 2)
+    left = 0
+    for number in range(10):
+        send(relay, 1, data(11, 22, 101 + number, bytes(1000)))
+        assert parcel(relay, 2) == []
+        left += len(poll(relay, 2))
+    assert left < 5
+
+
+def test_data_beyond_the_reservation_of_its_queue_takes_the_general_way() -> None:
+    """Only there it is counted against the room that all connections share."""
+    found = []
+    for has_short_way in (True, False):
+        relay = joined(has_short_way=has_short_way, reserved_bytes=100)
+        send(relay, 1, data(11, 22, 101, bytes(101)))
+        assert parcel(relay, 2) == []
+        before = accounts(relay)
+        found.append((before, poll(relay, 2), relay.switch.stats(), accounts(relay)))
+        send(relay, 1, data(11, 22, 102, bytes(100)))
+        assert len(parcel(relay, 2)) == has_short_way
+    assert found[0] == found[1]
+    assert found[0][1] == [(PacketType.DATA, 101)]
+
+
+def test_the_first_packet_after_a_resume_takes_the_general_way() -> None:
+    """Only there the relay learns where the numbers of the stream go on: it has forgotten the route."""
+    relay = Relay()
+    client, exit_ = client_and_exit(relay)
+    linked(relay, client, 1)
+    linked(relay, exit_, 2)
+    client.push(resume(11, 22, exit_))
+    exit_.push(accepted(11, 22, resumed=True))
+    client.push()
+    for link in (1, 2):
+        poll(relay, link)
+    assert relay.switch.stats().routes_bound == 1
+    send(relay, 1, data(11, 22, 1))
+    assert parcel(relay, 2) == []
+    assert poll(relay, 2) == [(PacketType.DATA, 1)]
+    send(relay, 1, data(11, 22, 2))
+    assert len(parcel(relay, 2)) == 1
 
 
 def test_without_the_short_way_nothing_waits_as_a_parcel() -> None:

@@ -165,6 +165,26 @@ def test_a_connection_that_an_exit_would_have_encrypted_goes_to_the_inline_one_w
     assert got(inline) == [[2]]
 
 
+def test_a_connection_goes_to_the_inline_exit_when_one_is_silent_that_has_never_encrypted() -> None:
+    relay, _, inline, other, client = scene()
+    client.push(connect(1, encryption=b"hello"))
+    other.push()
+    other.push(accepted(1, 22))
+    client.push(connect(2, encryption=b"hello"))
+    relay.advance(SILENT)
+    client.push(connect(2, encryption=b"hello", attempt=1), connect(3, encryption=b"hello"))
+    assert got(inline) == [[2, 3]]
+
+
+def test_the_repeats_that_another_exit_gets_in_place_of_what_waits_for_a_silent_one_are_counted() -> None:
+    relay, _, inline, _, client = scene()
+    client.push(connect(1), connect(2))
+    relay.advance(SILENT)
+    client.push(connect(1, attempt=1), connect(2, attempt=1))
+    assert got(inline) == [[1, 2]]
+    assert relay.counters.packets_replaced == 2
+
+
 def test_a_silent_inline_exit_is_not_reported() -> None:
     """It is silent only while the whole relay is."""
     heard = Expected()

@@ -367,17 +367,13 @@ class Openings:
 
     # --- other acceptors
 
-    def leave(
-        self, attachment: ServedAttachment, now: int, *, has_ended: bool = False, is_removed: bool = False
-    ) -> None:
+    def leave(self, attachment: ServedAttachment, now: int, *, has_ended: bool = False) -> None:
         """Let an exit get no further connections, or end an attachment, and hand over the CONNECTs without an answer
-        (6.10). `has_ended`: the endpoint answers nothing any more, so refuse what no other one takes. `is_removed`: the
-        caller does that with all routes of the attachment."""
+        (6.10). `has_ended`: the endpoint answers nothing any more, so refuse what no other one takes."""
         self._registry.leave(attachment)
         if has_ended:
             self._services.take_down(attachment, now)
-        others = self.hand_over(attachment, now)
-        for route in others if has_ended or is_removed else ():
+        for route in self.hand_over(attachment, now):
             self._routes.release(route, now)  # its initiator repeats CONNECT
             self._context.counters.connects_ignored += 1
         for route in list(attachment.handed.values()) if has_ended else ():

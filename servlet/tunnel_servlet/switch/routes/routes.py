@@ -212,7 +212,7 @@ class RouteTable:
 
     # --- ending
 
-    def shut(self, leg: Leg, now: int, *, is_abort: bool = False) -> None:
+    def shut(self, leg: Leg, now: int, *, is_abort: bool) -> None:
         """Note that this side sent SHUTDOWN or ABORT, which has been forwarded. If both sides have sent one, release
         the route; otherwise let it linger (9.5)."""
         route = leg.route
@@ -275,9 +275,7 @@ class RouteTable:
         self.release(route, now, TraceReason.MOVED)
         return True
 
-    def release_all(
-        self, attachment: ServedAttachment, reason: DropReason, now: int, *, has_left: bool = False
-    ) -> None:
+    def release_all(self, attachment: ServedAttachment, reason: DropReason, now: int, *, has_left: bool) -> None:
         """Release all routes of a removed attachment and notify the other sides (6.4, 9.5).
 
         With `has_left`, the endpoint had said that it leaves: a connection that was never opened, or that one side has

@@ -198,7 +198,9 @@ def test_6_11_a_resume_reaches_only_an_endpoint_that_may_accept_it() -> None:
     relay = Relay()
     client, _ = client_and_exit(relay)
     guest = Peer(relay, "bob", 5).attached()
-    assert reason(client.push(moved(11, 22, ELSEWHERE, guest.identity))) == RejectReason.GONE
+    (packet,) = client.push(moved(11, 22, ELSEWHERE, guest.identity))
+    found = read_rejected(packet)
+    assert (found.reason, found.text) == (RejectReason.GONE, "no endpoint with this id accepts such connections")
     assert guest.push() == []
 
 
@@ -264,6 +266,22 @@ def test_6_11_a_user_leaves_no_more_routes_than_may_be_open_while_acceptors_may_
         exit_.push()
     client.push(leave(13, 24, 1))
     assert relay.switch.stats().routes_bound == 0
+
+
+def test_6_11_of_what_is_left_only_what_waits_at_the_relay_is_undelivered_and_only_what_was_handed_on_counts() -> None:
+    relay = Relay(routes_per_user_max=2)
+    client, exit_ = bound(relay)
+    client.push(leave(11, 22, 1))
+    assert relay.counters.packets_ended == 0
+    for number in range(1, 4):  # resumes that wait for their endpoint: no acceptor keeps them
+        client.push(moved(12, 22, ELSEWHERE), leave(12, 22, 2))
+        assert relay.counters.packets_ended == number
+    bind(client, exit_, 13, 24)
+    client.push(resume(13, 24, exit_), leave(13, 24, 1))  # a resume at the same relay has no number of a move
+    assert (relay.switch.stats().routes, relay.counters.packets_ended) == (0, 4)  # with the CONNECT that waited
+    bind(client, exit_, 14, 25)
+    client.push(leave(14, 25, 1))
+    assert (relay.switch.stats().routes, relay.counters.packets_ended) == (1, 5)  # too many were left: this is ignored
 
 
 def test_two_users_one_leaves_no_route_of_the_other() -> None:
