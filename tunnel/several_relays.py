@@ -146,9 +146,7 @@ class SeveralRelays:
             return
         place.starting.cancel()  # no effect if it is done
         await asyncio.gather(place.starting, return_exceptions=True)
-        if place.starting.cancelled():  # then there is nothing else to close
-            place.error = place.error or UnreachableError(f"no relay has answered at {place.url}")
-        elif place.error is None:
+        if not place.starting.cancelled() and place.error is None:  # else there is nothing to close
             await place.endpoint.end()
 
     def interrupt(self) -> None:
@@ -427,7 +425,7 @@ class SeveralRelays:
             except _Away:
                 continue
             except TimeoutError as error:
-                if seconds is None or left_s == seconds:
+                if left_s == seconds:
                     raise
                 raise TimeoutError(f"{target_text(host, port)}: no answer within {seconds:g} s") from error
             except TunnelError as error:

@@ -122,7 +122,7 @@ async def test_a_service_that_was_closed_is_not_offered_again(monkeypatch: pytes
 
 @pytest.mark.usefixtures("soon")
 @in_loop
-async def test_a_wrong_password_is_not_sent_to_a_proxy_again() -> None:
+async def test_a_wrong_password_is_not_sent_to_a_proxy_again(caplog: pytest.LogCaptureFixture) -> None:
     """Proxies lock accounts for that."""
     async with relays(b"", b"") as found, at(*found, user="exit", exit_handler=Exit(b"out")) as exits:
         await until_answers(exits, True, True)
@@ -133,6 +133,8 @@ async def test_a_wrong_password_is_not_sent_to_a_proxy_again() -> None:
         assert place.endpoint is refused
         assert place.asking is None
         assert exits.refusal is None
+    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("r1 ")]
+    assert said.endswith("; not asked again with this password")
 
 
 @pytest.mark.usefixtures("soon")
@@ -146,6 +148,8 @@ async def test_an_endpoint_that_all_relays_have_refused_ends_and_asks_none_again
         await asyncio.sleep(0.1)
         assert first.requests + second.requests == asked
         assert isinstance(exits.refusal, DeniedError)
+        with pytest.raises(DeniedError, match="revoked"):
+            await exits.open_connection("db", 5432)
 
 
 @pytest.mark.usefixtures("soon")

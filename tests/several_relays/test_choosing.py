@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.several_relays.rig import AWAY, Exit, Silent, at, greeting, relays, until_answers
+from tests.several_relays.rig import AWAY, Exit, Silent, at, greeting, relays, several, until_answers
 from tests.support.loops import in_loop, until
 from tunnel import DeniedError, RefusedError, RejectReason, UnreachableError
+from tunnel.streams.transport import MadeTransport
 
 
 @in_loop
@@ -217,6 +218,64 @@ async def test_without_an_exit_anywhere_the_first_relay_says_why() -> None:
         with pytest.raises(RefusedError, match="no exit is attached"):
             await greeting(client)
         assert second.core.switch.stats().counters.connects == 1
+
+
+@pytest.mark.parametrize(("seconds", "is_over"), [(None, False), (1000.0, False), (0.01, True)])
+@in_loop
+async def test_the_time_for_a_connection_is_that_for_all_relays_together(
+    seconds: float | None, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with relays(b"", b"") as found, at(*found) as client:
+        given: list[float | None] = []
+
+        async def refused(host: str, port: int | None, limit_s: float | None) -> MadeTransport:
+            given.append(limit_s)
+            await asyncio.sleep(0.02)
+            raise RefusedError("no exit", RejectReason.NO_EXIT)
+
+        async def late(host: str, port: int | None, limit_s: float | None) -> MadeTransport:
+            given.append(limit_s)
+            raise TimeoutError(f"no answer within {limit_s} s")
+
+        for place, connect in zip(several(client)._places, (refused, late), strict=True):
+            monkeypatch.setattr(place.endpoint, "connect", connect)
+        said = f"^db:5432: no answer within {seconds:g} s$" if seconds is not None else "^no answer within None s$"
+        with pytest.raises(TimeoutError, match=said):
+            await several(client).connect("db", 5432, seconds)
+    first, second = given
+    if seconds is None or first is None or second is None:
+        assert first is second is seconds
+    else:
+        assert second < first <= seconds
+        assert (second == 0) == is_over
+
+
+@in_loop
+async def test_the_first_relay_says_itself_that_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relays(b"", b"") as found, at(*found) as client:
+
+        async def late(host: str, port: int | None, limit_s: float | None) -> MadeTransport:
+            raise TimeoutError("the exit does not answer")
+
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: 7.0)
+        monkeypatch.setattr(several(client)._places[0].endpoint, "connect", late)
+        with pytest.raises(TimeoutError, match="the exit does not answer"):
+            await several(client).connect("db", 5432, 0.5)
+        monkeypatch.undo()
+
+
+@in_loop
+async def test_a_relay_that_drains_while_another_one_serves_is_no_reason_to_attach_to_a_third() -> None:
+    async with relays(b"one", b"two", b"") as found, at(*found) as client:
+        places = several(client)._places
+        several(client)._start_next()
+        await until(lambda: places[1].is_present)
+        for _ in found[0].core.drain():
+            pass
+        await until(lambda: places[0].endpoint.is_draining)
+        assert await greeting(client) == b"two"
+        assert places[2].starting is None
 
 
 @pytest.mark.usefixtures("hurry")

@@ -185,6 +185,23 @@ async def test_6_11_what_was_written_moves_while_the_attachment_is_closed(hurry:
 
 
 @in_loop
+async def test_closing_waits_for_a_relay_that_is_away_with_what_cannot_move(hurry: None) -> None:
+    async with one_exit(same_users=False) as (first, second, _), at(first, second, linger=20) as client:
+        reader, writer = await client.open_connection("db", 5432)
+        assert await reader.readexactly(3) == b"one"
+        first.fault = lambda message: AWAY
+        await until_answers(client, False, True)
+        writer.write(b"all of it")
+        closing = asyncio.ensure_future(client.close())
+        await asyncio.sleep(0.1)
+        assert not closing.done()
+        before = first.core.switch.stats().counters.packets_streamed
+        first.fault = lambda message: None
+        await closing
+        assert first.core.switch.stats().counters.packets_streamed > before
+
+
+@in_loop
 async def test_6_11_without_one_domain_of_users_a_connection_stays(hurry: None) -> None:
     async with one_exit(same_users=False) as (first, second, client):
         streams = await client.open_connection("db", 5432)

@@ -28,7 +28,7 @@ class ServiceAtRelays:
         self.refused: asyncio.Future[DeniedError] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self._servers = servers
-        self._errors: dict[str, str] = {}  # why other relays have not taken it, by URL
+        self._errors: dict[str, str] = {}  # why other relays have not taken it, or take it no more, by URL
         self._on_refused = on_refused
         self._watch = loop.create_task(self._end())
 
@@ -44,12 +44,10 @@ class ServiceAtRelays:
 
     def why_not_at(self, url: str) -> str:
         """Return why this relay does not take the service; empty if it does, or has not been asked."""
-        server = self._servers.get(url)
-        refusal = None if server is None else server.refusal
-        return self._errors.get(url, "") if refusal is None else str(refusal)
+        return self._errors.get(url, "")
 
     def refuse(self, url: str, error: Exception) -> None:
-        """Note why another relay does not take the service now."""
+        """Note why a relay does not take the service now."""
         self._errors[url] = str(error)
 
     def add(self, url: str, server: Server) -> None:
