@@ -143,6 +143,18 @@ def test_a_connection_that_a_silent_exit_would_encrypt_waits_for_it_and_not_for_
     assert heard.news[1:] == ["exits/exit is silent"]
 
 
+def test_an_exit_that_has_encrypted_once_would_encrypt_whatever_it_does_in_between() -> None:
+    """Some clients offer none, and their connections are in clear."""
+    relay, _, inline, other, client = scene()
+    client.push(connect(1, encryption=b"hello"), connect(2))
+    other.push()
+    other.push(encrypted(1, 22), accepted(2, 23))
+    client.push(connect(3, encryption=b"hello"))
+    relay.advance(SILENT)
+    client.push(connect(3, encryption=b"hello", attempt=1))
+    assert got(inline) == [[]]
+
+
 def test_a_connection_that_a_silent_exit_would_encrypt_goes_to_another_exit() -> None:
     relay, _, inline, other, client = scene()
     client.push(connect(1, encryption=b"hello"))

@@ -10,7 +10,6 @@ from tests.servlet.support import (
     SECOND,
     Peer,
     Relay,
-    accepted,
     bind,
     client_and_exit,
     connect,
@@ -132,10 +131,12 @@ def test_it_is_told_why_a_connection_has_ended(end: list[Packet], why: Ending) -
     assert told.ended == [why]
 
 
-def test_the_end_of_an_endpoint_that_had_asked_is_told_of_what_was_not_opened_alone() -> None:
-    _, told, client, exit_ = scene()
+def test_of_an_endpoint_that_ends_only_what_was_not_opened_is_told_as_refused() -> None:
+    relay, told, client, exit_ = scene()
     bind(client, exit_, 11, 22)
-    client.push(connect(12), LEAVING)
-    told.refused.clear()
-    exit_.push(accepted(12, 23))
-    assert told.refused == []
+    client.push(connect(12))
+    client.push(LEAVING)
+    relay.advance(20 * SECOND)
+    assert relay.counters.attachments_left == 1
+    assert [(one.connection_id, why) for one, why in told.refused] == [(12, RejectReason.GONE)]
+    assert told.ended == [Ending.LOST]

@@ -56,6 +56,30 @@ def test_6_5_a_resume_waits_for_its_endpoint_and_never_dials() -> None:
     assert reason(client.push()) == RejectReason.GONE
 
 
+def test_6_5_resumes_for_which_an_endpoint_has_no_room_when_it_attaches_are_counted_and_not_refused() -> None:
+    relay = Relay(general_packets_max=2)
+    client = Peer(relay).attached()
+    exit_ = Peer(relay, "exits", 2, is_exit=True)
+    client.push(*(resume(11 + number, 22 + number, exit_) for number in range(5)))
+    assert len([packet for packet in exit_.attached().push() if packet.type == PacketType.CONNECT]) == 2
+    assert client.push() == []
+    assert relay.counters.connects_ignored == 3
+
+
+def test_6_5_the_wait_for_endpoints_after_a_restart_begins_with_the_first_one() -> None:
+    """It must not begin again with each of many that attach."""
+    relay = Relay(settle_us=5 * SECOND)
+    Peer(relay, "exits", 2, is_exit=True, own_identity=inline_exit_id(relay.switch.epoch)).attached()
+    relay.advance(10 * SECOND)
+    client = Peer(relay).attached()
+    assert client.push(connect(11, target=REPORTS)) == []
+    relay.advance(4 * SECOND)
+    Peer(relay, "bob", 3).attached()
+    assert client.push(connect(11, target=REPORTS)) == []
+    relay.advance(SECOND)
+    assert reason(client.push(connect(11, target=REPORTS))) == RejectReason.NO_SUCH_SERVICE
+
+
 def test_6_5_a_resume_is_authorised_as_always() -> None:
     client, exit_ = client_and_exit(Relay())
     packet = connect(11, target=FORBIDDEN, resume=True, destination=22, endpoint_id=exit_.identity)
