@@ -29,7 +29,7 @@ BUILD = ROOT / "build" / "mutants"
 # tests.
 PYTEST = (
     "-q --no-header --no-summary --assert=plain --capture=no -o timeout=0 -p tests.mutants.plugin -p no:cacheprovider"
-    " -p no:xdist -p no:pytest_cov -p no:hypothesispytest -p no:logging -o faulthandler_timeout=0"
+    " -p no:xdist -p no:pytest_cov -p no:hypothesispytest -o faulthandler_timeout=0"
 ).split()
 
 

@@ -107,7 +107,14 @@ SINGLE: dict[str, dict[str, tuple[str, ...]]] = {
     "face": {
         "errors": ("tests/test_errors.py",),
         "refusals": ("tests/test_refusals.py",),
+        "relay_place": ("tests/several_relays",),
+        "several_relays": ("tests/several_relays",),
         "status": ("tests/test_status.py",),
+        "streams.service_at_relays": (
+            "tests/several_relays/test_service_at_relays.py",
+            "tests/several_relays/test_asking_again.py",
+            "tests/several_relays/test_everywhere.py",
+        ),
     },
 }
 LEFT_OUT = (
