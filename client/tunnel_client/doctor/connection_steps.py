@@ -38,18 +38,21 @@ _HTTPS = "an https:// URL may help, since a proxy passes encrypted requests on u
 async def examine_reuse(report: Report, trials: Trials) -> None:
     """Find out whether an HTTP connection carries several exchanges. If not, all later steps open a new one for each
     exchange."""
-    for number in range(TRIES):
-        trips = trials.trips
+    accidents = 1
+    for _ in range(TRIES):
         await trials.room(_REUSES, 1)
         await trials.prober.reconnect()  # where only one HTTP connection is possible, it must be this one
+        began_s, replies = now_s(), list[Reply]()
         async with trials.prober.own_connection() as own:
-            replies = [await trials.once(lambda: _on(trials, own), is_test=True) for _ in range(_REUSES)]
+            while len(replies) < _REUSES and all(reply.kind == "answer" for reply in replies):
+                replies.append(await trials.ask(lambda: _on(trials, own), trials.patience_s()))
             opened = own.opened
-        late = [reply for reply in replies if is_silent(reply)]
-        if late and not number:
-            trials.count(late)  # an answer that came late, and not a connection that ended
-        elif trials.trips == trips:
-            break  # else a limiter ended the connection
+        if await trials.is_refused(replies[-1], began_s):
+            continue  # a limiter ended the connection
+        if not (accidents and is_silent(replies[-1])):
+            break
+        accidents -= 1
+        trials.count(replies[-1:])
     lost = [reply for reply in replies if reply.kind == "lost"]
     if opened <= 1 and not lost:
         report.add("connections", Verdict.OK, "an HTTP connection carries several exchanges", reused=True)
@@ -58,7 +61,11 @@ async def examine_reuse(report: Report, trials: Trials) -> None:
         report.add("connections", Verdict.SKIPPED, NOTHING_PASSES)
         return
     trials.prober.is_fresh = True
-    if lost:
+    await trials.prober.reconnect()  # an idle connection may be all that the path carries at once
+    if lost and is_silent(lost[0]):
+        text = f"a hop lets one request pass on each HTTP connection, and drops further ones ({lost[0].text})"
+        advice = "the tunnel opens new ones, which costs time"
+    elif lost:
         text = f"a hop closes HTTP connections after an answer without saying so ({lost[0].text})"
         advice = "the tunnel repeats the exchanges that this loses, which costs time"
     else:
@@ -178,17 +185,11 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
     assert prober.attached is not None
     held_s = min(seconds, prober.attached.hold_ms_max / 1e3)
     together = not (0 < trials.requests_max < _TOGETHER or trials.pause_s)
-    report.begin("letting a request and a connection wait", seconds if together else held_s + seconds)
-    if trials.pause_s:  # each new connection may be one too many
-        held, rested = await _hold(trials, held_s), await _rest(trials, seconds)
-    elif together:
-        await prober.reconnect()
-        held, rested = await asyncio.gather(_hold(trials, held_s), _rest(trials, seconds))
+    if prober.is_fresh:
+        report.begin("letting a request wait", held_s)
+        held, rested = await _hold(trials, held_s), False
     else:
-        await prober.reconnect()
-        held = await _hold(trials, held_s)
-        await prober.reconnect()
-        rested = await _rest(trials, seconds)
+        held, rested = await _hold_and_rest(report, trials, held_s, seconds, together=together)
     if held.kind == "answer" and held.bytes >= _EMPTY_BYTES:
         report.add("hold limit", Verdict.SKIPPED, "the relay had something to send all the time")
     elif held.kind == "answer":
@@ -212,6 +213,20 @@ async def examine_timeouts(report: Report, trials: Trials, seconds: float) -> No
     else:
         text = f"an HTTP connection that is idle for {seconds:g} s is closed"
         report.add("idle limit", Verdict.NOTE, text, "the tunnel opens new ones, which costs time", idle_s=0)
+
+
+async def _hold_and_rest(
+    report: Report, trials: Trials, held_s: float, seconds: float, *, together: bool
+) -> tuple[Reply, bool]:
+    report.begin("letting a request and a connection wait", seconds if together else held_s + seconds)
+    if trials.pause_s:  # each new connection may be one too many
+        return await _hold(trials, held_s), await _rest(trials, seconds)
+    await trials.prober.reconnect()
+    if together:
+        return await asyncio.gather(_hold(trials, held_s), _rest(trials, seconds))
+    held = await _hold(trials, held_s)
+    await trials.prober.reconnect()
+    return held, await _rest(trials, seconds)
 
 
 async def _hold(trials: Trials, seconds: float) -> Reply:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from tunnel.carriers.dialing.dialing import Dialing
 from tunnel.carriers.probes.probe import Prober, Reply
 from tunnel.ground.exit_codes import UNREACHABLE
+from tunnel_client.doctor.answers import is_silent
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.products import is_relay_itself, products_in
-from tunnel_client.doctor.trials import Trials
+from tunnel_client.doctor.trials import ANSWER_S, Trials
 
 __all__ = ["examine_hops", "examine_relays", "recognise"]
 
@@ -29,9 +30,10 @@ async def recognise(trials: Trials, reply: Reply | None, proxy: str | None = Non
     if reply is None:
         return []
     prober = trials.prober
+    patience_s = trials.patience_s() if prober.attached is not None else ANSWER_S
     expectation, head, outside = await asyncio.gather(
-        trials.ask(prober.odd_expectation),
-        trials.ask(prober.big_head),
+        trials.ask(prober.odd_expectation, patience_s),
+        trials.ask(prober.big_head, patience_s),
         _ask_proxy(trials, proxy),
     )
     replies = [reply, expectation, head]
@@ -92,9 +94,15 @@ async def examine_relays(report: Report, trials: Trials) -> bool:
     assert prober.attached is not None
     epochs = [prober.attached.epoch]
     await trials.room(_ATTACHES - 1, _ATTACHES - 1)
-    tries = (trials.once(prober.attach_elsewhere, is_test=True) for _ in range(_ATTACHES - 1))
-    replies = await asyncio.gather(*tries)
-    trials.count([reply for reply in replies if reply.kind == "lost"])
+    replies = await asyncio.gather(*(trials.ask(prober.attach_elsewhere) for _ in range(_ATTACHES - 1)))
+    failed = [reply for reply in replies if reply.kind != "attached"]
+    trials.count([reply for reply in failed if is_silent(reply)])
+    if failed:  # those at once may have been too many
+        await trials.is_refused(failed[0], is_alone=False)
+        replies = []
+        for _ in range(_ATTACHES - 1):
+            await prober.reconnect()  # an idle connection may be all that the path carries at once
+            replies.append(await trials.once(prober.attach_elsewhere, is_test=True))
     for reply in replies:
         epochs.append(reply.epoch if reply.kind == "attached" else epochs[-1])
     while len(set(epochs)) == 2 and not _returns(epochs) and len(epochs) < _ATTACHES_MAX:

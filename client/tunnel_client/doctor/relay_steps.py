@@ -61,6 +61,8 @@ async def examine_relay(report: Report, trials: Trials, ca: str | None = None, p
     attaching = _Attaching(trials)
     await attaching.attach()
     failures, reply = attaching.failures, attaching.reply
+    if reply is not None and prober.attached is not None:
+        trials.worst_s = reply.seconds
     replies = [] if trials.is_shut else await recognise(trials, reply, proxy)  # each request may renew a ban
     if prober.dialing.tls is not None:
         devices = [name for name in trials.writers if name.startswith(_FORWARD_PROXIES)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tests.client.rig import Handler, Rig
 
-__all__ = ["Request", "connections_at_most", "hop", "opening_proxy", "says"]
+__all__ = ["Request", "connections_at_most", "hop", "one_request_at_a_time", "opening_proxy", "says"]
 
 _HEAD_BYTES_MAX = 1 << 20
 _UPGRADE = re.compile(rb"(?im)^(?:upgrade|connection):[^\n]*\n")
@@ -95,6 +95,43 @@ def connections_at_most(rig: Rig, most: int, refusal: bytes = b"") -> str:
     return f"http://127.0.0.1:{_listen(rig, serve)}"
 
 
+def one_request_at_a_time(rig: Rig, refusal: bytes, *, drops: bool) -> str:
+    """Start a hop that carries one connection at a time, and one request on it; return its URL.
+
+    It answers on any further connection with `refusal`, or resets it if that is empty. After the answer it ends the
+    connection, or `drops` what comes on it until the client ends it.
+    """
+    relay = rig.running.addresses[0].port
+    live = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal live
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            if live and not refusal:
+                writer.transport.abort()
+            if live:
+                await _message(reader)
+                writer.write(refusal)
+                return
+            live += 1
+            try:
+                request = Request(0, *await _message(reader), relay)
+                asked, left = asyncio.ensure_future(request.pass_on()), asyncio.ensure_future(_ignore(reader))
+                try:
+                    await asyncio.wait([asked, left], return_when=asyncio.FIRST_COMPLETED)
+                    if asked.done():  # else the client has left
+                        writer.write(b"".join(asked.result()))
+                        await writer.drain()
+                        await asyncio.wait([left], timeout=None if drops else 0)
+                finally:
+                    asked.cancel()
+                    left.cancel()
+            finally:
+                live -= 1
+
+    return f"http://127.0.0.1:{_listen(rig, serve)}"
+
+
 def opening_proxy(rig: Rig, tls: ssl.SSLContext, via: str) -> str:
     """Start a forward proxy that decrypts TLS: it shows the client the certificate of `tls`, and reads the requests.
 
@@ -113,6 +150,12 @@ def opening_proxy(rig: Rig, tls: ssl.SSLContext, via: str) -> str:
                 await writer.drain()
 
     return f"http://127.0.0.1:{_listen(rig, serve)}"
+
+
+async def _ignore(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(1 << 16):
+            pass
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

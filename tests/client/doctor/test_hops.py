@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.doctor.hops import Request, connections_at_most, hop, says
+from tests.client.doctor.hops import Request, connections_at_most, hop, one_request_at_a_time, says
 from tests.client.doctor.limiters import bits
 from tests.client.doctor.rig import doctor, quick
 from tests.client.rig import TOKEN, Rig, greet
@@ -123,6 +123,22 @@ def test_the_connections_that_a_hop_allows_at_once_are_left_to_the_target(rig: R
     refusal = says("403 Forbidden", b"<title>Too many connections</title>")
     _, found, _ = doctor(connections_at_most(rig, 2, refusal), f"127.0.0.1:{rig.serve(greet)}")
     assert found["target"][0] == "ok"
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("refusal", [b"", says("429 Too Many Requests"), says("503 Busy"), says("403 No")])
+def test_one_request_at_a_time_is_no_limit_of_the_rate(
+    rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch, refusal: bytes, drops: bool
+) -> None:
+    monkeypatch.setattr("tunnel_client.doctor.trials.SILENCE_S", 0.5)
+    monkeypatch.setattr("tunnel_client.doctor.carrier_steps._ATTACH_S", 0.5)
+    code, found, _ = doctor(one_request_at_a_time(rig, refusal, drops=drops))
+    assert code == 0
+    assert "rate limit" not in found
+    assert found["at once"][2]["requests"] == 1
+    assert found["connections"][0] == "note"
+    assert ("drops further ones" in found["connections"][1]) is drops
+    assert found["hold limit"][0] == found["body limit"][0] == "ok"
 
 
 def test_requests_that_queue_before_the_relay_are_counted(rig: Rig, doctor: Any) -> None:
