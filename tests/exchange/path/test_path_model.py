@@ -7,7 +7,7 @@ from tunnel.exchange.config import LaneConfig
 from tunnel.exchange.flight import Flight
 from tunnel.exchange.path.path_model import AnswerSeen, PathModel
 from tunnel.exchange.path.pulls import PullMode
-from tunnel.wire import EXCHANGE_BYTES, Attach, Attached, Exchange
+from tunnel.wire import CONFIRMATION_BYTES, EXCHANGE_BYTES, Attach, Attached, Exchange
 
 KIB = 1024
 MS = 1_000
@@ -57,6 +57,13 @@ def test_the_limits_of_the_relay_are_kept() -> None:
     assert path(hold_ms_max=0).pulls.mode is PullMode.POLLING
     assert path(pull_interval_ms=250).pulls.interval_us == 250 * MS
     assert path(body_bytes_max=10).room_bytes == 24
+
+
+def test_a_request_with_the_confirmation_of_a_stream_is_no_larger_than_others_may_be() -> None:
+    it = path()
+    before_bytes = it.room_bytes
+    it.confirms_streams()
+    assert it.room_bytes == before_bytes - CONFIRMATION_BYTES
 
 
 def opened(it: PathModel, message: Attach | Exchange, sends: int) -> tuple[list[int], int]:
