@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.solo import NO_ROUTE, PEER, TARGET, Solo
+from tests.core.solo import NO_ROUTE, PEER, SERVICE, TARGET, Solo
 from tunnel.core import (
     Closed,
     Connection,
@@ -194,6 +194,24 @@ def test_two_users_the_send_buffer_grows_for_a_claimed_window_only_as_far_as_the
     assert budget.granted_bytes == 300_000  # what is buffered stays charged
     solo.connection.abort(solo.now)
     assert budget.granted_bytes == 0
+
+
+def test_two_users_what_a_service_keeps_for_one_who_reads_nothing_is_limited_by_the_budget() -> None:
+    config = EndpointConfig(budget_bytes=8 * 2**20)
+    solo = Solo(config)
+    for number in range(10):
+        solo.route_key = number.to_bytes(16, "big")
+        solo.endpoint.listen(SERVICE.host, 99, solo.now)
+        solo.request(SERVICE, Options(user="ann"))
+        solo.out()
+        solo.ack()
+        while solo.connection.write(bytes(2**20), solo.now):
+            solo.ack(window=0)
+    kept = [connection.unacknowledged_bytes for connection in solo.endpoint.connections.values()]
+    assert len(kept) == 10
+    assert min(kept) == 512 * 1024  # the least that each connection has
+    assert max(kept) > 2 * 2**20  # the first ones grow, as far as the user's share allows
+    assert sum(kept) <= 10 * 512 * 1024 + config.budget_bytes // 2
 
 
 def test_the_send_buffer_follows_the_peers_window_but_not_beyond_our_own_limit() -> None:

@@ -79,6 +79,11 @@ class Owner:
         raise NotImplementedError
 
 
+_SERVED_BUFFER_BYTES = 512 * 1024
+"""The send buffer of a connection that a user has opened to this endpoint, until a write fills it: it then grows as far
+as the budget, in which each user has a share, allows. A user may open thousands of them and read nothing."""
+
+
 class ConnectionBase:
     """The state that all parts of a connection share. `Connection` implements the methods."""
 
@@ -91,7 +96,10 @@ class ConnectionBase:
         self.stats = ConnectionStats()
         self.liveness = Liveness(self.timers, config.keepalive_us, config.user_timeout_us, now)
         first = identity.first_sequence + 1 if identity.initiator else identity.first_sequence
-        window = SendWindow(first, config.send_buffer_bytes_max, EARLY_BYTES_MAX if identity.initiator else 0)
+        buffer_bytes = config.send_buffer_bytes_max
+        if identity.user:
+            buffer_bytes = min(buffer_bytes, _SERVED_BUFFER_BYTES)
+        window = SendWindow(first, buffer_bytes, EARLY_BYTES_MAX if identity.initiator else 0)
         self.sender = Sender(window, self.timers, self.stats, owner.carrier)
         self.budget = owner.enter_budget(identity.user)
         self.receiver = Receiver(ReceiveWindow(config, self.budget, 0), self.timers, self.stats, self.round_trip_us)
