@@ -199,6 +199,49 @@ def test_two_users_bulk_of_one_gets_half_however_many_connections_the_other_has(
     assert max(size for id_, size in found.items() if id_ != of_bob.id) <= 16 * KIB
 
 
+@pytest.mark.parametrize(
+    ("batch_kib", "write_bytes"), [(64, 5_000), (64, 7_000), (512, 5_000), (512, 16 * KIB), (512, 50_000)]
+)
+def test_two_users_many_connections_with_little_bulk_get_the_same_as_one_with_much(
+    batch_kib: int, write_bytes: int
+) -> None:
+    config = EndpointConfig(exit=True, send_buffer_bytes_max=64 << 20)
+    solo, (*many_of_ann, of_bob) = of_users(["ann"] * 150 + ["bob"], config)
+    for connection in many_of_ann:
+        connection.write(bytes(write_bytes), solo.now)
+    of_bob.write(bytes(16 << 20), solo.now)
+    anns = bobs = batches = 0
+    while True:
+        found = shares(fill(solo, batch_kib * KIB).packets)
+        of_bobs = found.pop(of_bob.id)
+        anns += sum(found.values())
+        if anns == len(many_of_ann) * write_bytes:
+            break  # the last batch goes on when ann has nothing more to send
+        bobs += of_bobs
+        batches += 1
+        assert abs(anns - bobs) <= batch_kib * KIB // 3  # a turn of each
+    assert batches
+
+
+def test_two_users_one_who_comes_later_waits_for_one_turn_of_each_other() -> None:
+    solo, (*early, late) = of_users([f"u{number}" for number in range(10)] + ["late"])
+    for connection in early:
+        connection.write(bytes(60_000), solo.now)
+    assert len(shares(fill(solo, 64 * KIB).packets)) == 8
+    late.write(bytes(60_000), solo.now)
+    assert len(shares(fill(solo, 64 * KIB).packets)) == 8
+    assert late.id in shares(fill(solo, 64 * KIB).packets)
+
+
+def test_two_users_a_batch_that_ends_within_a_turn_gives_no_user_another_turn() -> None:
+    solo, (one, two, of_bob) = of_users(["ann", "ann", "bob"])
+    one.write(bytes(5_000), solo.now)
+    for connection in (two, of_bob):
+        connection.write(bytes(200_000), solo.now)
+    found = shares([packet for _ in range(12) for packet in fill(solo, 16 * KIB).packets])
+    assert abs(found[of_bob.id] - found[one.id] - found[two.id]) <= 2 * 2 * KIB  # the last turn, and its overdraft
+
+
 def test_two_users_the_turns_go_on_when_all_bulk_of_one_is_sent_or_has_moved() -> None:
     solo, (one, two, of_bob) = of_users(["ann", "ann", "bob"])
     for connection in (one, two, of_bob):

@@ -49,6 +49,16 @@ class _Carried(msgspec.Struct):
     strays: list[Packet]
 
 
+class _Turn:
+    """The connections of one user that have more to send, at least one. They take turns while the user has a turn."""
+
+    __slots__ = ("connections", "deficit")
+
+    def __init__(self) -> None:
+        self.connections: deque[Connection] = deque()
+        self.deficit = 1  # its first turn comes at once, and is paid for then
+
+
 class Scheduler:
     """Fills batches in this order: control packets, connections with little to send, all others in turn.
 
@@ -64,9 +74,9 @@ class Scheduler:
         self.control: dict[int, Connection] = {}
         self._delayed_acks: dict[int, Connection] = {}
         self.small: deque[Connection] = deque()
-        self.bulk: deque[deque[Connection]] = deque()
-        """The connections with more to send, by the user who opened them; none of these queues is empty."""
-        self._bulk_of: dict[str, deque[Connection]] = {}  # the same queues, by the name of the user
+        self.bulk: deque[_Turn] = deque()
+        """The connections with more to send, by the user who opened them."""
+        self._bulk_of: dict[str, _Turn] = {}  # the same, by the name of the user
         self._carried: dict[int, _Carried] = {}
         self.next_token = 1  # of the batch that leaves next
         self._size_max = 0
@@ -89,23 +99,25 @@ class Scheduler:
 
     def _add_bulk(self, connection: Connection) -> None:
         user = connection.identity.user
-        queue = self._bulk_of.get(user)
-        if queue is None:
-            queue = self._bulk_of[user] = deque()
-            self.bulk.append(queue)
-        queue.append(connection)
+        turn = self._bulk_of.get(user)
+        if turn is None:
+            turn = self._bulk_of[user] = _Turn()
+            self.bulk.append(turn)
+        turn.connections.append(connection)
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that goes on at another relay. Batches on their way remember it."""
         self.control.pop(connection.id, None)
         self._delayed_acks.pop(connection.id, None)
         if connection.place.queued:
-            for queue in (self.small, *self.bulk):
-                if connection in queue:
-                    queue.remove(connection)
             user = connection.identity.user
-            if user in self._bulk_of and not self._bulk_of[user]:
-                self.bulk.remove(self._bulk_of.pop(user))
+            turn = self._bulk_of.get(user)
+            if connection in self.small:
+                self.small.remove(connection)
+            elif turn is not None:
+                turn.connections.remove(connection)
+                if not turn.connections:
+                    self.bulk.remove(self._bulk_of.pop(user))
         if self._too_large is connection:
             self._too_large = None
 
@@ -241,13 +253,21 @@ class Scheduler:
         return room
 
     def _fill_bulk(self, packets: list[Packet], carried: _Carried, room: int, payload_max: int, now: int) -> int:
-        """Share the batch by deficit round robin: the users take turns, and so do the connections of each user. A
-        connection gets one packet's worth of bytes in its turn, and an overdraft is carried over to the next round."""
+        """Share the batch by deficit round robin: the users take turns, and so do the connections of each user.
+
+        Both get one packet's worth of bytes in a turn, and an overdraft is carried over to the next round. Where a
+        connection has less to send, the turn of its user goes on at the next one.
+        """
         quantum = payload_max + HEADER_SIZE
         bulk = self.bulk
         while bulk and (room >= ROOM_MIN or not packets):
-            queue = bulk[0]
-            connection = queue[0]
+            turn = bulk[0]
+            if turn.deficit <= 0:
+                turn.deficit += quantum
+                bulk.rotate(-1)
+                continue
+            connections = turn.connections
+            connection = connections[0]
             place = connection.place
             if place.deficit <= 0:
                 place.deficit += quantum
@@ -258,19 +278,18 @@ class Scheduler:
                 if size == 0:
                     place.queued = False
                     place.deficit = 0
-                    queue.popleft()
-                    bulk.rotate(-1)
-                    if not queue:
-                        bulk.pop()
-                        del self._bulk_of[connection.identity.user]
+                    connections.popleft()
                     break
                 room -= size
                 place.deficit -= size
+                turn.deficit -= size
                 if room < ROOM_MIN:
                     break
             else:
-                queue.rotate(-1)
-                bulk.rotate(-1)
+                connections.rotate(-1)
+            if not connections:
+                bulk.popleft()
+                del self._bulk_of[connection.identity.user]
         return room
 
     def _add_segment(
