@@ -217,13 +217,17 @@ class RunningRelay:
     def _routes(self) -> int:
         return self.relay.host.switch.stats().routes_open
 
+    def _unfinished(self) -> int:
+        """How many connections are open; if none is, 1 while an end of an aborted one still has to learn of it."""
+        return self._routes() or not self.relay.host.switch.operator.are_over()
+
     def _streamed(self) -> int:
         return self.relay.host.switch.stats().counters.packets_streamed
 
     async def _drained(self, seconds: float, *, until_still_: bool) -> None:
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.relay.host.wait_until_drained())]
         if until_still_:
-            waiting.append(asyncio.ensure_future(until_still(self._routes, self._streamed, STILL_S)))
+            waiting.append(asyncio.ensure_future(until_still(self._unfinished, self._streamed, STILL_S)))
         try:
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -136,6 +136,23 @@ async def test_draining_waits_until_the_other_end_knows_of_a_reset_and_no_longer
 
 
 @in_loop
+async def test_after_sigterm_the_relay_waits_until_the_other_end_knows_of_a_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tunnel_servlet.web.running.STILL_S", NEVER_S)
+    monkeypatch.setattr("tunnel.process.stillness._LOOK_S", 0.001)
+    async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await route(ann, exit_)
+        running.terminate()
+        await exit_.post(exchange_body(exit_.epoch, 3, control(PacketType.ABORT, 22, 11, bytes(4)), seed=2))
+        await asyncio.sleep(0.05)  # many looks
+        assert not running.stopped.is_set()
+        reply = await ann.post(exchange_body(ann.epoch, 2, serial_received=1))
+        assert of_kind(parse_packets(reply.message.data)[0], PacketType.ABORT)
+        await running.stopped.wait()
+
+
+@in_loop
 async def test_draining_ends_at_its_deadline() -> None:
     running = relay(settings(limits={"drain_seconds": 0.01}))
     with capture_logs() as logs:
