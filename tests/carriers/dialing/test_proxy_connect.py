@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,7 @@ from tests.carriers.origin import Origin, answer
 from tests.fuzz.wire_end import MemoryTransport
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing.dialing import Dialing
-from tunnel.carriers.dialing.failures import explain
+from tunnel.carriers.dialing.failures import explain, is_cut
 from tunnel.carriers.dialing.proxy_connect import ProxyConnection
 
 
@@ -163,3 +164,17 @@ async def test_a_page_in_place_of_a_tunnel_is_told_from_a_server_without_tls(
     if kind == "proxy-page":
         said = "an empty body" if b"302" in then else "the page 'Blocked'"
         assert found.text == f"the proxy answers CONNECT with HTTP 200, and then sends {said} in place of a tunnel"
+
+
+@in_loop
+async def test_a_handshake_that_cannot_begin_is_a_failure_of_tls_through_a_proxy_too() -> None:
+    async with granting_proxy(GRANTED, b"", waits=True) as proxy:
+        dialing = Dialing("https://relay.invalid", proxy=proxy)
+        assert dialing.tls is not None
+        dialing.tls.maximum_version = ssl.TLSVersion.TLSv1_2
+        dialing.tls.minimum_version = ssl.TLSVersion.TLSv1_3
+        async with dialing.session() as session:
+            with pytest.raises(aiohttp.ClientConnectorSSLError) as caught:
+                await session.get(dialing.url("exchange"))
+    assert explain(caught.value, dialing.base).kind == "tls-version"
+    assert not is_cut(caught.value)

@@ -121,7 +121,7 @@ class ConnectConnector(aiohttp.BaseConnector):
         Return what the page says, or an empty text. It takes another CONNECT, because TLS has consumed the first one.
         """
         hello = ssl.MemoryBIO()
-        with contextlib.suppress(ssl.SSLWantReadError):
+        with contextlib.suppress(ssl.SSLError):  # it wants an answer, or cannot even begin
             self._tls.wrap_bio(ssl.MemoryBIO(), hello, server_hostname=name).do_handshake()
         try:
             dialogue = await self._ask(req, target)
