@@ -1,6 +1,8 @@
 """The doctor's exchanges: an examination must neither give the token away nor change what later connections
 verify."""
 
+import asyncio
+
 import aiohttp
 import msgspec
 import pytest
@@ -12,9 +14,9 @@ from tests.servlet.rig import TOKENS, settings
 from tests.support.certificates import server_tls
 from tests.support.loops import in_loop
 from tunnel.carriers.dialing.dialing import Dialing
-from tunnel.carriers.probes.probe import ProbeError, Prober
+from tunnel.carriers.probes.probe import ProbeError, Prober, Reply
 from tunnel.carriers.probes.probe_certificate import issuer_of
-from tunnel.wire import BodyFormat, attachment_id, encode_envelope
+from tunnel.wire import Answer, BodyFormat, Exchange, attachment_id, decode_envelope, encode_envelope
 from tunnel_servlet.web.running import RunningRelay
 
 
@@ -159,3 +161,29 @@ async def test_a_fresh_prober_opens_a_connection_for_each_exchange() -> None:
         await prober.reconnect()
         await prober.attach()
         assert len(set(hop.ports)) == 4
+
+
+@in_loop
+async def test_an_answer_belongs_to_its_question_although_another_has_followed_on_the_lane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def post(body: bytes, session: aiohttp.ClientSession, headers: object = None) -> tuple[Reply, Answer]:
+        question = decode_envelope(body)
+        assert isinstance(question, Exchange)
+        asked.append(question.number)
+        await both.wait()
+        return Reply("answer", 200, "", 0.0, {}), Answer(question.lane, question.number, 9)
+
+    asked, both = list[int](), asyncio.Event()
+    async with (
+        RunningRelay(settings()) as relay,
+        Prober(Dialing(f"http://{relay.addresses[0]}", token=TOKENS["ann"], proxy=None)) as prober,
+    ):
+        await prober.attach()
+        monkeypatch.setattr(prober, "_post", post)
+        asking = asyncio.gather(prober.exchange(lane=1), prober.fetch(0, lane=1))
+        while len(asked) < 2:  # noqa: ASYNC110 - counts the turns of the event loop
+            await asyncio.sleep(0)
+        both.set()
+        assert [reply.kind for reply in await asking] == ["answer", "answer"]
+    assert asked == [1, 2]

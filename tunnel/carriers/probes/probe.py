@@ -305,12 +305,13 @@ class Prober:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         assert self.attached is not None, "attach first"
+        number = self._numbers[lane]  # another question may follow on this lane before the answer comes
         exchange = Exchange(
             attachment_id(self._secret),
             self.attached.epoch,
             self.attached.generation,
             lane,
-            self._numbers[lane],
+            number,
             self._serials.get(lane, 0),
             round(hold_s * 1000),
             answer_bytes or self.answer_bytes,
@@ -318,7 +319,7 @@ class Prober:
             payload=payload,
         )
         reply, found = await self._post(b"".join(encode_envelope(exchange)), session, headers)
-        if isinstance(found, Answer) and (found.lane, found.number) == (lane, self._numbers[lane]):
+        if isinstance(found, Answer) and (found.lane, found.number) == (lane, number):
             reply.serial = found.serial
             self._serials[lane] = found.serial
         elif isinstance(found, Answer | Attached):
