@@ -12,6 +12,7 @@ from tunnel_client.doctor.trials import TRIES, Trials
 __all__ = ["LEAST_BODY_BYTES", "examine_sizes", "find_vanishing", "report_vanishing"]
 
 LEAST_BODY_BYTES = 1536  # docs/PROTOCOL.md, 7.16: an endpoint never lowers its limit of bodies below this
+_MOST_BODY_BYTES = 1 << 20  # and it never sends more, whatever the relay accepts (`LaneConfig.body_bytes_max`)
 _LEAST_ANSWER_BYTES = 4 << 10  # the same for answers
 # A question is a packet that every relay answers (`Prober.ask`). The doctor asks many, and lets the answers wait at the
 # relay, so that the relay has enough packets for a large response.
@@ -127,14 +128,16 @@ async def _climb(trials: Trials, one: _One, most: int, least: int, found: _Searc
 async def _search_requests(trials: Trials) -> _Search:
     assert trials.prober.attached is not None
     one = functools.partial(_one, trials)
-    return await _search(trials, one, trials.prober.attached.body_bytes_max, LEAST_BODY_BYTES)
+    return await _search(trials, one, min(trials.prober.attached.body_bytes_max, _MOST_BODY_BYTES), LEAST_BODY_BYTES)
 
 
 async def _requests(report: Report, trials: Trials) -> int:
+    assert trials.prober.attached is not None
     found = await _search_requests(trials)
     size, failed = found.passes_bytes, found.failed
     if failed is None and size:
-        text = f"bodies of {_kib(size)} pass, the largest that the relay accepts"
+        which = "relay accepts" if size == trials.prober.attached.body_bytes_max else "tunnel sends"
+        text = f"bodies of {_kib(size)} pass, the largest that the {which}"
         report.add("body limit", Verdict.OK, text, body_bytes=size)
     elif failed is None:
         text = f"not even requests of {_kib(LEAST_BODY_BYTES)} pass (the relay accepts less)"
@@ -224,7 +227,7 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
     """Let the answers to many questions wait at the relay, and fetch them in HTTP responses of falling size."""
     prober = trials.prober
     assert prober.attached is not None
-    most = min(prober.attached.body_bytes_max, 1 << 20)
+    most = min(prober.attached.body_bytes_max, _MOST_BODY_BYTES)
     wanted = min(most, _QUESTION_REQUESTS_MAX * request_bytes)
     asked = failures = 0
     while asked < wanted and failures < TRIES:

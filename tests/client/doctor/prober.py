@@ -88,7 +88,7 @@ class FakeProber:
         self.reconnects = 0
         self.is_fresh = False
         self.has_left = False
-        self.answer_bytes = 64 << 10
+        self.answer_bytes = self.ask_bytes_max = 64 << 10
         self.moved_bytes = 0
         self.waiting_bytes = 0  # of answers that were asked for and not fetched
         self._attaching = attaching
