@@ -178,3 +178,32 @@ async def test_a_handshake_that_cannot_begin_is_a_failure_of_tls_through_a_proxy
                 await session.get(dialing.url("exchange"))
     assert explain(caught.value, dialing.base).kind == "tls-version"
     assert not is_cut(caught.value)
+
+
+@in_loop
+async def test_a_failure_of_tls_is_told_although_the_proxy_does_not_answer_a_second_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tunnel.carriers.dialing.proxy_connect._AGAIN_S", 0.01)
+    asked, tasks = 0, set[asyncio.Task[None] | None]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        tasks.add(asyncio.current_task())
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            if asked == 1:
+                writer.write(GRANTED)
+                await reader.read(1)
+                writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+            await reader.read()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        dialing = Dialing("https://relay.invalid", proxy=proxy)
+        async with dialing.session() as session:
+            with pytest.raises(aiohttp.ClientConnectorSSLError) as caught:
+                await session.get(dialing.url("exchange"))
+        await asyncio.gather(*filter(None, tasks))
+    assert explain(caught.value, dialing.base).kind == "plain-http"

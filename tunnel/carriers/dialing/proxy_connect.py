@@ -27,6 +27,7 @@ _BODY_BYTES_MAX = 1024 * 1024  # after a refusal with a longer body, the connect
 _PASSED = (101, 200)  # a proxy may answer anything else before it has looked at the credentials
 _HEADER = "Proxy-Authorization"
 _STATUS = re.compile("[1-9][0-9][0-9]")
+_AGAIN_S = 5.0  # for the second CONNECT; the failure of the first one is known, and must not wait for ever
 _PAGE_S = 1.0  # for a page in place of the tunnel, which a proxy has at hand
 _AT_ONCE_S = 0.2  # the same, before we have sent anything: what is sent then may end in a reset that loses the page
 _PAGE_BYTES = 16 * 1024
@@ -124,8 +125,9 @@ class ConnectConnector(aiohttp.BaseConnector):
         with contextlib.suppress(ssl.SSLError):  # it wants an answer, or cannot even begin
             self._tls.wrap_bio(ssl.MemoryBIO(), hello, server_hostname=name).do_handshake()
         try:
-            dialogue = await self._ask(req, target)
-        except (aiohttp.ClientError, OSError):
+            async with asyncio.timeout(_AGAIN_S):
+                dialogue = await self._ask(req, target)
+        except (aiohttp.ClientError, OSError):  # includes TimeoutError
             return ""
         try:
             heard = await dialogue.read_page(_AT_ONCE_S)
