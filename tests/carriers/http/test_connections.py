@@ -278,7 +278,16 @@ class Squid(FewConnections):
 
     def __init__(self, most: int) -> None:
         super().__init__(most, REFUSALS["403"])
-        self.stuck = 0
+        self._kept: list[asyncio.StreamWriter] = []  # of connections at which it no longer looks
+
+    @property
+    def stuck(self) -> int:
+        return len(self._kept)
+
+    async def __aexit__(self, *exception: object) -> None:
+        for writer in self._kept:
+            writer.close()
+        await super().__aexit__(*exception)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
@@ -292,7 +301,7 @@ class Squid(FewConnections):
                     writer.write(self._refusal)
                     await reader.readexactly(min(size, self.READS_BYTES))
                     if size > self.READS_BYTES:
-                        self.stuck += 1
+                        self._kept.append(writer)
                         return
                     continue
                 await reader.readexactly(size)
@@ -320,29 +329,72 @@ async def test_no_large_body_goes_out_before_a_further_connection_is_known_to_wo
 
 
 @in_loop
+async def test_a_large_body_goes_out_in_parts_after_a_refusal_when_another_program_has_taken_a_place() -> None:
+    told = Recorded()
+    large = bytes(1 << 20)
+    async with Squid(2) as front:
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), LaneConfig())
+        exchanger.start(told)
+
+        async def both(turn: int, body: bytes) -> list[object]:
+            for lane in range(2):
+                exchanger.send(request(10 * turn + lane, body))
+            return [await told.outcomes.get() for _ in range(2)]
+
+        assert await both(1, b"") == await both(2, large) == [b"TUNL"] * 2
+        front.open += 1
+        await both(3, b"")
+        for turn in range(4, 7):
+            await both(turn, large)
+        assert front.refused > 0
+        assert front.stuck == 0
+        await exchanger.close()
+
+
+@in_loop
+async def test_a_connection_on_which_a_large_body_was_refused_is_not_used_again() -> None:
+    told = Recorded()
+    async with Squid(1) as front:
+        exchanger = HttpExchanger(Dialing(front.url, proxy=None), LaneConfig())
+        exchanger.start(told)
+        front.open = 1
+        exchanger.send(request(1, bytes(1 << 20)))
+        assert await told.outcomes.get() == b"no"
+        front.open = 0  # the operator has raised the limit, say
+        exchanger.send(request(2))
+        assert await told.outcomes.get() == b"TUNL"
+        await exchanger.close()
+
+
+@in_loop
 async def test_a_large_body_waits_only_while_more_connections_are_open_than_have_worked() -> None:
     connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
     first = connections.take(0)
     assert first is not None
-    assert not connections.is_unproven(0)
+    assert not connections.is_unproven(first, 0)
     second, third = connections.take(0), connections.take(0)
     assert second is not None
     assert third is not None
-    assert connections.is_unproven(0.9)
-    assert not connections.is_unproven(1)  # nothing was refused
+    assert connections.is_unproven(third, 0.9)
+    assert not connections.is_unproven(third, 1)  # nothing was refused
     connections.on_answered(second, 0, by_relay=True)
-    assert connections.is_unproven(0)
+    assert connections.is_unproven(third, 0)
     connections.on_answered(third, 0, by_relay=True)
-    assert not connections.is_unproven(0)
+    assert not connections.is_unproven(third, 0)
     connections.on_answered(first, 0, by_relay=True)
     assert connections.may_be_one_too_many(third, 0) is False  # it has worked
     fourth = connections.take(0)
     assert fourth is not None
     connections.on_answered(fourth, 0, by_relay=False)  # the proxy itself answered
-    assert connections.is_unproven(0)
+    assert connections.is_unproven(fourth, 0)
     assert connections.may_be_one_too_many(fourth, 0)
     connections.give_back(fourth)
-    assert not connections.is_unproven(0)
+    assert not connections.is_unproven(third, 0)
+    assert connections.may_be_one_too_many(third, 1)  # in doubt, also one that has worked
+    assert connections.is_unproven(first, 60.9)  # the relay has answered on it before that refusal alone
+    assert not connections.is_unproven(first, 61.1)
+    connections.on_answered(first, 2, by_relay=True)
+    assert not connections.is_unproven(first, 2)
     for used in (first, second, third):
         connections.give_back(used)
     await connections.close()

@@ -34,6 +34,7 @@ _LIMIT_S_MAX = 600.0
 _REFUSALS = 4  # new connections refused in succession, while others worked: then the path carries no more
 _RECENT_S = 1.0  # later than this after the relay's last answer, refusals may mean that the relay is away
 _DOUBT_S = 5.0  # after a refusal that may mean one connection too many, no additional one is opened for this long
+_WARY_S = 60.0  # other programs may take and leave places of one limit, so a refusal says little for longer
 _NEW_S = 1.0  # one too many is refused sooner; so a connection of this age works, even while its pull is held
 _CUT_S_MIN = 0.1  # time without a new connection after one was cut before an answer; doubles up to the maximum
 _SMALL_BYTES = 4096  # a cut after a larger body says nothing about the number of connections
@@ -61,6 +62,7 @@ class Connection:
         self.reuse = reuse
         self.has_answer = False
         self.works = False  # the relay has answered on it
+        self.answered_s = float("-inf")  # when the relay last did
         self.is_retired = False
         self.taken_s = 0.0  # when the present request, or the latest, got this connection
         self.answers_before = answers_before  # number of answers on all connections when this one was made
@@ -127,6 +129,7 @@ class Connections:
         self._limit_s = _LIMIT_S_MIN
         self._limited_until_s = 0.0
         self._refusals = 0  # number of refusals in succession
+        self._refused_s = float("-inf")  # when a request was last refused, perhaps for the number of connections
         self._pause_until_s = 0.0
         self._relay_answered_s = -_RECENT_S
         self._doubted = False
@@ -180,13 +183,16 @@ class Connections:
         for busy in self._busy:
             busy.is_retired = True
 
-    def is_unproven(self, now_s: float) -> bool:
-        """Return whether more connections are open than the path is known to carry, and the newest has just been made.
+    def is_unproven(self, connection: Connection, now_s: float) -> bool:
+        """Return whether more connections are open than the path is known to carry, and the newest has just been made;
+        or whether a request was refused since the relay has last answered on this connection.
 
         The caller then sends only the first bytes of a body, and the rest when no refusal has come. A proxy that allows
         fewer connections refuses all requests, and if it has the whole body of a refused request, it may count the
-        connection as open even after a reset: Squid does so for 15 minutes.
+        connection as open even after a reset: Squid does so for 15 minutes. So with each refusal it would carry fewer.
         """
+        if connection.answered_s < self._refused_s and now_s - self._refused_s < _WARY_S:
+            return True
         return len(self._busy) + len(self._idle) > self._carried and now_s - self._made_s < _NEW_S
 
     async def close(self) -> None:
@@ -205,7 +211,7 @@ class Connections:
         connection.has_answer = True
         self._answers += 1
         if by_relay:
-            self._relay_answered_s = now_s
+            self._relay_answered_s = connection.answered_s = now_s
         if by_relay and not connection.works:
             connection.works = True
             self._refusals = 0
@@ -217,6 +223,7 @@ class Connections:
         If so, the connection is closed after the request, and the caller soon repeats the request on another one. For
         a few seconds, no additional connection is opened.
         """
+        self._refused_s = now_s
         others = sum(other.works for other in (*self._busy, *self._idle) if other is not connection)
         is_away = now_s - self._relay_answered_s > _RECENT_S
         is_in_doubt = self._doubted and now_s < self._limited_until_s

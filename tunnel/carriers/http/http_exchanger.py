@@ -5,6 +5,7 @@ import contextlib
 import functools
 import socket
 from collections import deque
+from collections.abc import Callable
 from secrets import token_hex
 
 import aiohttp
@@ -228,6 +229,8 @@ class HttpExchanger:
         headers, status = response.headers, response.status
         if status >= 400:
             connection.reset_on_close()
+            # Who has refused a large body may not read the rest of it, nor anything that comes after it.
+            connection.is_retired |= len(content) > _FIRST_BYTES
         complete = False
         coding = headers.get("Content-Encoding", "identity")
         is_coded = coding.lower() != "identity"
@@ -263,7 +266,9 @@ class HttpExchanger:
         response = await connection.session.post(
             self._url,
             headers=sent.secrets.headers,
-            data=_Body(kind, body, request.id, self._outcomes, self._connections),
+            data=_Body(
+                kind, body, request.id, self._outcomes, functools.partial(self._connections.is_unproven, connection)
+            ),
             allow_redirects=False,
             proxy=self._dialing.proxy,
             proxy_headers=self._dialing.proxy_headers or None,
@@ -326,19 +331,20 @@ def _is_same(request: Request, other: Request) -> bool:
 class _Body(aiohttp.BytesPayload):
     """A request body that reports its size once it has been handed to the connection.
 
-    While more connections are open than the path is known to carry, a large body pauses after its first part, in case
-    it is refused.
+    While the connection is unproven, a large body pauses after its first part, in case it is refused.
     """
 
-    def __init__(self, kind: str, data: bytes, request_id: int, outcomes: Outcomes, connections: Connections) -> None:
+    def __init__(
+        self, kind: str, data: bytes, request_id: int, outcomes: Outcomes, is_unproven: Callable[[float], bool]
+    ) -> None:
         super().__init__(data, content_type=kind)
         self._id = request_id
         self._outcomes = outcomes
-        self._connections = connections
+        self._is_unproven = is_unproven
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         self._outcomes.on_opened(self._id)
-        if len(self._value) > _FIRST_BYTES and self._connections.is_unproven(asyncio.get_running_loop().time()):
+        if len(self._value) > _FIRST_BYTES and self._is_unproven(asyncio.get_running_loop().time()):
             body = memoryview(self._value)
             await writer.write(body[:_FIRST_BYTES])
             await asyncio.sleep(_REFUSED_S)
