@@ -203,8 +203,9 @@ def test_two_users_bulk_of_one_gets_half_however_many_connections_the_other_has(
     ("batch_kib", "write_bytes"), [(64, 5_000), (64, 7_000), (512, 5_000), (512, 16 * KIB), (512, 50_000)]
 )
 def test_two_users_many_connections_with_little_bulk_get_the_same_as_one_with_much(
-    batch_kib: int, write_bytes: int
+    batch_kib: int, write_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tunnel.core.connection.base._SERVED_BUFFER_BYTES", 64 << 20)  # nothing is acknowledged here
     config = EndpointConfig(exit=True, send_buffer_bytes_max=64 << 20)
     solo, (*many_of_ann, of_bob) = of_users(["ann"] * 150 + ["bob"], config)
     for connection in many_of_ann:
