@@ -130,7 +130,7 @@ def test_the_connections_that_a_hop_allows_at_once_are_left_to_the_target(rig: R
 def test_one_request_at_a_time_is_no_limit_of_the_rate(
     rig: Rig, doctor: Any, monkeypatch: pytest.MonkeyPatch, refusal: bytes, drops: bool
 ) -> None:
-    monkeypatch.setattr("tunnel_client.doctor.trials.SILENCE_S", 0.5)
+    monkeypatch.setattr("tunnel_client.doctor.trials.SILENCE_S", 2.0)
     monkeypatch.setattr("tunnel_client.doctor.carrier_steps._ATTACH_S", 0.5)
     code, found, _ = doctor(one_request_at_a_time(rig, refusal, drops=drops))
     assert code == 0
