@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 
 import tunnel
+from loadtests.hostile.attacking import attack_until_killed
 from loadtests.hostile.raw import RawEndpoint, RawLink, read_answer, shrink_window
-from tunnel.process.event_loops import new_event_loop
 from tunnel.wire import (
     Connect,
     LinkHeader,
@@ -378,17 +378,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--echo", type=int, default=0, metavar="PORT", help="port of the neighbour's echo server")
     options = parser.parse_args(arguments)
     token = os.environ["TUNNEL_TOKEN"]
-    print("attacking", flush=True)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        if options.attack == NEIGHBOUR:
-            runner.run(neighbour(options.relay, token, options.echo))
-        else:
-            runner.run(_attack(options.attack, options.relay, token))
-    return 0
-
-
-async def _attack(name: str, url: str, token: str) -> None:
-    await ATTACKS[name](lambda seed: RawEndpoint(url, token, seed))
+    if options.attack == NEIGHBOUR:
+        return attack_until_killed(neighbour(options.relay, token, options.echo))
+    return attack_until_killed(ATTACKS[options.attack](lambda seed: RawEndpoint(options.relay, token, seed)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from itertools import count
 
+from loadtests.hostile.attacking import attack_until_killed
 from loadtests.hostile.broker import PINGS, SHARED
 from tunnel.messages import ByteBufferMessageSet, split_address
 from tunnel.messages.broker.protocol import COMMIT, CREATE, FETCH, JOIN, LEAVE, METRICS, POSITIONS, PRODUCE, TOPICS
@@ -18,7 +19,6 @@ from tunnel.messages.calls.frames import REQUEST_HEADER_BYTES_MAX, CallHeader, F
 from tunnel.messages.sets.message import encode_payloads
 from tunnel.messages.topics.producers import encode_requests
 from tunnel.messages.topics.requests import ProduceRequest
-from tunnel.process.event_loops import new_event_loop
 
 __all__ = ["BROKER_ATTACKS", "BROKER_NEIGHBOUR", "main"]
 
@@ -214,15 +214,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("attack", choices=[BROKER_NEIGHBOUR, *BROKER_ATTACKS])
     parser.add_argument("--broker", required=True, metavar="ADDRESS")
     options = parser.parse_args(arguments)
-    print("attacking", flush=True)
     attack = BROKER_ATTACKS.get(options.attack, neighbour)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_run(attack, options.broker))
-    return 0
-
-
-async def _run(attack: Callable[[str], Awaitable[None]], address: str) -> None:
-    await attack(address)
+    return attack_until_killed(attack(options.broker))
 
 
 if __name__ == "__main__":

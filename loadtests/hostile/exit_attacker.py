@@ -13,8 +13,8 @@ from typing import cast
 
 import tunnel
 from loadtests.harness.ports import hold_port
+from loadtests.hostile.attacking import attack_until_killed
 from loadtests.hostile.raw import RawEndpoint
-from tunnel.process.event_loops import new_event_loop
 from tunnel.wire import Connect, Options, Packet, PacketType, Target, TargetKind, encode_connect, encode_packets
 
 __all__ = ["EXIT_ATTACKS", "EXIT_NEIGHBOUR", "main"]
@@ -95,15 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("attack", choices=[EXIT_NEIGHBOUR, *EXIT_ATTACKS])
     parser.add_argument("--relay", required=True, metavar="URL")
     options = parser.parse_args(arguments)
-    print("attacking", flush=True)
-    attack = neighbour if options.attack == EXIT_NEIGHBOUR else EXIT_ATTACKS[options.attack]
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_attack(attack, options.relay, os.environ["TUNNEL_TOKEN"]))
-    return 0
-
-
-async def _attack(attack: Callable[[str, str], Awaitable[None]], url: str, token: str) -> None:
-    await attack(url, token)
+    attack = EXIT_ATTACKS.get(options.attack, neighbour)
+    return attack_until_killed(attack(options.relay, os.environ["TUNNEL_TOKEN"]))
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ class Trials:
         """Leave the relay, in at most two requests, if it answers; what it keeps otherwise harms no verdict."""
         prober = self.prober
         while prober.attached is not None and not self.is_shut and not prober.has_left:
-            reply = await self.ask(prober.leave, max(CONTROL_ANSWER_S, 3 * self.worst_s))
+            reply = await self.ask(prober.leave, self._control_answer_s)
             if reply.kind != "answer":
                 return
 
@@ -272,9 +272,12 @@ class Trials:
         return False
 
     async def _control(self) -> Reply:
-        return await self.ask(
-            lambda: self.prober.fetch(_CONTROL_BYTES, lane=self.lanes - 1), max(CONTROL_ANSWER_S, 3 * self.worst_s)
-        )
+        return await self.ask(lambda: self.prober.fetch(_CONTROL_BYTES, lane=self.lanes - 1), self._control_answer_s)
+
+    @property
+    def _control_answer_s(self) -> float:
+        """How long the answer to the smallest question may take."""
+        return max(CONTROL_ANSWER_S, 3 * self.worst_s)
 
     def _step(self) -> tuple[str, float]:
         """Return what is being tried, and how long it was said to take, so that it goes on as that after a wait."""

@@ -24,6 +24,13 @@ from tunnel.wire import AbortReason, PacketType, Target
 from tunnel_servlet.switch.decisions import Decision, Hand, HandTo
 
 
+def encrypt_first(client: Peer, exit_: Peer) -> None:
+    """Let the exit encrypt a connection of the client."""
+    client.push(connect(1, encryption=b"hello"))
+    exit_.push()
+    exit_.push(encrypted(1, 22))
+
+
 def test_an_exit_from_which_nothing_comes_after_a_connection_gets_no_others_until_something_comes() -> None:
     relay, heard, inline, other, client = scene()
     client.push(connect(1))
@@ -133,9 +140,7 @@ def test_a_silent_exit_without_another_gets_connections_and_nothing_is_reported(
 def test_a_connection_that_a_silent_exit_would_encrypt_waits_for_it_and_not_for_the_inline_one() -> None:
     """The inline exit never encrypts, and many clients would go on in clear."""
     relay, heard, inline, other, client = scene()
-    client.push(connect(1, encryption=b"hello"))
-    other.push()
-    other.push(encrypted(1, 22))
+    encrypt_first(client, other)
     client.push(connect(2, encryption=b"hello"))
     relay.advance(SILENT)
     client.push(connect(2, encryption=b"hello", attempt=1), connect(3, encryption=b"hello"), connect(4))
@@ -157,9 +162,7 @@ def test_an_exit_that_has_encrypted_once_would_encrypt_whatever_it_does_in_betwe
 
 def test_a_connection_that_a_silent_exit_would_encrypt_goes_to_another_exit() -> None:
     relay, _, inline, other, client = scene()
-    client.push(connect(1, encryption=b"hello"))
-    other.push()
-    other.push(encrypted(1, 22))
+    encrypt_first(client, other)
     client.push(connect(2, encryption=b"hello"))
     relay.advance(SILENT)
     paris = separate(relay, 3, "paris")
@@ -169,9 +172,7 @@ def test_a_connection_that_a_silent_exit_would_encrypt_goes_to_another_exit() ->
 
 def test_a_connection_that_an_exit_would_have_encrypted_goes_to_the_inline_one_when_the_exit_leaves() -> None:
     _, _, inline, other, client = scene()
-    client.push(connect(1, encryption=b"hello"))
-    other.push()
-    other.push(encrypted(1, 22))
+    encrypt_first(client, other)
     client.push(connect(2, encryption=b"hello"))
     other.push(LEAVING)
     assert got(inline) == [[2]]
