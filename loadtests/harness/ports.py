@@ -8,14 +8,14 @@ __all__ = ["hold_port"]
 
 
 @contextmanager
-def hold_port(host: str = "127.0.0.1") -> Iterator[int]:
+def hold_port() -> Iterator[int]:
     """Reserve a free port for a server that may start, stop and start again inside the `with` block.
 
     A socket that is bound but does not listen keeps the kernel from handing out the number as a free port, and refuses
-    connections. A server that sets SO_REUSEADDR, as those of asyncio do, can still bind that number explicitly.
+    connections. A server that sets SO_REUSEADDR, as those of asyncio do, can still bind that number explicitly, at any
+    address. It is held at all addresses, since what listens at 127.0.0.2 is in the way of a server at 0.0.0.0.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as holder:
+    with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((host, 0))
+        holder.bind(("0.0.0.0", 0))
         yield holder.getsockname()[1]

@@ -21,17 +21,24 @@ def test_a_held_port_refuses_connections_and_is_not_given_away() -> None:
                 other.close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_programs_may_listen_on_a_held_port_repeatedly(host: str) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with hold_port(host) as port:
+def test_a_held_port_is_free_at_every_address() -> None:
+    """A server of another process at 127.0.0.2 would be in the way of one at 0.0.0.0."""
+    with hold_port() as port, socket.socket() as other:
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.2", port))
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("0.0.0.0", port))
+
+
+def test_programs_may_listen_on_a_held_port_repeatedly() -> None:
+    with hold_port() as port:
         for _ in range(3):
             with (
-                socket.create_server((host, port), family=family) as server,
-                socket.create_connection((host, port), timeout=30) as client,
+                socket.create_server(("127.0.0.1", port)) as server,
+                socket.create_connection(("127.0.0.1", port), timeout=30) as client,
                 server.accept()[0] as taken,
             ):
                 client.sendall(b"hello")
                 assert taken.recv(5) == b"hello"
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection((host, port), timeout=30)
+                socket.create_connection(("127.0.0.1", port), timeout=30)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from loadtests.harness.ports import hold_port
 from tests.servlet.rig import TOKENS, relay, settings
 from tunnel_client.cli.main import make_parser
 from tunnel_client.cli.up.file import ReadFile, read_up_file
@@ -23,6 +23,8 @@ __all__ = ["LOOPBACK", "UpRig", "ask", "free_port", "free_ports", "open_up", "pr
 
 LOOPBACK = "127.0.0.1"
 _WAIT_S = 60.0
+
+_held = ExitStack()  # ports, as long as this process lives: a few dozen descriptors
 
 
 class UpRig:
@@ -122,17 +124,13 @@ async def ask(port: int, words: bytes) -> bytes:
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on."""
-    return free_ports(1)[0]
+    """Return a port that nothing else can have as long as this process lives."""
+    return _held.enter_context(hold_port())
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that nothing listens on: a port that is free twice in turn may be the same."""
-    with ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in found]
+    """Return different ports that nothing else can have."""
+    return [free_port() for _ in range(count)]
 
 
 def private(path: Path, text: str) -> Path:
