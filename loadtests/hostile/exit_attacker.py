@@ -6,6 +6,7 @@ The token is in TUNNEL_TOKEN. The process prints `attacking` just before the att
 import argparse
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from itertools import count
@@ -22,11 +23,15 @@ __all__ = ["EXIT_ATTACKS", "EXIT_NEIGHBOUR", "main"]
 EXIT_NEIGHBOUR = "exit-neighbour"
 _NEIGHBOUR_DOWNLOADS = 4
 _DOWNLOADS = 500
+_UNREAD = 2000  # an exit lets one user have 2,048 connections
 _CONNECTS = 512  # in one batch
 # An exit dials about as many meanwhile. If more came, thousands would wait, as many connections as an honest user may
 # have open, and the figures would show how long Python's collector takes to visit them: 0.2 s and more.
 _PAUSE_S = 0.5
 _CHUNK_BYTES = 64 * 1024
+# Of the targets. If the kernel let the buffers grow, to 4 MiB each, it would become short of memory for the TCP
+# connections of all processes and drop what they receive. Targets on other machines do not do this to an exit.
+_SEND_BUFFER_BYTES = 256 * 1024
 
 
 class _Source(asyncio.Protocol):
@@ -34,6 +39,8 @@ class _Source(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._is_full = False
         self.resume_writing()
 
@@ -46,13 +53,14 @@ class _Source(asyncio.Protocol):
             self._transport.write(bytes(_CHUNK_BYTES))
 
 
-async def _download(url: str, token: str, number: int) -> None:
+async def _download(url: str, token: str, number: int, *, reads: bool = True) -> None:
     async def stream(endpoint: tunnel.Attachment) -> None:
         reader, _ = await endpoint.open_connection("127.0.0.1", port)
-        while await reader.read(_CHUNK_BYTES):
+        while reads and await reader.read(_CHUNK_BYTES):
             pass
+        await asyncio.Event().wait()
 
-    server = await asyncio.get_running_loop().create_server(_Source, "127.0.0.1", 0, backlog=_DOWNLOADS)
+    server = await asyncio.get_running_loop().create_server(_Source, "127.0.0.1", 0, backlog=number)
     port = server.sockets[0].getsockname()[1]
     async with server, tunnel.attach(url, token=token, proxy=None, carrier="link") as endpoint:
         await asyncio.gather(*(stream(endpoint) for _ in range(number)))
@@ -66,6 +74,11 @@ async def neighbour(url: str, token: str) -> None:
 async def downloads(url: str, token: str) -> None:
     """Download on hundreds of connections through the exit."""
     await _download(url, token, _DOWNLOADS)
+
+
+async def unread(url: str, token: str) -> None:
+    """Ask for downloads on thousands of connections through the exit, and read none of them."""
+    await _download(url, token, _UNREAD, reads=False)
 
 
 async def connects(url: str, token: str) -> None:
@@ -85,6 +98,7 @@ async def connects(url: str, token: str) -> None:
 
 EXIT_ATTACKS: dict[str, Callable[[str, str], Awaitable[None]]] = {
     "exit-downloads": downloads,
+    "exit-unread": unread,
     "exit-connects": connects,
 }
 

@@ -212,6 +212,11 @@ class SocketSide(Side):
 class TunnelSide(Side):
     """The side that is a connection through the tunnel."""
 
+    @property
+    def user(self) -> str:
+        """The user who opened the connection to us, as the relay named it; empty if we opened it."""
+        return str(self._transport.get_extra_info("tunnel_user"))
+
     def stats(self) -> ConnectionStats:
         """Return the statistics of the connection, also after its end."""
         connection: ByteStream = self._transport.get_extra_info("tunnel_connection")

@@ -21,6 +21,7 @@ from tunnel.metrics.metric import Sample
 from tunnel.streams.datagram_sockets import open_datagrams
 from tunnel.streams.datagrams import UDP_PREFIX
 from tunnel.streams.splice import Side, SocketSide, TunnelSide, splice
+from tunnel.streams.target_side import LargeBuffers, TargetSide
 from tunnel.turns.rounds import RoundTurns
 from tunnel_servlet.access.addresses import IPAddress, embedded_addresses
 from tunnel_servlet.access.grants import is_of_provider, user_table
@@ -105,6 +106,7 @@ class Dialer:
         self._of_user: dict[str, int] = {}  # connections of each user
         self._lookups = Lookups()
         self._turns = RoundTurns(_DIALS_PER_ROUND)
+        self._buffers = LargeBuffers()
         self._witness = witness or DialWitness()
 
     async def __call__(self, request: ExitRequest) -> None:
@@ -342,8 +344,8 @@ class Dialer:
     async def _open_side(self, request: ExitRequest, literal: str, port: int) -> Side:
         if request.target.host.startswith(UDP_PREFIX):
             return await open_datagrams(literal, port)
-        _, side = await asyncio.get_running_loop().create_connection(SocketSide, literal, port)
-        return side
+        made = partial(TargetSide, request.user, self._buffers)
+        return (await asyncio.get_running_loop().create_connection(made, literal, port))[1]
 
 
 def _denied(user: str, why: str, rule: str) -> str:

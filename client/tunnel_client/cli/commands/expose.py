@@ -16,6 +16,7 @@ from tunnel.ground.defaults import BACKLOG
 from tunnel.process.command_line import CommandAdder, tell
 from tunnel.streams.datagram_sockets import open_datagrams
 from tunnel.streams.splice import Side, SocketSide, TunnelSide, splice
+from tunnel.streams.target_side import LargeBuffers, TargetSide
 from tunnel_client.cli.commands.forward import announce
 from tunnel_client.cli.options import add_relay_options, relay_settings
 from tunnel_client.cli.service_key import add_key_options, show_key, with_service_key
@@ -227,6 +228,7 @@ class Exposing:
         self._traffic = traffic
         self._backlog = backlog
         self._public = public
+        self._buffers = LargeBuffers()
         self._tasks: dict[Side, asyncio.Task[None]] = {}  # by open tunnel side, the task that dials the service
         self._watch: asyncio.Task[None] | None = None
 
@@ -263,11 +265,11 @@ class Exposing:
         self._traffic.on_opened(far)
         self._tasks[far] = asyncio.get_running_loop().create_task(self._dial(far))
 
-    async def _dial(self, far: Side) -> None:
+    async def _dial(self, far: TunnelSide) -> None:
         """Connect to the local service. If that fails, reset the connection from the tunnel."""
         try:
             async with asyncio.timeout(_DIAL_S):
-                near = await self._open_near()
+                near = await self._open_near(far.user)
         except OSError as error:  # a TimeoutError is an OSError, too
             reason = f"{self._target} does not answer" if isinstance(error, TimeoutError) else str(error)
             text = f"{reason}: start the service, or check its address"
@@ -280,13 +282,14 @@ class Exposing:
         else:
             splice(near, far)
 
-    async def _open_near(self) -> Side:
+    async def _open_near(self, user: str) -> Side:
         target, loop = self._target, asyncio.get_running_loop()
         if is_datagram_service(self.name):
             return await open_datagrams(target.host, target.tcp_port)
         if target.path:
             return (await loop.create_unix_connection(SocketSide, target.path))[1]
-        return (await loop.create_connection(SocketSide, target.host, target.tcp_port))[1]
+        made = partial(TargetSide, user, self._buffers)
+        return (await loop.create_connection(made, target.host, target.tcp_port))[1]
 
     def _far_ended(self, far: Side, error: Exception | None) -> None:
         assert isinstance(far, TunnelSide)

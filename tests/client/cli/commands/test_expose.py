@@ -16,6 +16,7 @@ from tests.servlet.rig import until
 from tests.support.loops import in_loop
 from tunnel import DeniedError, LostError
 from tunnel.process.command_line import configure_log
+from tunnel.streams.target_side import LargeBuffers
 from tunnel_client.cli.main import main
 
 
@@ -31,6 +32,28 @@ async def test_a_local_service_is_reached_by_its_name() -> None:
         await writer.wait_closed()
         await until(lambda: rig.traffic.report().connections_open == 0)
         assert rig.traffic.report().connections == 1
+
+
+@in_loop
+async def test_two_users_one_who_downloads_is_charged_for_large_buffers_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    users: list[str] = []
+
+    class Asked(LargeBuffers):
+        def take(self, user: str) -> bool:
+            users.append(user)
+            return super().take(user)
+
+    monkeypatch.setattr("tunnel_client.cli.commands.expose.LargeBuffers", Asked)
+    async with target(echo) as port, open_rig() as rig:
+        await rig.expose("reports", port)
+        reader, writer = await rig.attachment.open_connection("reports")
+        writer.write(bytes(1 << 18))
+        assert len(await reader.readexactly(1 << 18)) == 1 << 18
+        writer.close()
+        await writer.wait_closed()
+    assert users == ["ann"]
 
 
 @in_loop
