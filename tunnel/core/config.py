@@ -26,7 +26,7 @@ class EndpointConfig:
     send_buffer_bytes_max: int = 4 * 1024 * 1024
     """Bytes of a connection that may be written and not yet acknowledged; at this number `write` takes no more. A
     larger window of the peer raises the limit, as far as the budget grants it. A connection that a user has opened to
-    this endpoint has at most 512 KiB of it at first, and the rest when the budget grants it."""
+    this endpoint has at most 256 KiB of it at first, and the rest when the budget grants it."""
     packet_bytes_max: int = 512 * 1024
     """Largest packet that this endpoint accepts, including the header."""
     keepalive_us: int = 60 * SECOND_US

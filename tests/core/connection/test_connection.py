@@ -209,9 +209,9 @@ def test_two_users_what_a_service_keeps_for_one_who_reads_nothing_is_limited_by_
             solo.ack(window=0)
     kept = [connection.unacknowledged_bytes for connection in solo.endpoint.connections.values()]
     assert len(kept) == 10
-    assert min(kept) == 512 * 1024  # the least that each connection has
+    assert min(kept) == 256 * 1024  # the least that each connection has
     assert max(kept) > 2 * 2**20  # the first ones grow, as far as the user's share allows
-    assert sum(kept) <= 10 * 512 * 1024 + config.budget_bytes // 2
+    assert sum(kept) <= 10 * 256 * 1024 + config.budget_bytes // 2
 
 
 def test_the_send_buffer_follows_the_peers_window_but_not_beyond_our_own_limit() -> None:

@@ -79,9 +79,10 @@ class Owner:
         raise NotImplementedError
 
 
-_SERVED_BUFFER_BYTES = 512 * 1024
+_SERVED_BUFFER_BYTES = 256 * 1024
 """The send buffer of a connection that a user has opened to this endpoint, until a write fills it: it then grows as far
-as the budget, in which each user has a share, allows. A user may open thousands of them and read nothing."""
+as the budget, in which each user has a share, allows. A user may open thousands of them and read nothing. It is as much
+as the first window of a peer (`EndpointConfig.window_bytes_start`) lets leave."""
 
 
 class ConnectionBase:
