@@ -23,7 +23,7 @@ __all__ = ["EXIT_ATTACKS", "EXIT_NEIGHBOUR", "main"]
 EXIT_NEIGHBOUR = "exit-neighbour"
 _NEIGHBOUR_DOWNLOADS = 4
 _DOWNLOADS = 500
-_UNREAD = 2000  # an exit lets one user have 2,048 connections
+_UNREAD = 800  # if their receive buffers grew, they would use up what Linux grants to TCP on a machine with 8 GB
 _CONNECTS = 512  # in one batch
 # An exit dials about as many meanwhile. If more came, thousands would wait, as many connections as an honest user may
 # have open, and the figures would show how long Python's collector takes to visit them: 0.2 s and more.
