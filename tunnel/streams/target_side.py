@@ -45,7 +45,7 @@ class TargetSide(SocketSide):
         super().__init__()
         self._user = user
         self._buffers = buffers
-        self._small_bytes = _SMALL_BYTES  # still to come before the buffer may grow
+        self._small_bytes = _SMALL_BYTES  # still to come before it asks for a large buffer
         self._is_large = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -53,12 +53,19 @@ class TargetSide(SocketSide):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._small_bytes > 0:
+        if not self._is_large:
             self._small_bytes -= len(data)
-            if self._small_bytes <= 0 and self._buffers.take(self._user):
-                self._is_large = True
-                let_receive_buffer_grow(self._transport.get_extra_info("socket"))
+            if self._small_bytes <= 0:
+                self._ask_for_large_buffer()
         super().data_received(data)
+
+    def _ask_for_large_buffer(self) -> None:
+        """Let the buffer grow, or ask again after as many bytes as before: another connection may have ended."""
+        if self._buffers.take(self._user):
+            self._is_large = True
+            let_receive_buffer_grow(self._transport.get_extra_info("socket"))
+        else:
+            self._small_bytes = _SMALL_BYTES
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_large:
