@@ -114,9 +114,6 @@ class Dialer:
         user = request.user
         held = self._of_user.get(user, 0)
         free = self._connections_max - self.connections
-        if why := self._witness.why_closed(user):
-            self._refuse(request, _Refused(RejectReason.BUSY, why))
-            return
         if free < 1 or held >= max(1, free):
             self._refuse(request, _Refused(RejectReason.BUSY, "the exit has no room for another connection"))
             return
@@ -127,10 +124,15 @@ class Dialer:
         began_s = clock()
         try:
             await self._turns.wait(user)
+            if why := self._witness.why_closed(user):
+                raise _Refused(RejectReason.BUSY, why)
             target, dialled = await self._dial(request)
-            rule = self._rules_of(user).check_target(dialled.host, dialled.port).rule
-            self._witness.on_dialled(request, _address(dialled), rule)
-            joined = self._join(request, target, dialled)
+            try:
+                self._join(request, target, dialled)
+            except BaseException:
+                target.abort()  # nothing else uses it
+                raise
+            joined = True
             self._counts.note_dial(None, clock() - began_s)
         except _Refused as refused:
             _log.info("refused", **_who(request), reason=refused.reason.name, text=refused.text)
@@ -181,19 +183,15 @@ class Dialer:
                 ruling = rules.check_address(place.address, port, name if isinstance(name, str) else "")
         return "" if ruling.allowed else ruling.text
 
-    def _join(self, request: ExitRequest, target: Side, dialled: _Dialled) -> bool:
+    def _join(self, request: ExitRequest, target: Side, dialled: _Dialled) -> None:
+        rule = self._rules_of(dialled.user).check_target(dialled.host, dialled.port).rule
+        self._witness.on_dialled(request, _address(dialled), rule)
         if self._why_denied(dialled):  # the rules have changed since it was dialled
-            target.abort()
             raise _Refused(RejectReason.DENIED, _CHANGED)
         side = TunnelSide(ended=lambda _, error: self._ended(request.user, side))
-        try:
-            request.accept(lambda: side)
-        except BaseException:
-            target.abort()  # without the tunnel's side nothing uses the target
-            raise
+        request.accept(lambda: side)
         self._open[side] = dialled
         splice(target, side)
-        return True
 
     def _ended(self, user: str, side: TunnelSide | None = None) -> None:
         self.connections -= 1

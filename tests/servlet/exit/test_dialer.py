@@ -7,6 +7,7 @@ import resource
 import socket
 import struct
 from collections import Counter
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 from unittest.mock import Mock
@@ -24,7 +25,7 @@ from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.addresses import IPAddress
 from tunnel_servlet.access.grants import Grant, GrantTable
 from tunnel_servlet.access.rules import Ruleset, parse_rule
-from tunnel_servlet.exit.dialer import Dialer
+from tunnel_servlet.exit.dialer import Dialer, DialWitness
 from tunnel_servlet.exit.resolver import resolve
 
 AS_ANN: dict[str, Any] = {"token": TOKENS["ann"], "proxy": None, "linger": 0.1}
@@ -297,6 +298,66 @@ async def test_two_users_many_dials_of_one_delay_those_of_the_other_by_one_round
     assert set(refusals) == {RejectReason.REFUSED}
     assert [user for _, user in begun].index("bob") < 8
     assert max(Counter(round_ for round_, _ in begun).values()) == 4
+
+
+@in_loop
+async def test_a_dial_whose_turn_comes_once_connections_are_not_allowed_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Closing(DialWitness):
+        """Allows no connection from the first dial on."""
+
+        why = ""
+
+        def why_closed(self, user: str) -> str:
+            return self.why
+
+    async def open_side(self: Dialer, request: ExitRequest, literal: str, port: int) -> Side:
+        await asyncio.sleep(0)  # all have asked
+        witness.why = "the audit cannot be written"
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(Dialer, "_open_side", open_side)
+    witness, ruleset, refusals = Closing(), Ruleset([parse_rule("127.0.0.1:*")]), list[tuple[RejectReason, str]]()
+    dialer = Dialer(lambda user: ruleset, witness=witness)
+    asked = Target(TargetKind.TCP, "127.0.0.1", 1)
+    requests = [ExitRequest(asked, "ann", Mock(), lambda *why: refusals.append(why)) for _ in range(20)]
+    await asyncio.gather(*(dialer(request) for request in requests))
+    assert Counter(reason for reason, _ in refusals) == {RejectReason.REFUSED: 4, RejectReason.BUSY: 16}
+    assert refusals[-1] == (RejectReason.BUSY, witness.why)
+    assert dialer.connections == 0
+
+
+@in_loop
+async def test_a_target_that_nothing_uses_because_the_witness_fails_is_closed() -> None:
+    class Failing(DialWitness):
+        def on_dialled(self, request: ExitRequest, address: str, rule: str) -> None:
+            raise ValueError("an event that cannot be written")
+
+    class Keeping(Dialer):
+        """Keeps each target, so that no collector of garbage closes it."""
+
+        sides: list[Side]
+
+        async def _open_side(self, request: ExitRequest, literal: str, port: int) -> Side:
+            self.sides = [await super()._open_side(request, literal, port)]
+            return self.sides[0]
+
+    ended, problems = asyncio.Event(), list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context["message"]))
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read(-1)
+        ended.set()
+
+    async with target(wait) as port, tunnel("127.0.0.1:*", witness=Failing(), kind=Keeping) as (client, dialer):
+        with pytest.raises(RefusedError) as refused:
+            await client.open_connection("127.0.0.1", port)
+        assert refused.value.reason is RejectReason.UNREACHABLE
+        await ended.wait()
+        assert dialer.connections == 0
+    assert problems == ["unhandled exception in an exit handler"]
 
 
 @in_loop
