@@ -1,19 +1,21 @@
 """TCP connections for exchanges, where the path carries only a few: requests wait for a connection that works."""
 
 import asyncio
+import errno
 import socket
 from contextlib import suppress
 from random import Random
 from typing import Self
 
+import aiohttp
 import msgspec
 import pytest
 
 from tests.carriers.origin import answer
-from tests.carriers.rig import Recorded
-from tests.support.loops import in_loop
+from tests.carriers.rig import KEY, Recorded
+from tests.support.loops import in_loop, until
 from tunnel.carriers.dialing.dialing import Dialing
-from tunnel.carriers.http.connections import Connections
+from tunnel.carriers.http.connections import Connection, Connections
 from tunnel.carriers.http.http_exchanger import HttpExchanger
 from tunnel.exchange import LaneConfig, Lanes, Request
 
@@ -475,6 +477,111 @@ async def test_a_new_connection_that_is_cut_leaves_those_that_work_in_use() -> N
     assert connections.new_from_s == 8.5
     connections.retire(9)
     assert working.is_retired
+    for busy in list(connections._busy):
+        connections.give_back(busy)
+    await connections.close()
+
+
+@in_loop
+async def test_connections_that_are_cut_together_cause_the_pause_of_one() -> None:
+    """A relay that is killed cuts all that it has not accepted yet."""
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    together = [connections.take(0) for _ in range(6)]
+    for number, connection in enumerate(together):
+        assert connection is not None
+        connections.on_died(connection, 1 + number / 100)
+        connections.give_back(connection)
+    assert connections.new_from_s == pytest.approx(1.1)
+    later = connections.take(2)
+    assert later is not None
+    connections.on_died(later, 2)
+    assert connections.new_from_s == pytest.approx(2.2)
+    connections.give_back(later)
+    await connections.close()
+
+
+@in_loop
+async def test_a_connection_that_is_refused_ends_the_pauses_after_cut_ones() -> None:
+    """Nothing listens there: what was cut before has met the end of a relay, and no limit of new connections."""
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    kept, cut, refused = connections.take(0), connections.take(0), connections.take(0)
+    assert kept is not None
+    assert cut is not None
+    assert refused is not None
+    connections.on_answered(kept, 0, by_relay=True)
+    connections.on_died(cut, 1)
+    assert connections.take(1.1) is None
+    connections.on_refused(refused)
+    assert connections.take(1.1) is None  # another one works
+    connections.on_refused(kept)  # its connection was closed, and it had to open one
+    assert connections.take(1.1) is not None
+    assert connections.take(1.1) is not None
+    for busy in list(connections._busy):
+        connections.give_back(busy)
+    await connections.close()
+
+
+@in_loop
+async def test_requests_that_a_killed_relay_has_not_accepted_delay_no_later_one() -> None:
+    """The system has completed their connections, and cuts them; then nothing listens any more."""
+    opened = list[int]()
+
+    class Opened(Recorded):
+        def on_opened(self, request_id: int) -> None:
+            opened.append(request_id)
+
+    told = Opened()
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        exchanger = HttpExchanger(Dialing(url, proxy=None), LaneConfig())
+        exchanger.start(told)
+        for number in range(6):
+            exchanger.send(request(number))
+        await until(lambda: len(opened) == 6)
+    for _ in range(6):
+        assert "cut" in str(await told.outcomes.get())
+    exchanger.send(msgspec.structs.replace(request(0), id=10, repeat=1))
+    assert await told.outcomes.get() == "the connection was refused"
+    assert exchanger._connections.new_from_s == 0
+    await exchanger.close()
+
+
+@pytest.mark.parametrize(("number", "ends_pauses"), [(errno.ECONNREFUSED, True), (errno.ENETUNREACH, False)])
+@in_loop
+async def test_no_other_failure_than_a_refusal_ends_the_pauses_after_cut_connections(
+    number: int, ends_pauses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: object, **options: object) -> None:
+        raise aiohttp.ClientConnectorError(KEY, OSError(number, "failed"))
+
+    refused = list[Connection]()
+    monkeypatch.setattr(aiohttp.ClientSession, "post", fail)
+    monkeypatch.setattr(Connections, "on_refused", lambda self, connection: refused.append(connection))
+    told = Recorded()
+    exchanger = HttpExchanger(Dialing("http://127.0.0.1:9", proxy=None), LaneConfig())
+    exchanger.start(told)
+    exchanger.send(request(0))
+    await told.outcomes.get()
+    assert bool(refused) is ends_pauses
+    await exchanger.close()
+
+
+@in_loop
+async def test_the_pause_is_short_again_when_the_last_connection_that_worked_is_cut() -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    first, second, cut = connections.take(0), connections.take(0), connections.take(0)
+    assert first is not None
+    assert second is not None
+    assert cut is not None
+    for working in (first, second):
+        connections.on_answered(working, 0, by_relay=True)
+    connections.on_died(cut, 1)
+    connections.on_died(first, 1)
+    assert connections.new_from_s == 4
+    connections.on_died(second, 2)
+    assert connections.new_from_s == pytest.approx(2.1)
+    connections.on_died(first, 2.05)
+    assert connections.new_from_s == pytest.approx(2.1)
     for busy in list(connections._busy):
         connections.give_back(busy)
     await connections.close()

@@ -135,6 +135,7 @@ class Connections:
         self._doubted = False
         self._slowest = _Slowest()
         self._cut_s = 0.0  # the present pause after a new connection was cut
+        self._paused_s = float("-inf")  # when that pause began
         self.new_from_s = 0.0
         """When the next connection may be opened."""
 
@@ -256,12 +257,24 @@ class Connections:
         """Record that a connection died before an answer to a body of this size began. The next request there opens
         another one."""
         self._reuse.on_died(now_s, reused=connection.reuse and connection.has_answer)
-        # A large body may itself be the reason.
-        if not connection.has_answer and body_bytes <= _SMALL_BYTES:
-            works = self._works(connection)
-            self._cut_s = _CUT_S_MAX if works else min(_CUT_S_MAX, max(_CUT_S_MIN, 2 * self._cut_s))
-            self.new_from_s = now_s + self._cut_s
+        had_worked, works = connection.works, self._works(connection)
+        # A large body may itself be the reason. And what is cut together, as by a relay that is killed, is cut once.
+        is_new = not connection.has_answer and body_bytes <= _SMALL_BYTES
+        if is_new and connection.taken_s >= self._paused_s:
+            self._pause(_CUT_S_MAX if works else min(_CUT_S_MAX, max(_CUT_S_MIN, 2 * self._cut_s)), now_s)
         connection.has_answer = connection.works = False
+        if had_worked and not works and self._cut_s > _CUT_S_MIN:  # it was so long since others worked
+            self._pause(_CUT_S_MIN, now_s)
+
+    def _pause(self, seconds: float, now_s: float) -> None:
+        self._cut_s, self._paused_s, self.new_from_s = seconds, now_s, now_s + seconds
+
+    def on_refused(self, connection: Connection) -> None:
+        """Record that nothing listens there. So what was cut before has met the end of a relay, and not a limit, unless
+        another connection works."""
+        connection.has_answer = connection.works = False
+        if not self._works(None):
+            self._cut_s = self.new_from_s = 0.0
 
     def _works(self, but: Connection | None) -> bool:
         return any(one.works and not one.is_retired for one in (*self._busy, *self._idle) if one is not but)

@@ -13,7 +13,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from tunnel.carriers.dialing.dial_secrets import DialSecrets
 from tunnel.carriers.dialing.dialing import Dialing, retry_after_us, server_of
-from tunnel.carriers.dialing.failures import explain, is_cut
+from tunnel.carriers.dialing.failures import explain, is_cut, is_refused
 from tunnel.carriers.dialing.redirects import is_to_https
 from tunnel.carriers.exchanging import Outcomes
 from tunnel.carriers.http.codings import undone
@@ -177,6 +177,8 @@ class HttpExchanger:
                 self._dialing.doubt_name()
                 if isinstance(error.os_error, socket.gaierror):
                     self._find_host()
+                if is_refused(error.os_error):
+                    self._connections.on_refused(connection)
             if is_cut(error) and not sent.is_streamed:
                 size = sum(map(len, request.body))
                 self._connections.on_died(connection, asyncio.get_running_loop().time(), size)
