@@ -21,6 +21,7 @@ from tests.servlet.web.rig import SECRET, admin, ask
 from tests.support.logs import limited_logs
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.process.event_loops import new_event_loop
+from tunnel.system.clock import now_us
 from tunnel.traces.jsonl import read_trace
 from tunnel.traces.record import TraceEvent
 from tunnel.wire import Attached, Option, Options, PacketType, RejectReason, StatusCode, decode_option, parse_packets
@@ -133,6 +134,22 @@ async def test_draining_waits_until_the_other_end_knows_of_a_reset_and_no_longer
         assert of_kind(parse_packets(reply.message.data)[0], PacketType.ABORT)
         status, text = await waiting
         assert (status, msgspec.json.decode(text)) == (200, {"moved": 0, "ended": 1, "cut": 0})
+
+
+@in_loop
+async def test_draining_waits_until_both_ends_know_of_a_kick() -> None:
+    async with relay() as running, Client(running) as ann, Client(running, "exits") as exit_:
+        await route(ann, exit_)
+        running.drain(NEVER_S)
+        host = running.relay.host
+        host.switch.operator.kick_connection(host.switch.operator.connections()[0], now_us())
+        host.let_serve()
+        for end, seed in ((ann, 1), (exit_, 2)):
+            await asyncio.sleep(0.01)  # many turns of the loop
+            assert not running.stopped.is_set()
+            reply = await end.post(exchange_body(end.epoch, 1 + seed, seed=seed, serial_received=1))
+            assert of_kind(parse_packets(reply.message.data)[0], PacketType.ABORT)
+        await running.stopped.wait()
 
 
 @in_loop

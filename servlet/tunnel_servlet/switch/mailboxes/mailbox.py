@@ -28,7 +28,7 @@ from tunnel_servlet.switch.stats import Counters, Traffic
 __all__ = ["Mailbox"]
 
 _CONNECT, _EDGE, _DROPPED = map(int, (PacketType.CONNECT, PacketType.EDGE, PacketType.DROPPED))
-_DATA = int(PacketType.DATA)
+_ABORT, _DATA = int(PacketType.ABORT), int(PacketType.DATA)
 _WORTHLESS = frozenset((int(PacketType.DATA), _EDGE))  # not put back if their route has ended
 _WITHOUT_ROUTE = frozenset((int(DropReason.NO_ROUTE), int(DropReason.GONE)))
 _NOTHING = Dropped(DropReason.NO_ROUTE, 0, 0, 0)
@@ -69,6 +69,11 @@ class Mailbox:
     def waiting(self) -> bool:
         """Whether `take` would return any packet."""
         return bool(self.parcel or self.general or self.notices or self.control_ring or self.fresh or self.ring)
+
+    @property
+    def holds_abort(self) -> bool:
+        """Whether an ABORT waits of a connection that has no route any more, as after a kick."""
+        return any(frame.type == _ABORT for frame in self.general.values())
 
     # --- routes
 

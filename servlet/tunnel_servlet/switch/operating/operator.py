@@ -36,6 +36,7 @@ class Operator:
         self._registry = registry
         self._routes = routes
         self._lifecycle = lifecycle
+        self._awaited: ServedAttachment | None = None  # for which an ABORT waited when this was last asked
 
     # --- what there is
 
@@ -44,14 +45,19 @@ class Operator:
         return [route for route in self._routes.by_number.values() if not route.is_aborted]
 
     def are_over(self) -> bool:
-        """Whether no connection is left, and no end of an aborted one still has to learn of it."""
+        """Whether no connection is left, and no end of one that was aborted or kicked still has to learn of it."""
         routes = self._routes
-        return len(routes) == routes.aborted and not any(
+        if len(routes) != routes.aborted or any(
             leg.queue.control
             for route in routes.by_number.values()
             for leg in (route.initiator, route.acceptor)
             if not leg.has_shut
-        )
+        ):
+            return False
+        if self._awaited is None or self._awaited.is_gone or not self._awaited.mailbox.holds_abort:
+            # All are looked at only when one has it: this is asked again and again.
+            self._awaited = next((one for one in self._registry.by_id.values() if one.mailbox.holds_abort), None)
+        return self._awaited is None
 
     def attachments(self) -> list[ServedAttachment]:
         """Return all attachments, the oldest first."""

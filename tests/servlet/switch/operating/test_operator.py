@@ -87,6 +87,34 @@ def test_two_users_both_ends_of_a_kicked_connection_learn_why_and_the_other_user
     assert scene.ann.push() == scene.exit.push() == []
 
 
+def test_a_kicked_connection_is_over_once_both_ends_know() -> None:
+    scene = Scene()
+    operator = scene.relay.switch.operator
+    bind(scene.ann, scene.exit, 11, 21)
+    assert not operator.are_over()
+    kick(scene, 11)
+    assert not operator.are_over()
+    assert kinds(scene.exit.push()) == ["ABORT"]
+    assert not operator.are_over()
+    assert kinds(scene.ann.push()) == ["ABORT"]
+    assert operator.are_over()
+
+
+def test_an_end_that_is_gone_learns_of_no_kick() -> None:
+    scene = Scene()
+    operator = scene.relay.switch.operator
+    bind(scene.ann, scene.exit, 11, 21)
+    bind(scene.bob, scene.exit, 12, 22)
+    for number in (11, 12):
+        kick(scene, number)
+    assert not operator.are_over()
+    scene.exit.push()
+    scene.bob.push()
+    assert not operator.are_over()
+    list(kick_attachments(scene, "ann"))
+    assert operator.are_over()
+
+
 def test_a_connection_that_a_side_has_aborted_is_over_once_the_other_side_knows() -> None:
     scene = Scene()
     operator = scene.relay.switch.operator
