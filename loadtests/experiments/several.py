@@ -25,16 +25,17 @@ from loadtests.faultproxy.options import FaultProxyOptions
 from loadtests.faultproxy.proxy import FaultProxy
 from loadtests.harness.processes import NotReadyError
 from loadtests.harness.relays import RelayProcess
-from loadtests.harness.transfer import Flow, percentile
+from loadtests.harness.transfer import CHUNK_BYTES, Flow, percentile
 from tunnel import Attachment, StreamReader, StreamWriter, TunnelError, attach
 from tunnel.ground.carrier_names import CARRIERS
 from tunnel.process.event_loops import new_event_loop
 
-__all__ = ["Report", "Run", "main", "measure", "summary"]
+__all__ = ["SIZE_BYTES", "Report", "Run", "least_bytes", "main", "measure", "summary"]
 
 _SERVICE = "sink"
 _MIB = 1024 * 1024
 _END_S = 60.0  # within which a relay that drains, and that the connections have left, has ended
+SIZE_BYTES = 200 * _MIB  # by default, if that is enough
 _PLURALS = {"kill": "kills", "freeze": "freezes", "restart": "restarts", "loss": "losses"}
 _SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "restart": signal.SIGTERM}
 
@@ -89,6 +90,15 @@ class _Scene:
         ends = (self.service, self.client)
         while not all(relay.attached for one in ends for relay in one.stats().relays):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+def least_bytes(kills: int, connections: int) -> int:
+    """Return the least size with which bytes are left to write at each blow.
+
+    Between two blows, a connection writes up to three chunks: the one with which it reaches the next step, one that is
+    in flight at the blow, and one after it.
+    """
+    return connections * (kills + 1) * 3 * CHUNK_BYTES
 
 
 async def measure(run: Run) -> Report:
@@ -173,9 +183,6 @@ async def _strike(scene: _Scene, flows: list[Flow], run: Run, report: Report) ->
         await scene.until_at_all()
         used = scene.used
         await asyncio.gather(*(flow.put_in_flight() for flow in flows))
-        if any(flow.written_bytes == flow.size_bytes for flow in flows):
-            report.failure = f"all bytes were written before blow {number}: --size must be larger"
-            return
         struck_s = time.monotonic()
         with ExitStack() as blow:
             if run.blow == "loss":
@@ -246,16 +253,23 @@ def main(argv: list[str] | None = None) -> int:
     blows.add_argument("--rolling", action="store_true", help="let the relay in use drain, end and start again instead")
     blows.add_argument("--alone", action="store_true", help="let the service alone lose the relay in use instead")
     parser.add_argument("--frozen", type=float, default=60.0, metavar="SECONDS", help="length of a freeze (default 60)")
-    parser.add_argument("--size", default="200MiB", metavar="SIZE", help="bytes to transfer (default 200MiB)")
+    parser.add_argument(
+        "--size", metavar="SIZE", help="bytes to transfer (default 200MiB, or as many as connections and blows need)"
+    )
     parser.add_argument("--carrier", choices=CARRIERS, default="link", help="the carrier of both ends (default link)")
     parser.add_argument("--json", action="store_true", help="print only JSON")
     options = parser.parse_args(argv)
+    kills = options.kills if options.kills is not None else 5 if options.freeze else 50
+    least = least_bytes(kills, options.connections)
     try:
-        size_bytes = parse_size_bytes(options.size)
+        size_bytes = max(SIZE_BYTES, least) if options.size is None else parse_size_bytes(options.size)
     except ValueError as error:
         parser.error(str(error))
+    if size_bytes < least:
+        blows_at = f"{kills} blows at {options.connections} connections"
+        parser.error(f"--size {options.size} is too small for {blows_at}: it must be at least {-(-least // _MIB)}MiB")
     run = Run(
-        options.kills if options.kills is not None else 5 if options.freeze else 50,
+        kills,
         size_bytes,
         options.carrier,
         options.relays,
