@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from tests.servlet.rig import KEYS, Client, exchange_body, relay, settings, until
 from tests.servlet.support import accepted, connect, control, data, kinds, of_kind, read_rejected
-from tests.servlet.web.rig import SECRET, admin, ask
+from tests.servlet.web.rig import SECRET, admin, ask, linked
 from tests.support.logs import limited_logs
 from tests.support.loops import HANGING_S, in_loop, in_loop_within
 from tunnel.process.event_loops import new_event_loop
@@ -149,6 +149,33 @@ async def test_draining_waits_until_both_ends_know_of_a_kick() -> None:
             assert not running.stopped.is_set()
             reply = await end.post(exchange_body(end.epoch, 1 + seed, seed=seed, serial_received=1))
             assert of_kind(parse_packets(reply.message.data)[0], PacketType.ABORT)
+        await running.stopped.wait()
+
+
+@in_loop
+async def test_draining_waits_until_a_reset_has_left_on_links_and_has_receipts() -> None:
+    """What was written to a link may wait in this process for a slow path, and the end of the relay discards it."""
+    async with (
+        relay() as running,
+        Client(running) as ann,
+        Client(running, "exits") as exit_,
+        linked(running, ann) as up,
+        linked(running, exit_, "exits", 2) as down,
+    ):
+        up.send(connect(11))
+        assert kinds(await down.packets()) == ["CONNECT"]
+        down.send(accepted(11, 22))
+        assert kinds(await up.packets()) == ["ACCEPTED"]
+        running.drain(NEVER_S)
+        host = running.relay.host
+        host.switch.operator.kick_connection(host.switch.operator.connections()[0], now_us())
+        host.let_serve()
+        for link in (up, down):
+            while "ABORT" not in kinds(await link.packets()):
+                pass
+            await asyncio.sleep(0.01)  # many turns of the loop
+            assert not running.stopped.is_set()
+            link.send_receipt()
         await running.stopped.wait()
 
 

@@ -3,11 +3,13 @@
 from collections import deque
 
 from tunnel.exchange import PATIENCE_US_MAX, Line, PathWindow
-from tunnel.wire import Frame
+from tunnel.wire import Frame, PacketType
 from tunnel_servlet.switch.stats import Traffic
 from tunnel_servlet.switch.witness import NOWHERE, Origin
 
 __all__ = ["ServedLink"]
+
+_ABORT = int(PacketType.ABORT)
 
 
 class ServedLink:
@@ -66,6 +68,11 @@ class ServedLink:
     def load(self) -> int:
         """The measure by which links that share the load are compared."""
         return Line.load(self.unreceipted_bytes + self._late_bytes)
+
+    @property
+    def holds_abort(self) -> bool:
+        """Whether a batch with an ABORT has no receipt: its bytes may still be in this process."""
+        return any(frame.type == _ABORT for _, frames, _ in self._batches for frame in frames)
 
     def batch_bytes(self, limit_bytes: int) -> int:
         """Return how many bytes the next batch may have, at most `limit_bytes`. Call `room` before."""

@@ -36,7 +36,7 @@ class Operator:
         self._registry = registry
         self._routes = routes
         self._lifecycle = lifecycle
-        self._awaited: ServedAttachment | None = None  # for which an ABORT waited when this was last asked
+        self._awaited: ServedAttachment | None = None  # that still had to learn of an ABORT when this was last asked
 
     # --- what there is
 
@@ -54,9 +54,9 @@ class Operator:
             if not leg.has_shut
         ):
             return False
-        if self._awaited is None or self._awaited.is_gone or not self._awaited.mailbox.holds_abort:
+        if self._awaited is None or self._awaited.is_gone or not _owes_abort(self._awaited):
             # All are looked at only when one has it: this is asked again and again.
-            self._awaited = next((one for one in self._registry.by_id.values() if one.mailbox.holds_abort), None)
+            self._awaited = next((one for one in self._registry.by_id.values() if _owes_abort(one)), None)
         return self._awaited is None
 
     def attachments(self) -> list[ServedAttachment]:
@@ -121,3 +121,9 @@ class Operator:
                 self._context.counters.attachments_kicked += 1
                 self._lifecycle.remove(attachment, DropReason.GONE, clock(), EndpointEnd.KICKED)
                 yield [Ended("endpoint", attachment.account.user, attachment.name, ATTACHMENT_KICKED)]
+
+
+def _owes_abort(attachment: ServedAttachment) -> bool:
+    """Whether the endpoint still has to learn of an ABORT. By link, a receipt shows that it has; the answer to a
+    request leaves as a whole."""
+    return attachment.mailbox.holds_abort or any(link.holds_abort for link in attachment.links.values())
