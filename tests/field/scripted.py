@@ -18,7 +18,7 @@ from tests.field.alterations import ALTERATIONS
 from tests.field.filters import FILTERS
 from tests.field.flows import SCANNED
 from tests.field.messages import Head, MalformedError, encode, read_body, read_head
-from tests.field.shaper import shape
+from tests.field.shaper import lose, shape
 from tunnel.messages.resets import reset_stream
 from tunnel.process.event_loops import new_event_loop
 
@@ -57,6 +57,11 @@ class Behaviour(msgspec.Struct, frozen=True):
     alters: str = ""  # the name of an alteration of ALTERATIONS, for the bodies of requests and answers
     types: str = ""  # the Content-Type of all requests and answers
     admits: str = ""  # the name of a filter of FILTERS, for requests and answers; then no strings are searched for
+    requests_bytes_max: int = 0  # a larger request vanishes, with its head, and all that follows on its connection
+    answers_bytes_max: int = 0  # the same for an answer
+    segment_bytes_max: int = 0  # what comes at once towards us, and is larger, vanishes, and all that follows it on its
+    # connection, as where packets of full size are lost; then bytes pass as they come, and upgrades, too
+    quiet_after_bytes: int = 0  # answers vanish on a connection that would then have carried more than this towards us
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
@@ -91,6 +96,12 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "letters": Behaviour(alters="letters"),
     "types": Behaviour(types="text/plain; charset=utf-8"),
     "shaper": Behaviour(bytes_per_s=64 << 10),
+    "answers-1k": Behaviour(answers_bytes_max=1100),
+    "answers-20k": Behaviour(answers_bytes_max=20_000),
+    "requests-8k": Behaviour(requests_bytes_max=8000),
+    "both-6k": Behaviour(requests_bytes_max=6000, answers_bytes_max=6000),
+    "segments-1k": Behaviour(segment_bytes_max=1200),
+    "quiet-connections": Behaviour(quiet_after_bytes=64 << 10),
 }
 
 
@@ -98,8 +109,18 @@ class _ResetError(Exception):
     """The script resets the client's connection."""
 
 
+class _VanishedError(Exception):
+    """The script drops a message, and whatever follows on the client's connection."""
+
+
 class _HalvedError(Exception):
     """The script ends the client's connection after these bytes."""
+
+
+def _drop_above(most: int, size: int) -> None:
+    """Drop a message of this size, if it is above a limit. A limit of 0 is none."""
+    if 0 < most < size:
+        raise _VanishedError
 
 
 @contextlib.contextmanager
@@ -129,13 +150,21 @@ class ScriptedProxy:
             with _closing(writer):
                 await shape(reader, writer, self._upstream, self._behaviour.bytes_per_s)
             return
-        moved_bytes = 0
+        if self._behaviour.segment_bytes_max:
+            with _closing(writer):
+                await lose(reader, writer, self._upstream, self._behaviour.segment_bytes_max)
+            return
+        moved_bytes = answered_bytes = 0
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), _closing(writer):
             async with self._slots:
                 try:
                     while (head := await read_head(reader)) is not None:
                         body = await read_body(reader, head, is_answer=False)
+                        _drop_above(self._behaviour.requests_bytes_max, len(encode("", head.fields, body, {})))
                         answer = await self._exchange(head, body)
+                        answered_bytes += len(answer)
+                        _drop_above(self._behaviour.answers_bytes_max, len(answer))
+                        _drop_above(self._behaviour.quiet_after_bytes, answered_bytes)
                         writer.write(_EARLY_HINTS + answer if self._behaviour.early_hints else answer)
                         await writer.drain()
                         moved_bytes += len(body) + len(answer)
@@ -146,6 +175,9 @@ class ScriptedProxy:
                 except _HalvedError as half:
                     writer.write(half.args[0])
                     await writer.drain()
+                except _VanishedError:
+                    while await reader.read(1 << 16):
+                        pass
                 except (_ResetError, MalformedError):
                     reset_stream(writer)
 

@@ -58,6 +58,27 @@ async def test_early_hints_come_before_each_answer() -> None:
         assert [head.words[1] for head in heads if head is not None] == ["103", "200"]
 
 
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        Behaviour(requests_bytes_max=1000),
+        Behaviour(answers_bytes_max=1000),
+        Behaviour(quiet_after_bytes=1000),
+        Behaviour(segment_bytes_max=1000),
+    ],
+    ids=["requests", "answers", "connections", "segments"],
+)
+@in_loop
+async def test_what_is_too_large_vanishes_and_all_that_follows_on_the_connection(behaviour: Behaviour) -> None:
+    async with a_proxy(behaviour) as connect:
+        lossy, other = await connect(), await connect()
+        assert (await other.ask(b"x" * 100))[1] == b"x" * 100
+        for size in (2000, 100):
+            lossy.writer.write(encode("POST /x HTTP/1.1", {"host": "h"}, b"x" * size, {}))
+        lossy.writer.write_eof()
+        assert await lossy.reader.read() == b""
+
+
 @in_loop
 async def test_a_connection_ends_when_it_has_carried_its_quota() -> None:
     async with a_proxy(Behaviour(bytes_per_connection=1000)) as connect:

@@ -41,6 +41,8 @@ class Request(msgspec.Struct, frozen=True):
     """When the lanes will act if no answer has come. The carrier itself needs no timeout."""
     stream: bool = False
     """Pass the answer on piece by piece, if its status is 200 (7.20)."""
+    answer_bytes_max: int = 0
+    """More than 0: the answer may well have this size, because the pull asks for what waits at the relay."""
 
 
 class PacketsReceived(msgspec.Struct, frozen=True):

@@ -133,6 +133,31 @@ async def test_a_silent_connection_proves_nothing_while_another_has_few_answers(
         await exchanger.close()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "passed"),
+    [
+        ((8000, 0), (8000, 0)),
+        ((0, 64 << 10), (0, 32 << 10)),
+    ],
+)
+@in_loop
+async def test_what_is_larger_than_all_that_has_passed_may_be_lost_for_its_size(
+    sizes: tuple[int, int], passed: tuple[int, int]
+) -> None:
+    connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
+    working, silent = connections.take(0), connections.take(0)
+    assert working is not None
+    assert silent is not None
+    for _ in range(5):
+        connections.on_answered(working, 0, by_relay=True, body_bytes=4000, answer_bytes=4000)
+    assert not connections.is_one_too_many(silent, 0, *sizes)
+    connections.on_answered(working, 0, by_relay=True, body_bytes=passed[0], answer_bytes=passed[1])
+    assert connections.is_one_too_many(silent, 0, *sizes)
+    for used in (working, silent):
+        connections.give_back(used)
+    await connections.close()
+
+
 @in_loop
 async def test_a_limit_of_connections_lasts_for_a_minute_and_the_next_for_twice_as_long() -> None:
     connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))

@@ -122,6 +122,20 @@ def test_large_answers_that_vanish_do_not_add_up_to_silence(limit: int, seconds:
         loop.until(lambda loop=loop: set(loop.delivered) >= set(range(500)), loop.now + seconds * SECOND)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("limit", [900, 1200, 3000, 5 * KIB, 20 * KIB, 48 * KIB])
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("pushes", [0, 100])
+def test_packets_larger_than_the_answers_that_pass_come_in_pieces(limit: int, pushes: int, *, streams: bool) -> None:
+    """The answer to a question about sizes then brings nothing but the news that more waits."""
+    for seed in range(3):
+        loop = Loop(seed=seed, resends=True, streams=streams)
+        loop.fate = lambda request, now: Fate(too_large=Fate(response_lost=True), answer_bytes_max=limit)
+        loop.run(SECOND)
+        loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(40)])
+        loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(pushes))
+        loop.until(lambda loop=loop: set(loop.delivered) >= set(range(40)), loop.now + (20 if pushes else 10) * SECOND)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize(("limit", "seconds"), [(30 * KIB, 15), (5 * KIB, 25)])
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_large_requests_that_vanish_become_smaller_within_seconds(limit: int, seconds: int, *, is_busy: bool) -> None:

@@ -134,6 +134,7 @@ class Connections:
         self._relay_answered_s = -_RECENT_S
         self._doubted = False
         self._slowest = _Slowest()
+        self._body_bytes = self._answer_bytes = 0  # the largest request that the relay has answered; its largest answer
         self._cut_s = 0.0  # the present pause after a new connection was cut
         self._paused_s = float("-inf")  # when that pause began
         self.new_from_s = 0.0
@@ -203,8 +204,17 @@ class Connections:
 
     # learning
 
-    def on_answered(self, connection: Connection, now_s: float, *, by_relay: bool, is_held: bool = False) -> None:
-        """Record an answer. `is_held`: the relay may have held it."""
+    def on_answered(
+        self,
+        connection: Connection,
+        now_s: float,
+        *,
+        by_relay: bool,
+        is_held: bool = False,
+        body_bytes: int = 0,
+        answer_bytes: int = 0,
+    ) -> None:
+        """Record an answer, and how large it and its request were. `is_held`: the relay may have held it."""
         if not is_held:
             self._slowest.sample(now_s - connection.taken_s, now_s)
         if by_relay and not connection.has_answer:
@@ -213,6 +223,10 @@ class Connections:
         self._answers += 1
         if by_relay:
             self._relay_answered_s = connection.answered_s = now_s
+            if body_bytes > self._body_bytes:
+                self._body_bytes = body_bytes
+            if answer_bytes > self._answer_bytes:
+                self._answer_bytes = answer_bytes
         if by_relay and not connection.works:
             connection.works = True
             self._refusals = 0
@@ -279,12 +293,15 @@ class Connections:
     def _works(self, but: Connection | None) -> bool:
         return any(one.works and not one.is_retired for one in (*self._busy, *self._idle) if one is not but)
 
-    def is_one_too_many(self, connection: Connection, now_s: float) -> bool:
+    def is_one_too_many(self, connection: Connection, now_s: float, body_bytes: int = 0, answer_bytes: int = 0) -> bool:
         """Return whether this connection, on which a request got no answer in time, is one more than the path carries.
 
-        If so, for a while only as many connections are opened as have brought answers.
+        If so, for a while only as many connections are opened as have brought answers. But a request of `body_bytes`,
+        or its answer of about `answer_bytes`, may have been lost for its size, if nothing as large has passed.
         """
         if connection.has_answer or self._answers - connection.answers_before < _ANSWERS_MIN:
+            return False
+        if body_bytes > max(_SMALL_BYTES, self._body_bytes) or answer_bytes > 2 * self._answer_bytes:
             return False
         if now_s - connection.taken_s < _SLOWEST_TIMES * self._slowest.longest_s:
             return False

@@ -147,7 +147,10 @@ class HttpExchanger:
         """If the path carries no further connection, close that of an earlier attempt. Return whether it did so."""
         now_s = asyncio.get_running_loop().time()
         for request_id, sent in list(self._sent.items()):
-            if _is_same(sent.request, repeat) and self._connections.is_one_too_many(sent.connection, now_s):
+            if not _is_same(sent.request, repeat):
+                continue
+            size = sum(map(len, repeat.body))
+            if self._connections.is_one_too_many(sent.connection, now_s, size, sent.request.answer_bytes_max):
                 sent.connection.reset_on_close()
                 self.abandon(request_id)
                 text = "the path carries fewer TCP connections at once: the request waits for one that works"
@@ -192,7 +195,14 @@ class HttpExchanger:
                 return
             by_relay = body[:4] == MAGIC
             now_s = asyncio.get_running_loop().time()
-            self._connections.on_answered(connection, now_s, by_relay=by_relay, is_held=request.pull)
+            self._connections.on_answered(
+                connection,
+                now_s,
+                by_relay=by_relay,
+                is_held=request.pull,
+                body_bytes=sum(map(len, request.body)),
+                answer_bytes=len(body),
+            )
         if self._sent.pop(request.id, None) is None:
             return
         if status and self._dialing.on_answered(sent.secrets, status, by_relay=by_relay):

@@ -12,7 +12,7 @@ from tunnel.exchange.flight import ATTACH_LANE, Attempt, Flight
 from tunnel.exchange.lanes.laneset import LaneSet
 from tunnel.exchange.lanes.registration import Registration
 from tunnel.exchange.lanes.responses import Outcome, Verdict
-from tunnel.exchange.path.path_model import PathModel
+from tunnel.exchange.path.path_model import ANSWER_BYTES_MIN, PathModel
 from tunnel.wire import TEXT_FORMATS, Answer, BodyFormat
 
 __all__ = ["Refusals"]
@@ -24,8 +24,10 @@ _UNEXPLAINED_MAX = 8  # 7.16: the same for any failures, if smaller bodies passe
 _SILENT_MAX = 6  # 7.16: the same if no attempt got an answer or a reset: these failures take seconds each
 _PASSED_BETWEEN = 2  # at least this number of these failures must have come after a smaller body had passed
 _LOWER_FAILURES = 4  # 7.16: from this failure on, a push is doubted, and every second repeat asks for a small answer
-_SILENT_FAILURES = 2  # 7.16: a push is doubted from this failure on if no attempt got an answer or a reset
-_ANSWER_BYTES_MIN = 4 * KIB
+_SILENT_FAILURES = 2  # 7.16: the same if no attempt got an answer or a reset
+# 7.16: where answers are refused, not lost, the smallest that is asked for: packets of most sizes fit it whole.
+_REFUSED_ANSWER_BYTES = 4 * KIB
+_PROOF_US = 30 * SECOND_US  # 7.16: two exchanges prove together that answers are too large, within this time
 _ASKED_LEAST = 3  # 7.9: 407s in a row that are needed for the end
 _ASKED_US = 60 * SECOND_US  # and their least time
 _ANSWER_FORMAT_US = 10 * SECOND_US  # 7.19: a pull tries other formats after this time; most outages are shorter
@@ -41,8 +43,9 @@ class Refusals:
         self._registration = registration
         self._refused_format: BodyFormat | None = None  # of the latest refusal; None: something has passed since
         self._lowered_us = -1
-        """When an exchange last passed only with the smallest answer, while more waited; -1: never, or a larger answer
-        has passed since."""
+        """When an exchange passed only with the smallest answer, while more waited; -1: never, or a larger answer has
+        passed since."""
+        self._passed_bytes = 0  # the most that an answer has brought since the limit of answers was lowered
 
     # the answers of intermediaries, and the refusals of the relay
 
@@ -119,8 +122,8 @@ class Refusals:
     def is_too_large(self, flight: Flight, now: int) -> bool:
         """Learn that an attempt of this exchange failed. Return whether its body is to be given up for its size."""
         limited = self._path.pace.gap_us > 0  # if so, the number of requests is the more likely reason
-        doubted = flight.unexplained >= _LOWER_FAILURES and not limited
-        flight.is_answer_doubtful = doubted and flight.unexplained % 2 == 0
+        is_doubted = flight.unanswered >= (_LOWER_FAILURES if flight.refusals else _SILENT_FAILURES)
+        flight.is_answer_doubtful = is_doubted and flight.unanswered % 2 == 0 and not limited
         is_push = not flight.pull and flight.lane != ATTACH_LANE
         if flight.unexplained > (_doubted_from(flight) if is_push else _LOWER_FAILURES) and flight.unexplained % 2:
             self._doubt_format(flight, now)
@@ -146,7 +149,8 @@ class Refusals:
         question = self._path.question
         lower = flight.is_answer_doubtful or question.is_about_size
         flight.answer_bytes_full = min(flight.answer_bytes_full, self._path.down.limit_bytes)
-        flight.ask_for(min(_ANSWER_BYTES_MIN, flight.answer_bytes_full) if lower else flight.answer_bytes_full)
+        least = _REFUSED_ANSWER_BYTES if flight.refusals else ANSWER_BYTES_MIN
+        flight.ask_for(min(least, flight.answer_bytes_full) if lower else flight.answer_bytes_full)
         if question is Question.SMALLEST_AS_USUAL:
             return usual
         if question is not Question.NONE and self._refused_format is not None and flight.foreign >= _MASKED_FIRST:
@@ -223,12 +227,25 @@ class Refusals:
         if attempt.format is not flight.usual_format:
             return  # the format may be the reason why other attempts failed
         if attempt.answer_bytes_max < flight.answer_bytes_full:
-            if answer.more and 0 <= self._lowered_us <= flight.first_sent_us:
-                self._path.down.on_refused(flight.answer_bytes_full, now)
             if answer.more:
-                self._lowered_us = now
+                self._lower_answers(flight, now)
         elif answer.more or data_bytes * 2 > attempt.answer_bytes_max:
             self._lowered_us = -1
+        if data_bytes > self._passed_bytes:
+            self._passed_bytes = data_bytes
+
+    def _lower_answers(self, flight: Flight, now: int) -> None:
+        """Learn from an exchange that passed only with the smallest answer, while more waits. An outage may have ended
+        just then. So unless no large answer has passed so far, two are needed, of which the second began later."""
+        is_silent = not flight.refusals
+        if self._lowered_us >= 0 and now - self._lowered_us < _PROOF_US:
+            is_proven = flight.first_sent_us >= self._lowered_us
+        else:
+            is_proven = is_silent and 2 * self._passed_bytes <= flight.answer_bytes_full
+            self._lowered_us = now
+        if is_proven:
+            self._path.down.on_refused(flight.answer_bytes_full, now, is_silent=is_silent)
+            self._lowered_us, self._passed_bytes = now, 0
 
 
 def _is_doubtful(flight: Flight) -> bool:

@@ -156,8 +156,11 @@ class BodyLimit:
         """Return whether a body of at most this size was refused so recently that the size is not tried again yet."""
         return body_bytes >= self._refused_bytes and now < self._refused_until_us
 
-    def on_refused(self, body_bytes: int, now: int) -> bool:
-        """Learn from a body that was refused, perhaps for its size. Return whether smaller ones may be tried."""
+    def on_refused(self, body_bytes: int, now: int, *, is_silent: bool = False) -> bool:
+        """Learn from a body that was refused, perhaps for its size. Return whether smaller ones may be tried.
+
+        `is_silent`: it took seconds to find that out, so that the limit grows again from the smallest size.
+        """
         if self.below(body_bytes) >= body_bytes:
             return False
         if self._refused_bytes and now >= self._refused_until_us:
@@ -165,7 +168,7 @@ class BodyLimit:
         self._refused_bytes = body_bytes
         self._refused_until_us = now + self._refused_us
         # Halve the size itself and not the limit, since several lanes may be refused at the same time.
-        self.limit_bytes = min(self.limit_bytes, self.below(body_bytes))
+        self.limit_bytes = min(self.limit_bytes, self.below(0 if is_silent else body_bytes))
         self._changed_us = now
         self._trial_bytes = 0
         self._cost.forget(now)

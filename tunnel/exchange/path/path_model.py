@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 
 from tunnel.exchange.backoff import Backoff, Question, Row
-from tunnel.exchange.config import KIB, SECOND_US, LaneConfig
+from tunnel.exchange.config import SECOND_US, LaneConfig
 from tunnel.exchange.flight import Attempt, Flight
 from tunnel.exchange.path.body_formats import BodyFormats
 from tunnel.exchange.path.held_pulls import HeldPulls
@@ -15,12 +15,14 @@ from tunnel.exchange.path.request_pace import RequestPace
 from tunnel.exchange.path.roundtrip import RoundTrip
 from tunnel.wire import CONFIRMATION_BYTES, EXCHANGE_BYTES, HEADER_SIZE, Attach, Attached, BodyFormat, Exchange
 
-__all__ = ["AnswerSeen", "PathModel"]
+__all__ = ["ANSWER_BYTES_MIN", "AnswerSeen", "PathModel"]
 
 # The first hold after packets have come. If its pull is lost without an error, data waits for about this long.
 _HOLD_US_SHORT = SECOND_US
 
-_ANSWER_BYTES_MIN = 4 * KIB  # 7.16: refusals lower the limit of answers to this, and that of requests less far
+# 7.16: refusals lower the limit of answers to this. With the heads that relays and proxies write, and TLS, such an
+# answer fits a packet of 1280 bytes, the least that every path carries (RFC 8200).
+ANSWER_BYTES_MIN = 768
 _FORM_BYTES = 256  # at most this much is added by the form around a body
 _ATTEMPTS_MAX = 3  # attempts that may be open at once per lane: the newest two, and the oldest for slow paths
 _ATTACH_ATTEMPTS_MAX = 8  # the same for ATTACH, which is small: the round trip may be unknown, and long
@@ -55,7 +57,7 @@ class PathModel:
         self.doubted_bytes = 0  # the smallest body of a push in flight that may be too large (7.16); 0: none is
         self.up = BodyLimit(config.body_bytes_start, config.body_bytes_min, config.body_bytes_max)
         answer_bytes = min(config.body_bytes_start, config.answer_bytes_max)
-        self.down = BodyLimit(answer_bytes, config.body_bytes_min, config.answer_bytes_max, _ANSWER_BYTES_MIN)
+        self.down = BodyLimit(answer_bytes, config.body_bytes_min, config.answer_bytes_max, ANSWER_BYTES_MIN)
         self.hold = HoldLimit(config.hold_us, config.hold_us_min, config.hold_us_start)
         self.held = HeldPulls()
         self.may_hold = True  # false while something else needs the turn of a held pull
@@ -205,8 +207,12 @@ class PathModel:
         extra_us = took_us - least_us
         sent_us = arrived.attempt.sent_us
         pressed = False
-        for limit, body_bytes in ((self.up, flight.body_bytes), (self.down, arrived.body_bytes)):
-            if limit.is_full(body_bytes):
+        for limit, body_bytes, more in (
+            (self.up, flight.body_bytes, False),
+            (self.down, arrived.body_bytes, arrived.more),
+        ):
+            # If more waits, a packet that did not fit left so much room.
+            if limit.is_full(body_bytes) or (more and 2 * body_bytes >= limit.limit_bytes):
                 pressed |= limit.on_answered(sent_us, extra_us, now)
         more = pressed and self.lanes.on_pressed(sent_us, extra_us, least_us, now)
         if more and self.pulls.mode is PullMode.POLLING:
