@@ -135,7 +135,6 @@ class Flight:
         self.foreign = 0  # attempts that an intermediary refused
         self.altered = 0  # attempts of which the body, or the answer, arrived altered
         self.unexplained = 0  # failures for which neither the relay nor a limit of requests is known to be the reason
-        self.unanswered = 0  # the same failures, of which none is forgotten when another exchange passes
         self.passed_between = 0  # unexplained failures before which a smaller body had passed, after the one before
         self.is_answer_doubtful = False  # the next attempt asks for the smallest answer: a larger one may not pass
         self.smaller_passed = False  # a smaller body has passed since the last unexplained failure
@@ -315,7 +314,6 @@ class Flight:
         """Count a failure whose reason may be the size of the body, or of the answer."""
         self._failed_us = now
         self.unexplained += 1
-        self.unanswered += 1
         self.passed_between += self.smaller_passed
         self.smaller_passed = False
 

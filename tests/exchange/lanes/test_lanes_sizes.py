@@ -133,7 +133,16 @@ def test_packets_larger_than_the_answers_that_pass_come_in_pieces(limit: int, pu
         loop.run(SECOND)
         loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(40)])
         loop.queue.extend(data_packet(name, PACKET_BYTES) for name in range(pushes))
-        loop.until(lambda loop=loop: set(loop.delivered) >= set(range(40)), loop.now + (20 if pushes else 10) * SECOND)  # type: ignore[misc]
+        loop.until(lambda loop=loop: set(loop.delivered) >= set(range(40)), loop.now + (7 if pushes else 5) * SECOND)  # type: ignore[misc]
+
+
+def test_the_limit_of_answers_grows_past_one_that_a_single_packet_fits() -> None:
+    """The packet is no three quarters of 12 KiB, and two do not fit."""
+    loop = Loop(fate=lambda request, now: Fate(too_large=Fate(response_lost=True), answer_bytes_max=48 * KIB))
+    loop.run(SECOND)
+    loop.relay.give([data_frame(name, PACKET_BYTES) for name in range(150)])
+    loop.until(lambda: loop.lanes.path.down.limit_bytes < 4 * KIB, loop.now + 5 * SECOND)
+    loop.until(lambda: loop.lanes.path.down.limit_bytes > 20 * KIB, loop.now + SECOND)
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [(30 * KIB, 15), (5 * KIB, 25)])

@@ -122,8 +122,8 @@ class Refusals:
     def is_too_large(self, flight: Flight, now: int) -> bool:
         """Learn that an attempt of this exchange failed. Return whether its body is to be given up for its size."""
         limited = self._path.pace.gap_us > 0  # if so, the number of requests is the more likely reason
-        is_doubted = flight.unanswered >= (_LOWER_FAILURES if flight.refusals else _SILENT_FAILURES)
-        flight.is_answer_doubtful = is_doubted and flight.unanswered % 2 == 0 and not limited
+        is_doubted = flight.unexplained >= (_LOWER_FAILURES if flight.refusals else _SILENT_FAILURES)
+        flight.is_answer_doubtful = is_doubted and flight.unexplained % 2 == 0 and not limited
         is_push = not flight.pull and flight.lane != ATTACH_LANE
         if flight.unexplained > (_doubted_from(flight) if is_push else _LOWER_FAILURES) and flight.unexplained % 2:
             self._doubt_format(flight, now)
