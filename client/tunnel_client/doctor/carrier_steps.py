@@ -188,8 +188,8 @@ async def examine_others(report: Report, trials: Trials, settings: RelaySettings
             works = not await _upgraded(trials, is_websocket=True)
         elif trials.vanishing:
             continue  # it needs exchanges
-        elif trials.pause_s:
-            report.add(carrier, Verdict.SKIPPED, _LIMITED, carrier=carrier)
+        elif trials.pause_s or trials.requests_max == 1:
+            report.add(carrier, Verdict.SKIPPED, _LIMITED if trials.pause_s else _ALONE, carrier=carrier)
             continue
         elif not answers:
             report.add(carrier, Verdict.NOTE, "not tried, because the relay no longer answers", carrier=carrier)
@@ -210,6 +210,7 @@ async def examine_others(report: Report, trials: Trials, settings: RelaySettings
 
 _UNCLEAR = Reply("lost", 0, "the attach failed", 0.0, {})
 _LIMITED = "a limiter lets few requests pass"
+_ALONE = "it needs two requests at once, and one passes"
 _TEXTS = {
     "websocket": ("data passes both ways", "does not work here"),
     "stream": (

@@ -7,7 +7,7 @@ from tunnel.carriers.probes.probe import Reply
 from tunnel.ground.printable import counted
 from tunnel_client.doctor.answers import described, tallied
 from tunnel_client.doctor.findings import Report, Verdict
-from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, Trials, now_s
+from tunnel_client.doctor.trials import ANSWER_S, NOTHING_PASSES, WORST, Trials, now_s
 
 __all__ = ["examine_path", "examine_reliability", "examine_throughput"]
 
@@ -20,7 +20,7 @@ AFTER_FAILURE_S = 0.05
 _FAILED_PART = 0.3  # if more than this part of the requests under load fails, a hop cannot carry the load
 _SAMPLE_BYTES = 64 << 10
 _SMALL_BYTES = 512  # size of the sample if no size of body was found to pass
-WITHHELD_S = 3.0
+WITHHELD_S, _WITHHELD_S_MIN = 3.0, 1.0  # on a slow path, and on a fast one
 
 
 async def examine_path(report: Report, trials: Trials, body_bytes: int) -> None:
@@ -33,9 +33,10 @@ async def examine_path(report: Report, trials: Trials, body_bytes: int) -> None:
 
 async def _buffering(report: Report, trials: Trials) -> None:
     passed_on: list[bool] = []
+    withheld_s = min(WITHHELD_S, max(_WITHHELD_S_MIN, WORST * trials.worst_s))
 
     async def ask() -> Reply:
-        is_early, reply = await trials.prober.send_unfinished(WITHHELD_S)
+        is_early, reply = await trials.prober.send_unfinished(withheld_s)
         passed_on.append(is_early)
         return reply
 
@@ -105,7 +106,7 @@ async def examine_throughput(report: Report, trials: Trials, size: int) -> None:
     if not size:
         report.add("throughput", Verdict.SKIPPED, "only small bodies pass")
         return
-    if trials.pause_s:
+    if trials.pause_s or trials.requests_max == 1:
         await _few_transfers(report, trials, size)
         return
     await trials.room(LOAD_REQUESTS, LOAD_LANES)
@@ -157,7 +158,8 @@ async def _few_transfers(report: Report, trials: Trials, size: int) -> None:
         _none_passed(report, trials, size, replies)
         return
     speed = size / max(trials.pause_s, *(reply.seconds for reply in passed)) / (1 << 20)
-    text = f"about {speed:.2f} MiB/s towards the relay, in requests as frequent as the limiter allows"
+    how = "in requests as frequent as the limiter allows" if trials.pause_s else "in one request after the other"
+    text = f"about {speed:.2f} MiB/s towards the relay, {how}"
     report.add("throughput", Verdict.OK, text, up_mib_s=round(speed, 2))
 
 

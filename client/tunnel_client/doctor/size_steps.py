@@ -13,7 +13,10 @@ __all__ = ["LEAST_BODY_BYTES", "examine_sizes", "find_vanishing", "report_vanish
 
 LEAST_BODY_BYTES = 1536  # docs/PROTOCOL.md, 7.16: an endpoint never lowers its limit of bodies below this
 _MOST_BODY_BYTES = 1 << 20  # and it never sends more, whatever the relay accepts (`LaneConfig.body_bytes_max`)
-_LEAST_ANSWER_BYTES = 4 << 10  # the same for answers
+_LEAST_ANSWER_BYTES = 768  # the same for answers, where larger ones are lost,
+_LEAST_QUESTIONS = 3  # the answer to one comes at once; two fit the smallest answer, so that none is left
+_REFUSED_ANSWER_BYTES = 4 << 10  # and where larger ones are refused
+_FIRST_BODY_BYTES = 64 << 10  # tried first: an endpoint begins with it, and it shows how fast larger ones are
 # A question is a packet that every relay answers (`Prober.ask`). The doctor asks many, and lets the answers wait at the
 # relay, so that the relay has enough packets for a large response.
 _QUESTION_REQUESTS_MAX = 16
@@ -33,7 +36,8 @@ async def find_vanishing(trials: Trials) -> str:
     """Return which messages vanish although they are the smallest ones that the tunnel needs: "requests", "answers", or
     an empty text. Only silence shows that, twice; other failures are left to `examine_sizes`."""
     prober, patience_s = trials.prober, trials.patience_s()
-    asked = await trials.once(functools.partial(prober.ask, _LEAST_ANSWER_BYTES), patience_s, is_test=True)
+    ask = functools.partial(prober.ask, LEAST_BODY_BYTES, most=_LEAST_QUESTIONS)
+    asked = await trials.once(ask, patience_s, is_test=True)
     if is_silent(asked):
         for _ in range(2):
             make = functools.partial(prober.exchange, LEAST_BODY_BYTES)
@@ -92,10 +96,16 @@ class _Search:
 _One = Callable[[int], Awaitable[Reply]]
 
 
-async def _search(trials: Trials, one: _One, most: int, least: int) -> _Search:
-    """Find the largest message for which `one` gets an answer, from the largest one down. After silence, which takes
-    long, go on from the smallest one up: then little is waited for in vain."""
+async def _search(trials: Trials, one: _One, most: int, least: int, *, lost_least: int = 0, first: int = 0) -> _Search:
+    """Find the largest message for which `one` gets an answer, from the largest one down to `least`. After silence,
+    which takes long, go on from the smallest one up, from `lost_least` if it is not 0: then little is waited for in
+    vain. `first`, if not 0, is tried before all."""
     found, size = _Search(), most
+    if least < first < most:
+        found = await _search(trials, one, first, least, lost_least=lost_least)
+        if found.passes_bytes < first:
+            return found
+        least, lost_least = first, 0
     while size >= least and not trials.is_shut:
         reply = await one(size)
         if reply.kind == "answer":
@@ -103,7 +113,7 @@ async def _search(trials: Trials, one: _One, most: int, least: int) -> _Search:
             break
         found.refused_bytes, found.failed = size, reply
         if is_silent(reply):
-            await _climb(trials, one, most, least, found)
+            await _climb(trials, one, most, lost_least or least, found)
             break
         size = max(least, size // 2) if size > least else 0
     return found
@@ -128,7 +138,8 @@ async def _climb(trials: Trials, one: _One, most: int, least: int, found: _Searc
 async def _search_requests(trials: Trials) -> _Search:
     assert trials.prober.attached is not None
     one = functools.partial(_one, trials)
-    return await _search(trials, one, min(trials.prober.attached.body_bytes_max, _MOST_BODY_BYTES), LEAST_BODY_BYTES)
+    most = min(trials.prober.attached.body_bytes_max, _MOST_BODY_BYTES)
+    return await _search(trials, one, most, LEAST_BODY_BYTES, first=_FIRST_BODY_BYTES)
 
 
 async def _requests(report: Report, trials: Trials) -> int:
@@ -213,6 +224,8 @@ async def _one(trials: Trials, size: int) -> Reply:
         reply = await trials.once(make, trials.patience_s(size), is_test=True)
         if reply.kind == "answer" or reply.status == 413 or is_silent(reply):
             break
+    if reply.kind == "answer":
+        trials.note_rate(size, reply.seconds)
     return reply
 
 
@@ -241,8 +254,9 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
         report.add("answer limit", Verdict.SKIPPED, f"the relay did not answer questions ({described(reply)})")
         return
     fetching = _Fetching(trials)
-    least = _LEAST_ANSWER_BYTES
-    found = await _search(trials, fetching.fetch, min(most, max(asked, least)), least)
+    least = _REFUSED_ANSWER_BYTES
+    highest = min(most, max(asked, least))
+    found = await _search(trials, fetching.fetch, highest, least, lost_least=_LEAST_ANSWER_BYTES)
     size, failed, passed = found.passes_bytes, found.failed, found.passed
     if passed is not None:
         prober.answer_bytes = min(prober.answer_bytes, size)
@@ -250,7 +264,8 @@ async def _answers(report: Report, trials: Trials, request_bytes: int) -> None:
         text = f"something else answered in place of the relay ({described(failed)})"
         report.add("answer limit", Verdict.SKIPPED, text)
     elif failed is not None and passed is None:
-        text = f"not even answers of {least >> 10} KiB pass ({described(failed)})"
+        least = _LEAST_ANSWER_BYTES if is_silent(failed) else least
+        text = f"not even answers of {_kib(least)} pass ({described(failed)})"
         report.add("answer limit", trials.verdict_without_exchanges, text, _MORE_ANYWHERE, answer_bytes=0)
     elif failed is None and passed is not None:
         is_whole = passed.bytes > most - _SLACK_BYTES

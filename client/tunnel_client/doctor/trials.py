@@ -14,13 +14,14 @@ from tunnel_client.doctor.answers import is_from_limiter, may_be_from_limiter
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.pace import Budget
 
-__all__ = ["ANSWER_S", "EXAMINING", "NOTHING_PASSES", "TRIES", "Ask", "Limiter", "Trials", "now_s"]
+__all__ = ["ANSWER_S", "EXAMINING", "NOTHING_PASSES", "TRIES", "WORST", "Ask", "Limiter", "Trials", "now_s"]
 
 EXAMINING = "examining the path to the relay"
 NOTHING_PASSES = "nothing passes any more"
 ANSWER_S = 10.0
 SILENCE_S, WORST = 3.0, 5  # what a small question may take, once exchanges work: this, or so many times the longest one
-SLOW_BYTES_PER_S = 150 << 10  # and a large one more
+SLOW_BYTES_PER_S = 150 << 10  # and a large one more, unless a larger rate was seen
+_SLOWER = 10  # than the rate of one message may be that of the next
 TRIES = 3
 
 # Servers ban addresses that send more than 50 requests in 5 s: the least of many known limits that do not stop the
@@ -84,6 +85,7 @@ class Trials:
     trips: int = 0
     is_shut: bool = False
     has_link: bool = False  # and uses it: large exchanges are then not needed
+    bytes_per_s: float = SLOW_BYTES_PER_S  # the rate at which large messages pass, at least
     vanishing: str = ""  # "requests" or "answers", if even the smallest ones that the tunnel needs vanish
     asked: int = 0
     _requests: Budget = field(default_factory=lambda: Budget(REQUESTS, REQUESTS_S))
@@ -106,7 +108,11 @@ class Trials:
 
     def patience_s(self, size: int = 0) -> float:
         """Return how long the answer may take, once exchanges work, if a message has this size."""
-        return round(min(ANSWER_S, max(SILENCE_S, WORST * self.worst_s) + size / SLOW_BYTES_PER_S), 1)
+        return round(min(ANSWER_S, max(SILENCE_S, WORST * self.worst_s) + size / self.bytes_per_s), 1)
+
+    def note_rate(self, size: int, seconds: float) -> None:
+        """Note that a message of this size was answered within this time."""
+        self.bytes_per_s = max(self.bytes_per_s, size / max(seconds, 1e-3) / _SLOWER)
 
     async def ask(self, make: Ask, seconds: float = ANSWER_S) -> Reply:
         """Ask once, as soon as the budget allows it. Return the reply, of kind `lost` if none came."""
@@ -224,7 +230,8 @@ class Trials:
             await self._until(self._requests.take(now_s()))
 
     async def leave(self) -> None:
-        """Leave the relay, in at most two requests, if it answers; what it keeps otherwise harms no verdict."""
+        """Leave the relay, in a request for each attachment, if it answers; what it keeps otherwise harms no
+        verdict."""
         prober = self.prober
         while prober.attached is not None and not self.is_shut and not prober.has_left:
             reply = await self.ask(prober.leave, self._control_answer_s)

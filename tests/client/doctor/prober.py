@@ -151,7 +151,7 @@ class FakeProber:
         self._cached = reply if self._caches else None
         return reply
 
-    async def ask(self, size: int, *, lane: int = 0) -> Reply:
+    async def ask(self, size: int, *, lane: int = 0, most: int = 0) -> Reply:
         found = self._find("ask", size)
         if found is None:
             self.waiting_bytes += size

@@ -108,7 +108,7 @@ class RuledProber:
 
     repeat = exchange
 
-    async def ask(self, size: int, *, lane: int = 0) -> Reply:
+    async def ask(self, size: int, *, lane: int = 0, most: int = 0) -> Reply:
         reply = await self._send(self.format.value, size, self._pool, is_text=True)
         self._waiting_bytes += size if reply is None else 0
         return reply or answered()

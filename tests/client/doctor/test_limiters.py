@@ -386,7 +386,7 @@ def test_what_refuses_only_after_a_while_is_found_by_a_long_look(examined: Any, 
 @pytest.mark.parametrize(
     ("rules", "answers_max", "step", "text"),
     [
-        ((), 1100, "answer limit", "answers of 4 KiB vanish on the way"),
+        ((), 700, "answer limit", "answers of 0.75 KiB vanish on the way"),
         ((Filter(SILENCE, size=1200),), 1 << 30, "body limit", "requests of 1.5 KiB vanish on the way"),
     ],
 )
@@ -406,8 +406,13 @@ def test_a_path_that_swallows_large_messages_carries_small_ones(examined: Any) -
     seen = examined(answers_max=20_000)
     assert seen.report.exit_code == 0
     assert seen.bad == {"answer limit"}
-    assert "answers of 64 KiB vanish on the way, or take too long" in seen.found["answer limit"].text
-    assert "16 KiB pass" in seen.found["answer limit"].text
+    assert "answers of 48 KiB vanish on the way, or take too long" in seen.found["answer limit"].text
+    assert "; 12 KiB pass" in seen.found["answer limit"].text
+    seen = examined(answers_max=1100)
+    assert seen.report.exit_code == 0
+    assert seen.bad == {"answer limit"}
+    assert "; 0.75 KiB pass" in seen.found["answer limit"].text
+    assert seen.took_s < 25
     seen = examined(Filter(SILENCE, size=20_000))
     assert seen.report.exit_code == 0
     assert seen.bad == {"body limit"}

@@ -82,6 +82,15 @@ def test_where_the_rate_is_limited_a_few_transfers_take_the_place_of_load() -> N
     assert sum(one.size == 64 << 10 for one in fake.asked[-3:]) == 3
 
 
+def test_where_one_request_passes_at_a_time_few_transfers_are_enough() -> None:
+    fake, report = FakeProber(), Report("")
+    found = trials(fake)
+    found.requests_max = 1
+    hurried(examine_throughput(report, found, 64 << 10))
+    assert finding(report, "throughput").text.endswith("towards the relay, in one request after the other")
+    assert len(fake.asked) == 3
+
+
 def test_bodies_that_pass_no_longer_are_a_problem_unless_a_link_carries() -> None:
     for has_link, verdict in ((False, Verdict.PROBLEM), (True, Verdict.NOTE)):
         for pause_s in (0.0, 0.5):

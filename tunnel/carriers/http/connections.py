@@ -114,7 +114,8 @@ class _Slowest:
 
 
 class Connections:
-    """The connections to one relay."""
+    """The connections to one relay. One thing because what requests meet on each of them decides how many more may be
+    opened."""
 
     def __init__(self, dialing: Dialing) -> None:
         self._dialing = dialing

@@ -135,7 +135,7 @@ class Prober:
         self._secret = secrets.token_bytes(SECRET_SIZE)
         self._numbers: dict[int, int] = {}
         self._serials: dict[int, int] = {}
-        self._abandoned: tuple[bytes, dict[int, int], dict[int, int]] | None = None  # the same, before `attach_anew`
+        self._abandoned: list[tuple[bytes, dict[int, int], dict[int, int]]] = []  # the same, before each `attach_anew`
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> "Prober":
@@ -181,11 +181,11 @@ class Prober:
             if reply is None or reply.kind != "attached":
                 self._secret, self._numbers, self._serials = before
             else:
-                self._abandoned = before
+                self._abandoned.append(before)
         return reply
 
     async def leave(self) -> Reply:
-        """Tell the relay that the newest attachment, and then one that was abandoned, comes no more (6.10).
+        """Tell the relay that the newest attachment, and then each that was abandoned, comes no more (6.10).
 
         The relay would keep each for minutes, with what waits for it. Call this again until `has_left`.
         """
@@ -193,10 +193,9 @@ class Prober:
         try:
             return await self._send(_FAREWELL, 0, self._session, answer_bytes=_ONE_ANSWER_BYTES)
         finally:
-            self.has_left = self._abandoned is None
-            if self._abandoned is not None:
-                self._secret, self._numbers, self._serials = self._abandoned
-                self._abandoned = None
+            self.has_left = not self._abandoned
+            if self._abandoned:
+                self._secret, self._numbers, self._serials = self._abandoned.pop()
 
     async def attach_elsewhere(self) -> Reply:
         """Attach again on a new connection, and return only the reply: it shows the epoch of the relay that answers."""
@@ -262,16 +261,19 @@ class Prober:
         """Size of the largest body of questions."""
         return EXCHANGE_BYTES + self._packets_max * _QUESTION_BYTES
 
-    async def ask(self, size: int, *, lane: int = 0) -> Reply:
-        """Send a body of about `size` bytes full of questions. The answers wait at the relay, which sends few of them.
+    async def ask(self, size: int, *, lane: int = 0, most: int = 0) -> Reply:
+        """Send a body of about `size` bytes full of questions, or of `most` and padding. The answers wait at the relay,
+        which sends few of them.
 
         A question takes down a service that this endpoint has never had, so it changes nothing. It works at all
         relays.
         """
         self._numbers[lane] = self._numbers.get(lane, 0) + 1
         room = self._plain_bytes(size) - EXCHANGE_BYTES
-        questions = [_question() for _ in range(max(1, min(room // _QUESTION_BYTES, self._packets_max)))]
+        questions = [_question() for _ in range(max(1, min(room // _QUESTION_BYTES, most or self._packets_max)))]
         payload = b"".join(encode_packets(questions))
+        if most:
+            payload += _padding(self._plain_bytes(size) - len(payload), is_text=False)
         return await self._send(payload, lane, self._session, answer_bytes=_ONE_ANSWER_BYTES)
 
     def _plain_bytes(self, size: int) -> int:
