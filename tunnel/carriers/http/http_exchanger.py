@@ -149,8 +149,8 @@ class HttpExchanger:
         for request_id, sent in list(self._sent.items()):
             if not _is_same(sent.request, repeat):
                 continue
-            size = sum(map(len, repeat.body))
-            if self._connections.is_one_too_many(sent.connection, now_s, size, sent.request.answer_bytes_max):
+            sizes = sent.body_bytes, sent.request.answer_bytes_max
+            if self._connections.is_one_too_many(sent.connection, now_s, *sizes):
                 sent.connection.reset_on_close()
                 self.abandon(request_id)
                 text = "the path carries fewer TCP connections at once: the request waits for one that works"
@@ -200,7 +200,7 @@ class HttpExchanger:
                 now_s,
                 by_relay=by_relay,
                 is_held=request.pull,
-                body_bytes=sum(map(len, request.body)),
+                body_bytes=sent.body_bytes,
                 answer_bytes=len(body),
             )
         if self._sent.pop(request.id, None) is None:
@@ -232,6 +232,7 @@ class HttpExchanger:
     async def _post(self, sent: "_Sent") -> tuple[int, Buffer, int, str]:
         request, connection = sent.request, sent.connection
         kind, content = wrap_body(request.format, request.body, token_hex)
+        sent.body_bytes = len(content)
         resending = connection.resending
         response: aiohttp.ClientResponse | RawAnswer
         if resending is not None and resending.fits(kind, content, sent.secrets):  # the usual request
@@ -331,6 +332,7 @@ class _Sent:
         self.connection = connection
         self.moves = moves  # how often it was refused because too many connections may have been open
         self.holds = True  # it has not given its connection back
+        self.body_bytes = 0  # as it leaves, in its format
         self.is_streamed = False  # the answer is passed on piece by piece
         self.task: asyncio.Task[None]
 
