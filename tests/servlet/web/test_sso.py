@@ -308,7 +308,10 @@ def slow_keys() -> web.StreamResponse:
     public = RSA.as_dict(private=False)
     large = {**public, "n": "_" * 11_000}
     exponent = {**public, "e": public["n"]}
-    return web.json_response({"keys": [large, exponent, SECRET.as_dict(private=True), {**public, "use": "enc"}, 7]})
+    curve = CURVE.as_dict(private=False)
+    padded = {**curve, "x": f"{120_000 * 'A'}{curve['x']}"}  # the same point, after zeros that take 0.1 s to read
+    keys = [large, exponent, padded, SECRET.as_dict(private=True), {**public, "use": "enc"}, 7]
+    return web.json_response({"keys": keys})
 
 
 HOSTILE: dict[str, tuple[Callable[[], web.StreamResponse], str]] = {
@@ -343,6 +346,26 @@ async def test_two_users_a_hostile_answer_of_the_provider_costs_others_nothing(n
         assert running.relay.failures.wrong == 0  # the user has done nothing wrong
 
 
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"kty": "EC", "crv": "P-7", "x": "AA", "y": "AA"},
+        {"kty": "OKP", "crv": "Ed7", "x": "AA"},
+        {"kty": "EC", "crv": ["P-256"], "x": "AA", "y": "AA"},
+        {"kty": "EC", "crv": "P-256"},
+        {"kty": "OKP", "crv": "Ed25519", "x": 7},
+    ],
+)
+@in_loop
+async def test_two_users_a_key_that_the_library_cannot_read_leaves_the_others_in_use(strange: dict[str, Any]) -> None:
+    async with provided() as provider, trusting(provider) as running:
+        keys = [{**strange, "kid": "strange"}, RSA.as_dict(private=False)]
+        provider.answer = lambda: web.json_response({"keys": keys})
+        assert isinstance(await asked_with(running, provider.token(), 1), Attached)
+        reply = await asked_with(running, provider.token(header={"kid": "strange"}), 2)
+        assert reply.code == StatusCode.NOT_AUTHORISED
+
+
 @in_loop
 async def test_two_users_a_provider_that_does_not_answer_delays_only_the_tokens_of_its_users(
     monkeypatch: pytest.MonkeyPatch,
@@ -370,6 +393,9 @@ async def test_two_users_a_provider_that_does_not_answer_delays_only_the_tokens_
         ({"jwks_uri": "http://169.254.169.254/keys"}, "names no https:// URL of keys"),
         ({"jwks_uri": "file:///etc/passwd"}, "names no https:// URL of keys"),
         ({"jwks_uri": 7}, "names no https:// URL of keys"),
+        ({"jwks_uri": f"https://login.example/{2000 * 'k'}"}, "names no https:// URL of keys"),
+        ({"jwks_uri": f"https://{64 * 'k'}.example/keys"}, "label empty or too long"),
+        ({"jwks_uri": "https://login..example/keys"}, "label empty or too long"),
     ],
 )
 @in_loop

@@ -25,6 +25,8 @@ _AGE_S = 3600.0  # after which the keys are read again, so that a key that the p
 _PAUSE_S = 30.0  # between the beginnings of two attempts to read the keys
 _IDLE_S = 7200.0  # after the last attempt: no token was shown, so the known keys may have been withdrawn long ago
 _RSA_BITS = (2048, 4096)
+_PART_LETTERS_MAX = 700  # of base64: n of the largest RSA key has 683, and a longer x or y takes up to 0.5 s to read
+_URL_LETTERS_MAX = 2000  # of the URL of the keys, which refusals and the log repeat
 _EXPONENT_LETTERS = 6  # of base64: 65537 has 4. The time of a check grows with the exponent, which the provider chooses
 _TOKEN_BYTES_MAX = 8192
 _SHOWN_MAX = 100  # letters of a name in a token that a refusal repeats
@@ -139,7 +141,7 @@ class IdentityProvider:
             self._read_s = self._passed_s()
             self._why = ""
             _log.info("keys_read", issuer=self.terms.issuer, keys=sorted(self._keys))
-        except (ProviderError, OSError, aiohttp.ClientError, TimeoutError) as error:
+        except (ProviderError, OSError, aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # of a host's name
             self._why = (
                 f"no whole answer came within {_ANSWER_S:g} s" if isinstance(error, TimeoutError) else str(error)
             )
@@ -160,7 +162,7 @@ class IdentityProvider:
                 raise ProviderError(f"{place} is not the configuration of the issuer {self.terms.issuer}")
             url = str(found.get("jwks_uri"))
             is_local = self.terms.issuer.startswith("http://")
-            if not is_secure_url(url) or (url.startswith("http://") and not is_local):
+            if len(url) > _URL_LETTERS_MAX or not is_secure_url(url) or (url.startswith("http://") and not is_local):
                 raise ProviderError(f"{place} names no https:// URL of keys")
         return await _fetch(url)
 
@@ -189,7 +191,6 @@ async def _fetch(url: str) -> Any:
 def _usable(found: Any) -> dict[str, Any]:
     """Return the keys that can check signatures, by their ids. Raise ProviderError if there is none, or too many."""
     from joserfc import jwk
-    from joserfc.errors import JoseError
 
     listed = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(listed, list) or len(listed) > _KEYS_MAX:
@@ -207,9 +208,12 @@ def _usable(found: Any) -> dict[str, Any]:
                 continue
         elif kind not in ("EC", "OKP"):
             continue  # a secret, for example, which signs as well as it checks
+        parts = {name: one[name] for name in _PUBLIC_PARTS if name in one}
+        if any(isinstance(part, str) and len(part) > _PART_LETTERS_MAX for part in parts.values()):
+            continue
         try:
-            keys[one["kid"]] = jwk.import_key({name: one[name] for name in _PUBLIC_PARTS if name in one})
-        except (JoseError, ValueError, TypeError):
+            keys[one["kid"]] = jwk.import_key(parts)
+        except Exception:  # the libraries have many kinds of errors, for example for a curve that they lack
             continue
     if not keys:
         raise ProviderError("no key there can be used")
