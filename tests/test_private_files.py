@@ -236,6 +236,9 @@ def test_what_is_no_file_is_not_read_unless_the_shell_has_opened_it(tmp_path: Pa
     for place in (pipe, link):
         with pytest.raises(ValueError, match="it is no ordinary file"):
             require_ordinary(place)
+        for read in (read_private, require_trusted):  # neither waits for a writer
+            with pytest.raises(ValueError, match="it is no ordinary file"):
+                read(place)
     reading, writing = os.pipe()
     require_ordinary(Path(f"/dev/fd/{reading}"))
     os.close(reading)

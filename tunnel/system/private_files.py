@@ -95,7 +95,7 @@ def read_private(path: Path, *, if_seen: str = _ANOTHER_TOKEN, bytes_max: int = 
 
     Raise FileNotFoundError if the file does not exist. Raise ValueError, with advice, if its mode opens it to other
     users, if it belongs to another user (except root), if every user can replace it, if it is longer than `bytes_max`,
-    or if it cannot be read.
+    if it is no ordinary file (see `require_ordinary`), or if it cannot be read.
     """
     with _opened_secret(path, if_seen) as file:
         content = file.read(bytes_max + 1)
@@ -122,12 +122,14 @@ def require_ordinary(path: Path) -> None:
 
 
 def require_trusted(path: Path) -> None:
-    """Raise ValueError, with advice, if every user of this machine can change or replace this file.
+    """Raise ValueError, with advice, if every user of this machine can change or replace this file, or if it is no
+    ordinary file (see `require_ordinary`).
 
     It may be readable, and writable for its group: many systems give each user a group of its own, and a umask that
     lets this group write. It may belong to another user, as files do that a container gets from its host, but not
     where every user can create files. Do nothing if the file does not exist, or cannot be examined: reading it tells.
     """
+    require_ordinary(path)
     with contextlib.suppress(OSError):
         found, folder = path.stat(), path.resolve().parent
         if found.st_mode & stat.S_IWOTH:
@@ -141,6 +143,7 @@ def require_trusted(path: Path) -> None:
 
 @contextlib.contextmanager
 def _opened_secret(path: Path, if_seen: str) -> Iterator[BinaryIO]:
+    require_ordinary(path)
     try:
         with path.open("rb") as file:
             _check_secret(path, os.fstat(file.fileno()), if_seen)

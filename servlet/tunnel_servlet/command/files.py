@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from tunnel.system.private_files import is_open_to_others, require_ordinary, require_trusted, write_private
+from tunnel.system.private_files import is_open_to_others, require_trusted, write_private
 from tunnel_servlet.access.grants import OPEN_USER
 from tunnel_servlet.access.rules import Rule, parse_rule
 from tunnel_servlet.access.tokens import Key, TokenTable
@@ -177,7 +177,6 @@ def watched_files(file: str, config: RelayConfig) -> list[Path]:
 
 def _read(path: Path) -> str:
     try:
-        require_ordinary(path)
         require_trusted(path)
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -9,7 +9,6 @@ import difflib
 import os
 import re
 import shlex
-import stat
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ from tunnel.ground.rates import parse_rate
 from tunnel.ground.relay_lists import split_files
 from tunnel.ground.relay_options import OPTIONS
 from tunnel.ground.relay_urls import relay_key
+from tunnel.system.private_files import require_trusted
 from tunnel_client.cli.up.declaration import ENTRY_TYPES, EntryPart, ExposePart, OwnPart, RelayPart, UpFile
 from tunnel_client.cli.up.kinds import KINDS, Claim
 from tunnel_client.errors import UsageError
@@ -102,6 +102,8 @@ def read_up_file(path: Path, *, token_file: str = "") -> ReadFile:
         found = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
         raise BrokenFileError(path, [f"this is not TOML: {error}"]) from None
+    except RecursionError:
+        raise BrokenFileError(path, ["this is not TOML: its brackets are nested too deeply"]) from None
     problems: list[str] = []
     for name in sorted(found.keys() - set(UpFile.__struct_fields__)):
         problems.append(f"[{name}] is not known: the tables are {', '.join(UpFile.__struct_fields__)}")
@@ -123,24 +125,26 @@ def read_up_file(path: Path, *, token_file: str = "") -> ReadFile:
 def _text(path: Path) -> str:
     """Return the text of the file. Another user must not decide where this user's connections go."""
     try:
+        require_trusted(path)
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_uid not in (os.geteuid(), 0):
+            if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
                 raise UsageError(f"{path} belongs to another user, who could lead your connections anywhere: copy it")
-            if stat.S_ISREG(found.st_mode) and found.st_mode & 0o002:
-                raise UsageError(
-                    f"every user can write {path}: run `chmod o-w {shlex.quote(str(path))}`, and look through the file"
-                )
-            return file.read(_FILE_BYTES_MAX).decode()
+            content = file.read(_FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise UsageError(
             f"{path}: there is no such file: write one with `tunnel up --example{option_of(path)}`, or name another "
             "with -c FILE"
         ) from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not text in UTF-8: write it anew, or name another file with -c FILE") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}: check the path and its permissions") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if len(content) > _FILE_BYTES_MAX:  # otherwise, its first part would be taken for the whole
+        raise UsageError(f"{path} is longer than {_FILE_BYTES_MAX >> 10} KiB: check that it is the right file")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text in UTF-8: write it anew, or name another file with -c FILE") from None
 
 
 def _converted(where: str, found: Any, kind: type[_T], problems: list[str]) -> _T | None:

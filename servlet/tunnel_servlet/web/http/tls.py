@@ -72,7 +72,6 @@ def out_of_date(files: TlsFiles) -> str:
 def _require_trusted(file: str) -> None:
     """Raise ConfigError if every user can change the file, or if it cannot be read: OpenSSL names no file."""
     try:
-        require_ordinary(Path(file))
         require_trusted(Path(file))
         with open(file, "rb"):
             pass
@@ -84,7 +83,6 @@ def _require_trusted(file: str) -> None:
 
 def _require_private_key(file: str) -> None:
     try:
-        require_ordinary(Path(file))
         require_private(Path(file), if_seen="use a new key and certificate if another user may have read this key")
     except FileNotFoundError as error:
         raise ConfigError(f"{file} cannot be read ({error.strerror})") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import socket
 from pathlib import Path
 
@@ -287,6 +288,30 @@ async def test_the_rate_of_an_entry_stays_within_that_of_the_file(tmp_path: Path
             assert entry.bytes_up < 1 << 20
             for streams in (bulk, small):
                 streams[1].transport.abort()
+
+
+@in_loop
+async def test_entries_stay_while_a_pipe_is_in_the_place_of_a_file(tmp_path: Path) -> None:
+    """To read it would stop the whole process until something is written into it."""
+    async with target(echo) as port:
+        local = free_port()
+        async with open_up(tmp_path, f'[forward]\nthere = "{local}:{LOOPBACK}:{port}"') as up:
+            await up.serves("forward there")
+            stays = await _open(local)
+            for name in (up.path, tmp_path / "token"):
+                whole = name.read_bytes()
+                name.unlink()
+                os.mkfifo(name, 0o600)
+                for _ in range(2):
+                    up.supervisor._watch.look()
+                assert "it is no ordinary file" in await up.event("not_reloaded")
+                await _goes_on(stays)
+                name.unlink()
+                name.touch(0o600)
+                name.write_bytes(whole)
+                for _ in range(2):
+                    up.supervisor._watch.look()
+            stays[1].transport.abort()
 
 
 @in_loop

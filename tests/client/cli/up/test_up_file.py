@@ -48,6 +48,7 @@ def problems(directory: Path, text: str) -> list[str]:
     ("text", "problem"),
     [
         ("[forward", "this is not TOML: "),
+        ("a = " + "[" * 100_000, "this is not TOML: its brackets are nested too deeply"),
         ("", "there is no entry: write at least one line under [forward], [expose] or [proxy]"),
         ("[forwards]\n" + ENTRY, "[forwards] is not known: the tables are relay, forward, expose, proxy"),
         ("forward = 5", "forward: this must be a table: write [forward], and a line for each entry below it"),
@@ -113,7 +114,7 @@ def test_ports_that_only_look_alike_are_no_clash(tmp_path: Path) -> None:
 def test_two_users_a_file_that_another_can_write_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, ENTRY)
     path.chmod(0o666)
-    with pytest.raises(UsageError, match=r"every user can write .*: run `chmod o-w"):
+    with pytest.raises(UsageError, match=r"every user of this machine can change .*: check it, and run `chmod o-w"):
         read_up_file(path)
     path.chmod(0o664)  # a group of one's own is usual
     assert read_up_file(path).entries
@@ -131,6 +132,26 @@ def test_a_file_that_is_not_there_or_cannot_be_read_is_a_usage_error(tmp_path: P
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is not text in UTF-8"):
         read_up_file(tmp_path / "binary")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="cannot be read: it is no ordinary file"):
+        read_up_file(tmp_path / "pipe")
+
+
+def test_two_users_a_file_that_another_can_replace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    path = written(tmp_path / "open", ENTRY)
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UsageError, match="can be replaced by every user of this machine"):
+        read_up_file(path)
+
+
+def test_a_file_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
+    path = written(tmp_path, ENTRY + "#" * ((1 << 20) - len(ENTRY)))
+    assert read_up_file(path).entries
+    with path.open("a") as file:
+        file.write("\nb = '5:b:1'")
+    with pytest.raises(UsageError, match="is longer than 1024 KiB: check that it is the right file"):
+        read_up_file(path)
 
 
 def test_paths_start_at_the_directory_of_the_file_and_secrets_are_watched(tmp_path: Path) -> None:
