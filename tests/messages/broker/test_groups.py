@@ -39,7 +39,7 @@ async def test_members_share_the_partitions_in_the_order_of_joining() -> None:
     now[0] = 5.0
     groups.join("g", "t", "b", two)
     now[0] = 12.0
-    groups.expire()
+    list(groups.expire())
     assert group.partitions_of("b", 3) == [0, 1, 2]
     groups.leave("g", "t", "b", two)
     assert groups.members == 0
@@ -132,7 +132,7 @@ def test_a_session_ends_when_its_member_was_silent_for_longer_than_the_limit() -
     def members_at(seconds: float) -> int:
         nonlocal now
         now = seconds
-        groups.expire()
+        list(groups.expire())
         return groups.members
 
     groups.join("g", "t", "a", one)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.messages.broker.clocks import sleep
-from tests.messages.broker.rig import brokered, from_address
+from tests.messages.broker.rig import brokered, from_address, until
 from tests.support.loops import in_loop
 from tests.support.relays import MemoryTestRelay
 from tunnel.messages import (
@@ -77,6 +78,39 @@ async def test_two_users_one_takes_half_of_the_positions(tmp_path: Path) -> None
     async with brokered(tmp_path, settings=settings) as (_, client):
         assert await commit_until_refused(client, "127.0.0.2") == 6  # those that it has
         assert await commit_until_refused(client, "127.0.0.4") == 1
+
+
+@in_loop
+async def test_two_users_one_takes_half_of_what_groups_hold_in_memory(tmp_path: Path) -> None:
+    """A group counts in each partition from its first member on, before it has a position there."""
+
+    async def join_until_refused(client: BrokerClient, topic: str = "t") -> int:
+        for number in range(100):
+            fields = {"group": f"{id(client)}-{number}", "topic": topic, "member": "a"}
+            try:
+                await client.table.call(client.address, JOIN, b"", fields)
+            except RemoteCallError as error:
+                return number if error.code == LIMIT else -1
+        raise AssertionError("the broker never refused")
+
+    settings = BrokerSettings(positions_max=12)
+    topics = {"t": TopicSpec(partitions=2, storage="memory", bytes_max=1000, messages_max=1)}
+    async with brokered(tmp_path, settings=settings, topics=topics) as (broker, client):
+        async with from_address(client, "127.0.0.2") as eve, from_address(client, "127.0.0.3") as ann:
+            assert await join_until_refused(eve) == 3
+            assert await join_until_refused(ann) == 1
+            groups = [{"group": f"{id(eve)}-{number}", "topic": "t", "member": "a"} for number in range(2)]
+            for each in groups:
+                await eve.table.call(eve.address, LEAVE, b"", each)
+            await eve.table.call(eve.address, JOIN, b"", groups[0])  # what it has left is free again
+        await until(lambda: not broker.groups.members)
+        async with from_address(client, "127.0.0.2") as eve:
+            spec = TopicSpec(partitions=1, storage="memory", bytes_max=1000, messages_max=1)
+            await eve.create_topic("u", spec)
+            assert await join_until_refused(eve, "u") == 6
+            await eve.delete_topic("u")
+            await eve.create_topic("u", msgspec.structs.replace(spec, partitions=100))
+            assert await join_until_refused(eve, "u") == 0  # its members do not get the new partitions for nothing
 
 
 @in_loop

@@ -13,6 +13,7 @@ import structlog
 from tunnel.messages.broker.deleting import Deleting
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import MeteredReader
+from tunnel.messages.broker.memory_groups import MemoryGroups
 from tunnel.messages.broker.partition import MemoryPartition, Partition, ProduceOptions
 from tunnel.messages.broker.positions import PositionKey, Positions
 from tunnel.messages.broker.protocol import (
@@ -57,6 +58,7 @@ _HANDLED_BYTES_MAX = 20 * 1024 * 1024  # bytes of their bodies: one of the large
 _UNREAD_BYTES_MAX = 256 * 1024  # of answers that wait for a client to read; further answers are made after it has read
 _UNANSWERED_BYTES_MAX = 16 * 1024 * 1024  # of answers, refusals included; then a client that goes on asking is cut off
 _WAIT_MS_MAX = 60_000
+_LEFT_AT_ONCE = 10  # groups; each may take 1 ms
 _PLAIN = ProduceOptions()
 _logger = structlog.get_logger("tunnel.broker")
 
@@ -83,6 +85,7 @@ class Shared:
     topics: Topics
     positions: Positions
     groups: Groups
+    memory_groups: MemoryGroups
     storing: Storing
     deleting: Deleting
     members: Holdings
@@ -172,10 +175,17 @@ class CallConnection:
                 await self._channel.wait_closed()
                 await self._channel.wait_handled()
         finally:
-            for group, topic, member in self._joined:
-                self._shared.groups.leave(group, topic, member, self)
-            self._shared.members.add(self._user.name, -len(self._joined))
+            await self._leave_all()
         return self._channel.error
+
+    async def _leave_all(self) -> None:
+        """Leave all groups. Let other clients in now and then: 5,000 groups with many partitions take long."""
+        while self._joined:
+            for _ in range(min(_LEFT_AT_ONCE, len(self._joined))):
+                group, topic, member = self._joined.pop()
+                self._shared.groups.leave(group, topic, member, self)
+                self._shared.members.add(self._user.name, -1)
+            await asyncio.sleep(0)
 
     def _handlers(self) -> Mapping[int, CallHandler]:
         handlers: dict[int, Callable[[Request], Awaitable[Response]]] = {
@@ -322,6 +332,7 @@ class CallConnection:
         generation = number_field(request, "generation", 0)
         wait_ms = min(_WAIT_MS_MAX, int(shared.settings.session_s * 500), number_field(request, "wait_ms", 0))
         self._check_memberships(group, name, member)
+        shared.memory_groups.on_joining(group, topic, self._user.name)
         found = shared.groups.join(group, name, member, self, self._user.name)
         if (group, name, member) not in self._joined:
             self._joined.add((group, name, member))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -19,6 +19,7 @@ __all__ = ["Group", "Groups"]
 _MEMBERS_MAX = 1_000  # in one group: each change wakes all of them
 _CHANGES_MAX = 10  # generations of a group at once; then, there is one in _CHANGE_S
 _CHANGE_S = 1.0
+_REMOVED_AT_ONCE = 10  # members; each may take 1 ms
 
 
 class _Member(msgspec.Struct):
@@ -159,13 +160,20 @@ class Groups:
             if key[1] == topic:
                 found.change(self._clock())
 
-    def expire(self) -> None:
-        """Remove the members whose session has ended, and begin the generations that are due."""
-        now = self._clock()
+    def expire(self) -> Iterator[None]:
+        """Remove the members whose session has ended, and begin the generations that are due.
+
+        Yield after some removals, so that the caller can let others run.
+        """
+        now, removed = self._clock(), 0
         for (group, topic), found in list(self._groups.items()):
             for name, member in list(found.members.items()):
-                if member.ends < now:
-                    self.leave(group, topic, name, member.owner)
+                if member.ends >= now or found.members.get(name) is not member:  # it has joined again meanwhile
+                    continue
+                self.leave(group, topic, name, member.owner)
+                removed += 1
+                if removed % _REMOVED_AT_ONCE == 0:
+                    yield
             found.catch_up(now)
 
     def has_members(self, group: str, topic: str) -> bool:

@@ -15,6 +15,7 @@ from tunnel.messages.broker.deleting import Deleting
 from tunnel.messages.broker.disk_room import DiskRoom, free_bytes
 from tunnel.messages.broker.groups import Groups
 from tunnel.messages.broker.intake import FIRST_BYTES, MeteredReader, is_call
+from tunnel.messages.broker.memory_groups import MemoryGroups
 from tunnel.messages.broker.partition import MemoryPartition, Partition
 from tunnel.messages.broker.positions import Positions
 from tunnel.messages.broker.replica import Replica
@@ -63,7 +64,8 @@ class Broker:
         self.positions = Positions(
             self.directory / "positions", settings.positions_max, DiskRoom(self.directory, 0, free=free)
         )
-        self.groups = Groups(settings.session_s, emptied=self._emptied)
+        memory_groups = MemoryGroups(self.topics, self.positions, settings.positions_max)
+        self.groups = Groups(settings.session_s, emptied=memory_groups.on_emptied)
         self.users = Users(settings.connections_max, settings.requests_bytes_max, settings.members_max)
         self._deleting = Deleting(settings, self.topics, self.positions, self.groups)
         self._shared = Shared(
@@ -71,6 +73,7 @@ class Broker:
             self.topics,
             self.positions,
             self.groups,
+            memory_groups,
             Storing(self.topics, settings),
             self._deleting,
             self.users.members,
@@ -144,7 +147,8 @@ class Broker:
             await asyncio.sleep(_SWEEP_S)
             turns += 1
             try:
-                self.groups.expire()
+                for _ in self.groups.expire():
+                    await asyncio.sleep(0)
                 if turns % _EXPIRY_TURNS == 0 and not self.settings.master:
                     await self.expire_positions()
                 for partition in self.topics.partitions():
@@ -159,14 +163,6 @@ class Broker:
         if unused:
             await self._deleting.forget(unused)
             _logger.warning("positions_expired", positions=len(unused), groups=len({key[0] for key in unused}))
-
-    def _emptied(self, group: str, topic: str) -> None:
-        """Keep no messages in memory for a group that has left without storing a position."""
-        found = self.topics.found.get(topic)  # it may have been deleted
-        for number in range(len(found.partitions) if found is not None else 0):
-            memory = self.topics.memory(topic, number)
-            if memory is not None and not self.positions.knows((group, topic, number)):
-                memory.on_left(group)
 
     # connections
 
