@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,9 +16,20 @@ from structlog.testing import capture_logs
 from tests.messages.broker.rig import QUICK, DirectTable, brokered, drain_fetches, following, stored, until
 from tests.support.loops import in_loop
 from tests.support.page_cache import dropped_from_page_cache
-from tunnel.messages import BrokerClient, BrokerSettings, Log, LogConfig, RemoteCallError, TopicSpec
+from tunnel.messages import (
+    Broker,
+    BrokerClient,
+    BrokerSettings,
+    ChannelTable,
+    Log,
+    LogConfig,
+    RemoteCallError,
+    Replica,
+    Response,
+    TopicSpec,
+)
 from tunnel.messages.broker import replica as replicas
-from tunnel.messages.broker.protocol import FETCH, NOT_MASTER
+from tunnel.messages.broker.protocol import FETCH, NOT_MASTER, TOPICS
 from tunnel.messages.broker.stored_partition import StoredPartition
 from tunnel.messages.kept.segments import INDEX_BYTES
 
@@ -140,6 +152,75 @@ async def test_a_replica_waits_for_its_master(tmp_path: Path) -> None:
         await master.listen(host, int(port))
         await until(lambda: "t" in replica.topics.found)
         assert await drain_fetches(copy, "t", 1) == [b"a"]
+
+
+@in_loop
+async def test_two_users_a_topic_that_cannot_be_copied_stops_no_other(tmp_path: Path) -> None:
+    """A user can delete a topic at the master, and create it with another number of partitions."""
+    async with brokered(tmp_path / "b", topics={"a": TopicSpec(partitions=2)}):
+        pass
+    async with brokered(tmp_path / "a", topics={"a": TopicSpec(), "b": TopicSpec()}) as (_, client):
+        await client.producer().send("b", b"copied")
+        settings = BrokerSettings(master=client.address)
+        with capture_logs() as logs:
+            async with brokered(tmp_path / "b", settings=settings) as (replica, copy):
+                await until(lambda: "b" in replica.topics.found)
+                assert await drain_fetches(copy, "b", 1) == [b"copied"]
+                await until(lambda: [each for each in logs if each["event"] == "not_copied"])
+        assert [each["topic"] for each in logs if each["event"] == "not_copied"] == ["a"]
+
+
+class Liar:
+    """A table whose master lists topics as the answers say, one after the other, and has no bounds of a log."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = list(answers)
+        self.fetches = 0
+
+    async def call(self, address: str, code: int, body: bytes = b"", fields: dict[str, str] | None = None) -> Response:
+        if code != TOPICS:
+            self.fetches += 1
+            return Response(b"", [None, {}, {"first": "a", "max": ""}][self.fetches % 3])
+        return Response(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
+
+    async def close(self) -> None: ...
+
+
+@in_loop
+async def test_a_replica_goes_on_whatever_its_master_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK_S", "_RETRY_S"):
+        monkeypatch.setattr(replicas, name, 0.001)
+    one = '{"partition": 0, "first": 0, "end": 0, "size_bytes": 0}'
+    none, bad, good = (
+        f'{{"topic": "{name}", "storage": "log", "partitions": [{partitions}]}}'
+        for name, partitions in (("x", ""), ("../x", one), ("good", one))
+    )
+    table = Liar(b"", b"\xff", b"{}", b"[7]", f"[{none}]".encode(), f"[{bad}, {good}]".encode())
+    async with Broker(tmp_path) as broker:
+        task = asyncio.ensure_future(Replica(cast("ChannelTable", table), "m:1").follow_topics(broker.topics))
+        await until(lambda: table.fetches > 3)
+        assert list(broker.topics.found) == ["good"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@in_loop
+async def test_two_users_a_topic_that_the_master_has_deleted_is_asked_for_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user could make the replica ask for 500 partitions twice a second, without end."""
+    monkeypatch.setattr(replicas, "_RETRY_S", 0.001)
+    monkeypatch.setattr(replicas, "_GONE_S", 1e6)
+    async with brokered(tmp_path / "a", topics={"a": TopicSpec()}) as (master, client):
+        settings = BrokerSettings(master=client.address)
+        with capture_logs() as logs:
+            async with brokered(tmp_path / "b", settings=settings) as (replica, _):
+                await until(lambda: "a" in replica.topics.found and master.counters.fetch_requests)
+                await client.delete_topic("a")
+                await until(lambda: [each for each in logs if each["event"] == "topic_gone"])
+                await client.create_topic("b")
+                await until(lambda: "b" in replica.topics.found)  # it has looked for topics since
+        assert [each["event"] for each in logs if each["event"] in ("topic_gone", "master_away")] == ["topic_gone"]
 
 
 @in_loop

@@ -171,9 +171,13 @@ def number_field(request: Request, name: str, default: int | None = None, low: i
 
 
 def check_range(offset: int, response: Response) -> int:
-    """Return the end of the log that answered a fetch. OffsetOutOfRangeError if that log lacks the offset."""
+    """Return the end of the log that answered a fetch. OffsetOutOfRangeError if that log lacks the offset, and
+    RemoteCallError if the answer does not say what it has."""
     fields = response.fields or {}
-    first, end = int(fields["first"]), int(fields["max"])
+    try:
+        first, end = int(fields["first"]), int(fields["max"])
+    except (KeyError, ValueError):
+        raise RemoteCallError(MALFORMED, "the answer to a fetch lacks the bounds of the log") from None
     if not first <= offset <= end:
         raise OffsetOutOfRangeError(offset, first, end)
     return end

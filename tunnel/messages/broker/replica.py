@@ -8,7 +8,7 @@ import msgspec
 import structlog
 
 from tunnel.errors import TunnelError
-from tunnel.messages.broker.protocol import FETCH, TOPICS, TopicReport, check_range, place_fields
+from tunnel.messages.broker.protocol import FETCH, TOPICS, UNKNOWN, TopicReport, check_range, place_fields
 from tunnel.messages.broker.settings import TopicSpec
 from tunnel.messages.broker.stored_partition import StoredPartition
 from tunnel.messages.broker.topics import Topics
@@ -21,6 +21,7 @@ __all__ = ["Replica"]
 
 _LOOK_S = 1.0  # between two looks for new topics
 _RETRY_S = 0.5
+_GONE_S = 60.0  # until a topic that the master has deleted is looked for again: a user can delete 500 partitions
 _PULLS_MAX = 200  # calls that wait at the master at once; the master allows 256 on a connection
 _GATHER_MS = 1_000  # as long as the master waits, by default, until it flushes
 _BATCH_BYTES = 1024 * 1024  # the batch that remoting-and-backlog.md proposes (docs/REFERENCES.md)
@@ -36,6 +37,7 @@ class Replica:
         self._batch_bytes = batch_bytes
         self._pulls = asyncio.Semaphore(_PULLS_MAX)
         self._is_away = False
+        self._refused: set[str] = set()  # the topics that cannot be copied
 
     async def follow_topics(self, topics: Topics) -> None:
         """Copy the topics that the master keeps on disk, until cancelled. Topics in memory are read there alone."""
@@ -44,7 +46,7 @@ class Replica:
             while True:
                 try:
                     await self._look(topics, copies)
-                except (OSError, TunnelError) as error:
+                except (OSError, TunnelError, msgspec.DecodeError, ValueError) as error:  # or no list of topics
                     self._away(error)
                 await asyncio.sleep(_LOOK_S)
         finally:
@@ -56,17 +58,26 @@ class Replica:
     async def _look(self, topics: Topics, copies: dict[tuple[str, int], asyncio.Task[None]]) -> None:
         response = await self._table.call(self._master, TOPICS)
         self._back()
+        refused: set[str] = set()
         for report in msgspec.json.decode(response.data, type=list[TopicReport]):
             if report.storage != "log":
                 continue
-            topic = await topics.create(report.topic, TopicSpec(partitions=len(report.partitions)))
+            try:
+                topic = await topics.create(report.topic, TopicSpec(partitions=len(report.partitions)))
+            except (RemoteCallError, ValueError) as error:  # as after it was deleted, and created with more partitions
+                refused.add(report.topic)
+                if report.topic not in self._refused:
+                    _logger.error("not_copied", topic=report.topic, text=str(error))
+                continue
             for number, partition in enumerate(topic.partitions):
                 if (topic.name, number) not in copies and isinstance(partition, StoredPartition):
                     following = self.follow(partition, topic.name, number)
                     copies[topic.name, number] = asyncio.get_running_loop().create_task(following)
+        self._refused = refused
 
     async def follow(self, partition: StoredPartition, topic: str = "", number: int = 0) -> None:
         """Copy one partition, until cancelled. Without a topic, it is one that is served without a broker."""
+        is_gone = False
         while True:
             try:
                 async with self._pulls:
@@ -87,6 +98,12 @@ class Replica:
             except LogError:  # of our own disk: the partition reports it once, and the next try opens the log again
                 await asyncio.sleep(_RETRY_S)
             except (OSError, TunnelError) as error:
+                if isinstance(error, RemoteCallError) and error.code == UNKNOWN:
+                    if not is_gone:
+                        _logger.warning("topic_gone", topic=topic, partition=number, text=str(error))
+                    is_gone = True
+                    await asyncio.sleep(_GONE_S)
+                    continue
                 self._away(error)
                 await asyncio.sleep(_RETRY_S)
 
