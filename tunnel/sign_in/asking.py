@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunnel.carriers.dialing import asking
+from tunnel.carriers.dialing.bounded_responses import bound_responses
 from tunnel.carriers.dialing.challenges import Challenge
 from tunnel.errors import UnreachableError
 from tunnel.ground.printable import printable
 from tunnel.ground.relay_options import RelayOptions
 
-__all__ = ["ask", "ask_relay"]
+__all__ = ["ask", "ask_relay", "bound_responses"]
 
 
 async def ask(url: str, path: RelayOptions, form: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:

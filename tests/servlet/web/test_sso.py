@@ -8,7 +8,7 @@ import hmac
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -364,6 +364,33 @@ async def test_two_users_a_key_that_the_library_cannot_read_leaves_the_others_in
         assert isinstance(await asked_with(running, provider.token(), 1), Attached)
         reply = await asked_with(running, provider.token(header={"kid": "strange"}), 2)
         assert reply.code == StatusCode.NOT_AUTHORISED
+
+
+@pytest.mark.parametrize(
+    ("begin", "repeated"),
+    [
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1", b";a=b"),
+    ],
+    ids=["interim responses", "chunk headers"],
+)
+@in_loop
+async def test_two_users_an_answer_without_end_delays_only_users_of_the_provider(begin: bytes, repeated: bytes) -> None:
+    """Interim responses made all others wait for up to 8 s, in 10 s of each 30 s."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(begin)
+        with suppress(ConnectionError):
+            while True:
+                writer.write(repeated * 1000)
+                await writer.drain()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    provider = Provider()
+    provider.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, trusting(provider) as running:
+        reply = await asked_with(running, provider.token())
+        assert (reply.code, "the answer is endless" in reply.text) == (StatusCode.BUSY, True), reply.text
 
 
 @in_loop

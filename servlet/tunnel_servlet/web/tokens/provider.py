@@ -12,6 +12,7 @@ import aiohttp
 import structlog
 
 from tunnel.ground.secure_urls import is_secure_url
+from tunnel.sign_in.asking import bound_responses
 from tunnel.system.installing import install_command
 from tunnel_servlet.access.sso import Member, SsoError, SsoTerms, read_claims
 from tunnel_servlet.config import ConfigError
@@ -171,8 +172,12 @@ async def _fetch(url: str) -> Any:
     """Return the JSON at this URL. Raise ProviderError if the answer is anything else, or too long."""
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    connector = aiohttp.TCPConnector(limit=1)
+    bound_responses(connector)
     async with (
-        aiohttp.ClientSession(timeout=timeout, auto_decompress=False, max_line_size=8190) as session,
+        aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False, max_line_size=8190
+        ) as session,
         session.get(url, headers=headers, allow_redirects=False) as response,
     ):
         if response.status != 200:
