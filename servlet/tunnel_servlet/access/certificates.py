@@ -50,7 +50,8 @@ def names_in(certificate: Mapping[str, Any], fingerprint: str) -> tuple[str, ...
 
 
 def _name(kind: str, value: str) -> str:
-    return f"{kind}:{value.lower() if kind in ('DNS', FINGERPRINT) else value}"
+    folds = kind in ("DNS", FINGERPRINT) and value.isascii()  # some other letters become ASCII, as the sign of Kelvin
+    return f"{kind}:{value.lower() if folds else value}"
 
 
 class CertificateTable:

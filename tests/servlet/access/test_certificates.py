@@ -54,6 +54,11 @@ def test_the_names_of_a_certificate_are_those_that_the_authority_has_signed() ->
     assert names_in(found, PRINT.upper()) == ("DNS:ann.example", "URI:DNS:bob.example", "CN:Ann", f"SHA256:{PRINT}")
 
 
+def test_two_users_a_letter_that_only_becomes_ascii_is_another() -> None:
+    """In lower case, the sign of Kelvin is a k. An authority that checks names byte by byte takes it for none."""
+    assert "DNS:kate.example" not in names_in({"subjectAltName": (("DNS", "\u212aate.example"),)}, PRINT)
+
+
 def test_of_several_common_names_none_counts() -> None:
     assert names_in({"subject": ((("commonName", "ann"), ("commonName", "bob")),)}, PRINT) == (f"SHA256:{PRINT}",)
     assert names_in({}, PRINT) == (f"SHA256:{PRINT}",)
