@@ -207,7 +207,7 @@ async def test_a_log_that_is_opened_again_has_only_flushed_messages(tmp_path: Pa
     await partition.flush_before(2)
     await partition.close()
     partition._log = None
-    with pytest.raises(RemoteCallError, match="closing"):
+    with pytest.raises(RemoteCallError, match="is being closed"):
         await partition.ready()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from tunnel.messages import (
     BrokerSettings,
     ChannelTable,
     GroupConsumer,
+    Log,
     RemoteCallError,
     TopicSpec,
 )
@@ -119,6 +122,36 @@ async def test_a_topic_whose_deletion_a_crash_interrupted_is_gone(tmp_path: Path
     async with Broker(tmp_path) as broker:
         assert not broker.topics.found
         assert list((tmp_path / "topics").iterdir()) == []
+
+
+@in_loop
+async def test_two_users_a_topic_that_is_opened_while_it_is_deleted_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder came back without a description: no topic of this name could be made, and the broker did not start."""
+    begun, may_open = threading.Event(), threading.Event()
+    open_log = Log.open
+
+    def slow_open(*arguments: Any) -> Log:
+        begun.set()
+        may_open.wait(10)
+        return open_log(*arguments)
+
+    folder = tmp_path / "topics" / "t"
+    async with brokered(tmp_path, topics={"u": TopicSpec()}) as (broker, client):
+        await client.create_topic("t")
+        monkeypatch.setattr(Log, "open", slow_open)
+        opening = asyncio.ensure_future(broker.topics.get("t").partition(0).ready())
+        await asyncio.to_thread(begun.wait, 10)
+        deleting = asyncio.ensure_future(broker.topics.delete(broker.topics.get("t")))
+        for _ in range(100):  # if it does not wait for the opening, it hides the folder meanwhile
+            await asyncio.sleep(0.001)
+        may_open.set()
+        await asyncio.gather(opening, deleting)
+        assert not folder.exists()
+        await client.producer().send("t", b"new")
+    async with brokered(tmp_path) as (_, client):
+        assert await drain_fetches(client, "t", 1) == [b"new"]
 
 
 @in_loop

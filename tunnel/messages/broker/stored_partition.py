@@ -103,7 +103,7 @@ class StoredPartition(Partition):
             if self.is_ready:
                 return
             if self._closed:
-                raise RemoteCallError(STORAGE, "the broker is closing: send again when it has started")
+                raise RemoteCallError(STORAGE, f"{self._name} is being closed: send again later")
             if self._clock() - self._failed_at < _REOPEN_S:
                 raise self._refusal()
             try:

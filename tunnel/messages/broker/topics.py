@@ -143,15 +143,17 @@ class Topics:
             if self.found.get(topic.name) is not topic:
                 raise RemoteCallError(UNKNOWN, f"the topic {topic.name} was deleted meanwhile")
             hidden = self._directory / f".{topic.name}"  # `load` removes what has such a name
+            for partition in topic.partitions:  # first: one that is opened later would make its folder again
+                with suppress(OSError, LogError):
+                    await partition.close()
             try:
                 await asyncio.to_thread(self._hide, topic.name, hidden)
             except OSError as error:
+                if topic.spec.storage == "log":  # its partitions can be opened again
+                    self.found[topic.name] = self._make(topic.name, topic.spec, topic.owner)
                 raise RemoteCallError(STORAGE, f"the topic {topic.name} cannot be deleted: {error}") from None
             self._add(topic, -1)
             del self.found[topic.name]
-            for partition in topic.partitions:
-                with suppress(OSError, LogError):  # its files are elsewhere
-                    await partition.close()
             await asyncio.to_thread(shutil.rmtree, hidden, ignore_errors=True)
 
     def _hide(self, name: str, hidden: Path) -> None:
