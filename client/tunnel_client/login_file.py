@@ -95,7 +95,7 @@ def read_logins() -> list[Login]:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         parts = msgspec.json.decode(text, type=_List).relays if "relays" in fields else [text]
         logins = [Login(**msgspec.structs.asdict(msgspec.json.decode(part, type=_login_type()))) for part in parts]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged ({error}): log in again with `tunnel login URL`") from None
     first: dict[str, Login] = {}
     for login in logins:

@@ -190,9 +190,10 @@ def test_with_a_given_token_the_other_stored_settings_of_the_same_relay_are_used
     assert (other.token, other.proxy, other.ca) == ("given", "env", None)
 
 
-def test_a_damaged_file_stops_only_a_command_that_needs_it(home: Path) -> None:
+@pytest.mark.parametrize("text", ["{", '{"relay": ' + 5_000 * '{"a": '])
+def test_a_damaged_file_stops_only_a_command_that_needs_it(text: str, home: Path) -> None:
     path = write_login(Login("https://relay.example", token="secret"))
-    path.write_text("{")
+    path.write_text(text)
     assert login_for("https://relay.example", has_token=True) == Login("")
     for needed in (lambda: login_for("https://relay.example", has_token=False), read_login):
         with pytest.raises(UsageError, match="damaged"):

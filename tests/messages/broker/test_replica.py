@@ -195,7 +195,8 @@ async def test_a_replica_goes_on_whatever_its_master_answers(tmp_path: Path, mon
         f'{{"topic": "{name}", "storage": "log", "partitions": [{partitions}]}}'
         for name, partitions in (("x", ""), ("../x", one), ("good", one))
     )
-    table = Liar(b"", b"\xff", b"{}", b"[7]", f"[{none}]".encode(), f"[{bad}, {good}]".encode())
+    deep = b'[{"x": ' + 5_000 * b"["
+    table = Liar(deep, b"", b"\xff", b"{}", b"[7]", f"[{none}]".encode(), f"[{bad}, {good}]".encode())
     async with Broker(tmp_path) as broker:
         task = asyncio.ensure_future(Replica(cast("ChannelTable", table), "m:1").follow_topics(broker.topics))
         await until(lambda: table.fetches > 3)

@@ -78,6 +78,14 @@ def test_data_that_is_no_frame_is_refused(data: bytes) -> None:
         list(FrameDecoder().feed(data))
 
 
+def test_two_users_a_header_that_is_nested_deeply_is_refused() -> None:
+    """Otherwise, nothing would read the connection any more, and nothing would end it."""
+    header = b'{"code":1,"opaque":1,"x":' + 2_000 * b"[" + 2_000 * b"]" + b"}"
+    data = (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+    with pytest.raises(MalformedFrameError, match="not a frame: its header is not the expected JSON"):
+        list(FrameDecoder().feed(data))
+
+
 def test_later_versions_may_have_more_fields() -> None:
     header = b'{"code":1,"opaque":2,"language":"JAVA","version":3}'
     (found,) = FrameDecoder().feed(struct.pack(">II", 4 + len(header), len(header)) + header)

@@ -46,7 +46,7 @@ class Replica:
             while True:
                 try:
                     await self._look(topics, copies)
-                except (OSError, TunnelError, msgspec.DecodeError, ValueError) as error:  # or no list of topics
+                except (OSError, TunnelError, msgspec.DecodeError, ValueError, RecursionError) as error:  # no list
                     self._away(error)
                 await asyncio.sleep(_LOOK_S)
         finally:

@@ -155,7 +155,7 @@ class FrameDecoder:
                 json = bytes(buffer[start : start + header_length])
                 try:
                     header = _decoder.decode(json)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise MalformedFrameError(f"not a frame: its header is not the expected JSON: {error}") from None
                 problem = _problem(header, header_length)
                 if problem:
