@@ -136,6 +136,74 @@ def test_packets_larger_than_the_answers_that_pass_come_in_pieces(limit: int, pu
         loop.until(lambda loop=loop: set(loop.delivered) >= set(range(40)), loop.now + (7 if pushes else 5) * SECOND)  # type: ignore[misc]
 
 
+def test_where_round_trips_vary_silence_does_not_keep_answers_small() -> None:
+    """Hardly any answer is quick there, so the limit must grow by slow ones."""
+    lowest = set[int]()
+    for seed in range(8):
+        varying = Random(seed)
+        loop = Loop(seed=seed, resends=True, one_way_us=SECOND)
+        back_us = 45 * SECOND
+
+        def fate(request: Request, now: int, varying: Random = varying, back_us: int = back_us) -> Fate:
+            outage_us = back_us - now if back_us - 30 * SECOND <= now < back_us else 0
+            return Fate(delay_us=outage_us + varying.randrange(300_000))
+
+        loop.fate = fate
+        loop.run(back_us - 30 * SECOND)
+        loop.relay.give([data_frame(name, 4 * KIB - 100) for name in range(10_000)])
+        while loop.now < back_us + 25 * SECOND:
+            loop.run(loop.now + SECOND // 10)
+            lowest.add(loop.lanes.path.down.limit_bytes)
+        assert loop.lanes.path.down.limit_bytes >= 32 * KIB
+    assert min(lowest) < KIB  # the silence was taken for a size
+
+
+def test_silence_lowers_the_limit_of_answers_no_further_than_to_what_has_passed() -> None:
+    loop = Loop(fate=lambda request, now: Fate(too_large=Fate(response_lost=True), answer_bytes_max=70 * KIB))
+    loop.run(SECOND)
+    loop.relay.give([data_frame(name, 4 * KIB - 100) for name in range(3000)])
+    lowest = 64 * KIB
+    while loop.relay.outbox.frames:
+        loop.run(loop.now + SECOND // 10)
+        lowest = min(lowest, loop.lanes.path.down.limit_bytes)
+    assert lowest >= 32 * KIB
+    assert loop.now < 60 * SECOND
+
+
+def after_large_answers(limit: int, seed: int = 1) -> Loop:
+    """Return a loop in which answers of 64 KiB and more have passed, until larger ones than `limit` began to vanish."""
+    loop = Loop(seed=seed, resends=True)
+    loop.run(SECOND)
+    loop.relay.give([data_frame(0, 4 * KIB - 100)] * 3000)
+    loop.run(10 * SECOND)
+    loop.fate = lambda request, now: Fate(too_large=Fate(response_lost=True), answer_bytes_max=limit)
+    loop.run(loop.now + 20 * SECOND)  # no pull of before is held any more
+    return loop
+
+
+def test_where_large_answers_have_passed_one_silence_says_nothing_about_their_size() -> None:
+    """Nor do two more than 30 s apart, even if none was large in between."""
+    loop = after_large_answers(KIB)
+    before = loop.lanes.path.down.limit_bytes
+    for name in (10, 20):
+        loop.relay.give([data_frame(name + number, 500) for number in range(2)])
+        loop.until(lambda name=name: name + 1 in loop.delivered, loop.now + 9 * SECOND)  # type: ignore[misc]
+        loop.run(loop.now + 40 * SECOND)
+        assert loop.lanes.path.down.limit_bytes == before
+    for name in (30, 40):
+        loop.relay.give([data_frame(name + number, 500) for number in range(2)])
+        loop.until(lambda name=name: name + 1 in loop.delivered, loop.now + 9 * SECOND)  # type: ignore[misc]
+    assert loop.lanes.path.down.limit_bytes < 16 * KIB
+
+
+@pytest.mark.parametrize(("limit", "tenths"), [(1200, 95), (20 * KIB, 65), (48 * KIB, 65)])
+def test_what_has_passed_says_nothing_once_silence_has_shown_a_smaller_size(limit: int, tenths: int) -> None:
+    for seed in range(3):
+        loop = after_large_answers(limit, seed)
+        loop.relay.give([data_frame(name, 4 * KIB - 100) for name in range(1, 201)])
+        loop.until(lambda loop=loop: set(loop.delivered) == set(range(201)), loop.now + tenths * SECOND // 10)  # type: ignore[misc]
+
+
 def test_the_limit_of_answers_grows_past_one_that_a_single_packet_fits() -> None:
     """The packet is no three quarters of 12 KiB, and two do not fit."""
     loop = Loop(fate=lambda request, now: Fate(too_large=Fate(response_lost=True), answer_bytes_max=48 * KIB))

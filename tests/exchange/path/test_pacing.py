@@ -145,8 +145,34 @@ def test_refusals_lower_the_limit_to_1536_bytes_whatever_the_minimum_for_slow_pa
     assert limit.limit_bytes == 1536
     assert not limit.on_refused(1536, 2)
     assert limit.limit_bytes == 1536
-    assert not limit.on_answered(3, 501 * MS, 4)
+
+
+def test_slowness_keeps_no_limit_below_the_minimum_for_slow_paths() -> None:
+    """Only refusals and silence lower it so far; and where round trips vary, hardly any exchange is quick."""
+    limit = body()
+    limit.on_refused(1024 * KIB, 1, passed_bytes=0)
     assert limit.limit_bytes == 1536
+    seen = [(limit.on_answered(now, 501 * MS, now), limit.limit_bytes)[1] for now in range(2, 9)]
+    assert seen == [3072, 6144, 12288, 24576, 16384, 16384, 16384]
+
+
+def test_a_size_that_is_tried_no_longer_does_not_make_slow_bodies_ask_for_lanes() -> None:
+    limit = body()
+    limit.on_refused(1537, 1)
+    limit.on_refused(1540, 1)
+    assert not limit.on_answered(2, 501 * MS, 2)
+    assert limit.on_answered(2, 400 * MS, 2)
+    assert limit.limit_bytes == 1536
+
+
+@pytest.mark.parametrize(
+    ("passed", "limit_bytes"),
+    [(0, 768), (700, 1024), (1024, 1024), (1025, 2048), (60 * KIB, 64 * KIB), (64 * KIB, 64 * KIB)],
+)
+def test_after_silence_the_limit_grows_again_from_what_has_passed(passed: int, limit_bytes: int) -> None:
+    limit = BodyLimit(128 * KIB, 16 * KIB, 1024 * KIB, 768)
+    assert limit.on_refused(128 * KIB, 1, passed_bytes=passed)
+    assert limit.limit_bytes == limit_bytes
 
 
 def test_a_relay_may_set_a_lower_floor() -> None:

@@ -237,14 +237,14 @@ class Refusals:
     def _lower_answers(self, flight: Flight, now: int) -> None:
         """Learn from an exchange that passed only with the smallest answer, while more waits. An outage may have ended
         just then. So unless no large answer has passed so far, two are needed, of which the second began later."""
-        is_silent = not flight.refusals
+        is_silent, passed_bytes = not flight.refusals, self._passed_bytes
         if self._lowered_us >= 0 and now - self._lowered_us < _PROOF_US:
-            is_proven = flight.first_sent_us >= self._lowered_us
+            is_proven, passed_bytes = flight.first_sent_us >= self._lowered_us, 0  # what passed before may not now
         else:
-            is_proven = is_silent and 2 * self._passed_bytes <= flight.answer_bytes_full
+            is_proven = is_silent and 2 * passed_bytes <= flight.answer_bytes_full
             self._lowered_us = now
         if is_proven:
-            self._path.down.on_refused(flight.answer_bytes_full, now, is_silent=is_silent)
+            self._path.down.on_refused(flight.answer_bytes_full, now, passed_bytes=passed_bytes if is_silent else -1)
             self._lowered_us, self._passed_bytes = now, 0
 
 

@@ -122,9 +122,10 @@ class BodyLimit:
         grown = min(self._bytes_max, self.limit_bytes * 2)
         if self.is_refused(grown, now):
             grown = self.limit_bytes
-        if own_us < _GROW_EXTRA_US:
+        # No slowness lowers a limit below the minimum, so none keeps it there: a round trip that varies looks like it.
+        if own_us < _GROW_EXTRA_US or self.limit_bytes < self._bytes_min:
             if grown == self.limit_bytes:
-                return True
+                return not is_slow
             self._resize(grown, extra_us, now)
             return False
         return not self._try(grown, extra_us, now) and not is_slow
@@ -156,10 +157,11 @@ class BodyLimit:
         """Return whether a body of at most this size was refused so recently that the size is not tried again yet."""
         return body_bytes >= self._refused_bytes and now < self._refused_until_us
 
-    def on_refused(self, body_bytes: int, now: int, *, is_silent: bool = False) -> bool:
+    def on_refused(self, body_bytes: int, now: int, *, passed_bytes: int = -1) -> bool:
         """Learn from a body that was refused, perhaps for its size. Return whether smaller ones may be tried.
 
-        `is_silent`: it took seconds to find that out, so that the limit grows again from the smallest size.
+        `passed_bytes`, if not -1: it took seconds to find that out, so that the limit grows again from the smallest
+        half, quarter and so on of this size which is not below what has passed.
         """
         if self.below(body_bytes) >= body_bytes:
             return False
@@ -167,8 +169,11 @@ class BodyLimit:
             self._refused_us = min(_REFUSED_US_MAX, 2 * self._refused_us)
         self._refused_bytes = body_bytes
         self._refused_until_us = now + self._refused_us
+        smaller = self.below(body_bytes)
+        while passed_bytes >= 0 and self.below(smaller) < smaller and smaller // 2 >= passed_bytes:
+            smaller = self.below(smaller)
         # Halve the size itself and not the limit, since several lanes may be refused at the same time.
-        self.limit_bytes = min(self.limit_bytes, self.below(0 if is_silent else body_bytes))
+        self.limit_bytes = min(self.limit_bytes, smaller)
         self._changed_us = now
         self._trial_bytes = 0
         self._cost.forget(now)
