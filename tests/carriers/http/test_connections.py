@@ -509,9 +509,9 @@ async def test_a_new_connection_that_is_cut_leaves_those_that_work_in_use() -> N
 
 @in_loop
 async def test_connections_that_are_cut_together_cause_the_pause_of_one() -> None:
-    """A relay that is killed cuts all that it has not accepted yet."""
+    """A relay that is killed cuts all that it has not accepted yet, even what was sent at the moment of the first."""
     connections = Connections(Dialing("http://127.0.0.1:9", proxy=None))
-    together = [connections.take(0) for _ in range(6)]
+    together = [connections.take(now_s) for now_s in (0, 0, 0, 0, 1, 1)]
     for number, connection in enumerate(together):
         assert connection is not None
         connections.on_died(connection, 1 + number / 100)

@@ -275,7 +275,7 @@ class Connections:
         had_worked, works = connection.works, self._works(connection)
         # A large body may itself be the reason. And what is cut together, as by a relay that is killed, is cut once.
         is_new = not connection.has_answer and body_bytes <= _SMALL_BYTES
-        if is_new and connection.taken_s >= self._paused_s:
+        if is_new and connection.taken_s > self._paused_s:
             self._pause(_CUT_S_MAX if works else min(_CUT_S_MAX, max(_CUT_S_MIN, 2 * self._cut_s)), now_s)
         connection.has_answer = connection.works = False
         if had_worked and not works and self._cut_s > _CUT_S_MIN:  # it was so long since others worked
