@@ -8,7 +8,8 @@ from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding
 from tests.support.hurried_loop import hurried
 from tunnel.carriers.probes.probe import Reply
 from tunnel_client.doctor.findings import Report, Verdict
-from tunnel_client.doctor.path_steps import examine_path, examine_reliability, examine_throughput
+from tunnel_client.doctor.path_steps import _buffering, examine_path, examine_reliability, examine_throughput
+from tunnel_client.doctor.size_steps import _one
 
 
 def examined(fake: FakeProber, *, pause_s: float = 0.0) -> Report:
@@ -89,6 +90,32 @@ def test_where_one_request_passes_at_a_time_few_transfers_are_enough() -> None:
     hurried(examine_throughput(report, found, 64 << 10))
     assert finding(report, "throughput").text.endswith("towards the relay, in one request after the other")
     assert len(fake.asked) == 3
+
+
+@pytest.mark.parametrize(("worst_s", "watched_s"), [(0.0, 1.0), (0.4, 2.0), (5.0, 3.0)])
+def test_an_unfinished_request_is_watched_for_less_time_on_a_fast_path(
+    worst_s: float, watched_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = list[float]()
+    fake = FakeProber()
+
+    async def send_unfinished(seconds: float) -> tuple[bool, Reply]:
+        watched.append(seconds)
+        return True, answered("status", 415)
+
+    monkeypatch.setattr(fake, "send_unfinished", send_unfinished)
+    found = trials(fake)
+    found.worst_s = worst_s
+    hurried(_buffering(Report(""), found))
+    assert set(watched) == {watched_s}
+
+
+def test_large_messages_that_pass_shorten_the_wait_for_others() -> None:
+    found = trials(FakeProber())
+    before_s = found.patience_s(1 << 20)
+    hurried(_one(found, 64 << 10))
+    assert found.patience_s(1 << 20) < before_s
+    assert found.patience_s(1 << 20) >= found.patience_s()
 
 
 def test_bodies_that_pass_no_longer_are_a_problem_unless_a_link_carries() -> None:
