@@ -10,10 +10,12 @@ from tests.client.doctor.prober import Asked, FakeProber, answered, cut, finding
 from tests.support.hurried_loop import hurried
 from tunnel.carriers.probes.probe import Reply
 from tunnel.ground.exit_codes import OK, UNREACHABLE
-from tunnel_client.doctor.carrier_steps import ROUNDS, ROUNDS_GOOD, examine_link, examine_poll
+from tunnel_client.doctor import carrier_steps
+from tunnel_client.doctor.carrier_steps import ROUNDS, ROUNDS_GOOD, examine_link, examine_others, examine_poll
 from tunnel_client.doctor.findings import Report, Verdict
 from tunnel_client.doctor.path_steps import examine_reliability
 from tunnel_client.doctor.trials import Trials
+from tunnel_client.settings import RelaySettings
 
 
 def polled(path: Callable[[Asked], Reply | None]) -> tuple[bool, Report, Trials]:
@@ -81,6 +83,21 @@ def test_a_slow_path_takes_few_exchanges_and_is_noted(monkeypatch: pytest.Monkey
     assert works
     assert found.made == 3
     assert finding(report, "latency").verdict is Verdict.NOTE
+
+
+@pytest.mark.parametrize(("pause_s", "text"), [(0.0, "it needs two requests at once"), (0.5, "a limiter lets few")])
+def test_where_one_request_passes_at_a_time_answers_are_not_streamed(
+    pause_s: float, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def upgraded(trials: Trials, *, is_websocket: bool) -> str:
+        return "refused"
+
+    monkeypatch.setattr(carrier_steps, "_upgraded", upgraded)
+    found, report = trials(FakeProber()), Report("")
+    found.requests_max, found.pause_s = 1, pause_s
+    hurried(examine_others(report, found, RelaySettings("http://127.0.0.1:9")))
+    assert finding(report, "stream").verdict is Verdict.SKIPPED
+    assert text in finding(report, "stream").text
 
 
 def test_requests_that_a_hop_repeats_are_counted() -> None:
