@@ -13,10 +13,10 @@ Where to start
       topics.py           which topics there are
       partition.py, stored_partition.py   what is kept, in memory or on disk; readers.py says who has read it
       storing.py          how requests get into topics: all checks first
-      groups.py, positions.py   who reads which partition, and how far
+      groups.py, positions.py, memory_groups.py   who reads which partition, and how far; what groups take in memory
       replica.py          copies the partitions of a master
       deleting.py, disk_room.py   removes topics; refuses before the disk is full
-      in_parts.py, unbroken.py   long work in parts; work that goes on when its client is gone
+      long_work.py        in parts, or going on when the client who asked is gone
     the clients
       client.py           a producer whose sends are answered, and calls
       listener.py         a group's member, which calls a handler for each message

@@ -13,12 +13,11 @@ import msgspec
 import structlog
 
 from tunnel.messages.broker.disk_room import DiskRoom
-from tunnel.messages.broker.in_parts import in_parts
+from tunnel.messages.broker.long_work import in_parts, unbroken
 from tunnel.messages.broker.partition import ProduceOptions
 from tunnel.messages.broker.protocol import LIMIT, STORAGE
 from tunnel.messages.broker.settings import BrokerSettings
 from tunnel.messages.broker.stored_partition import StoredPartition
-from tunnel.messages.broker.unbroken import unbroken
 from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.kept.log import Log, LogConfig
