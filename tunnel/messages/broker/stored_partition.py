@@ -17,10 +17,10 @@ from pathlib import Path
 import structlog
 
 from tunnel.messages.broker.disk_room import DiskRoom
+from tunnel.messages.broker.long_work import unbroken
 from tunnel.messages.broker.partition import Partition, ProduceOptions, fetch_fields
 from tunnel.messages.broker.protocol import APPEND, CONFLICT, CORRUPT, FETCH, STORAGE, PartitionReport
 from tunnel.messages.broker.settings import BrokerSettings
-from tunnel.messages.broker.long_work import unbroken
 from tunnel.messages.calls.calls import CallHandler, Request, Response
 from tunnel.messages.errors import CorruptMessageError, LogError, OffsetOutOfRangeError, RemoteCallError
 from tunnel.messages.kept.log import Log

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from tunnel.messages.broker.events import note
+from tunnel.messages.broker.long_work import unbroken
 from tunnel.messages.broker.partition import Partition, ProduceOptions
 from tunnel.messages.broker.protocol import CORRUPT, DISCARDED, LIMIT, NOT_MASTER
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.topics import Topic, Topics
-from tunnel.messages.broker.long_work import unbroken
 from tunnel.messages.broker.users import User
 from tunnel.messages.errors import CorruptMessageError, RemoteCallError
 from tunnel.messages.payers import FREE, Payer

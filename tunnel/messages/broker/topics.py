@@ -14,11 +14,11 @@ import msgspec
 
 from tunnel.ground.printable import counted
 from tunnel.messages.broker.disk_room import DiskRoom
+from tunnel.messages.broker.long_work import unbroken
 from tunnel.messages.broker.partition import MemoryPartition, Partition
 from tunnel.messages.broker.protocol import LIMIT, STORAGE, UNKNOWN, TopicReport, check_name
 from tunnel.messages.broker.settings import BrokerSettings, TopicSpec
 from tunnel.messages.broker.stored_partition import StoredPartition
-from tunnel.messages.broker.long_work import unbroken
 from tunnel.messages.broker.users import OPERATOR, Holdings
 from tunnel.messages.errors import LogError, RemoteCallError
 from tunnel.messages.sets.message import HEADER_BYTES
