@@ -289,6 +289,21 @@ def test_any_answer_to_what_left_in_silence_ends_it() -> None:
     assert (backoff.question, backoff.next_us) == (Question.NONE, 0)
 
 
+def test_a_late_answer_to_what_left_before_a_silence_ends_it_but_no_other_refusal() -> None:
+    """Another answer to it may have been under way, or a held pull. After a deadline, the path has stood still."""
+    backoff = with_requests(50, MINUTE)
+    backoff.on_silent(MINUTE)
+    backoff.judge_silence(now := MINUTE + 4 * SECOND)
+    assert backoff.on_answered(MINUTE - SECOND) == 0
+    assert backoff.next_us == now + 14 * SECOND
+    assert backoff.on_answered(MINUTE - SECOND, is_late=True) == 0
+    assert (backoff.question, backoff.next_us) == (Question.NONE, 0)
+    backoff = with_requests(50, MINUTE)
+    backoff.on_refused(Refusal.BANNED, MINUTE, MINUTE + RTT)
+    backoff.on_answered(MINUTE - SECOND, is_late=True)
+    assert backoff.next_us > MINUTE
+
+
 @pytest.mark.parametrize(
     ("refusal", "leaves_gap"),
     [

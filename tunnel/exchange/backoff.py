@@ -105,9 +105,10 @@ class Row:
         self.newest_us = now
         return True
 
-    def on_answered(self, sent_us: int) -> bool:
-        """Record that the relay has answered a request that was sent at `sent_us`. Return whether this ends the row."""
-        if not self.count or sent_us < self.first_us:
+    def on_answered(self, sent_us: int, *, is_proof: bool = False) -> bool:
+        """Record that the relay has answered a request that was sent at `sent_us`. Return whether this ends the row:
+        `is_proof` if it does also for a request that left before."""
+        if not self.count or (sent_us < self.first_us and not is_proof):
             return False
         self.count = 0
         return True
@@ -238,9 +239,12 @@ class Backoff:
                 self.on_refused(Refusal.SILENT, max(since_us, self._row.newest_us), now)
             self._silent_us = 0
 
-    def on_answered(self, sent_us: int) -> int:
+    def on_answered(self, sent_us: int, *, is_late: bool = False) -> int:
         """Record that the relay has answered a request that was sent at `sent_us`. If this ends a ban because of the
         number of requests, return the least time between two requests that does not earn another one; else 0.
+
+        `is_late`: a deadline of its exchange has passed. During a silence, this shows that the path stood still, and
+        goes on: who drops requests answers those from before in time.
 
         An outage may look like a ban, unless there was a 429. But it does not come again because requests do."""
         self.repeat_us = self._repeats = 0
@@ -248,7 +252,7 @@ class Backoff:
             self._heard_us = sent_us
         if sent_us >= self._silent_us:
             self._silent_us = 0
-        if not self._row.on_answered(sent_us):
+        if not self._row.on_answered(sent_us, is_proof=is_late and self._latest is Refusal.SILENT):
             return 0
         leaves_gap = 0 < self._ban_us <= sent_us and self._is_for_number(sent_us)
         self.next_us = self._pause_us = self._ban_us = 0

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.exchange.limits import RateBan
-from tests.exchange.loop import Fate, Loop, Relay, data_packet
+from tests.exchange.loop import Fate, Loop, Relay, data_frame, data_packet
 from tests.exchange.rig import MS, SECOND, attached_loop, received
 from tunnel.exchange import BatchDone, Recovered, Refusal, Request, Troubled
 
@@ -225,6 +225,22 @@ def test_a_path_that_takes_requests_and_stands_still_goes_on_as_soon_as_any_is_a
     count = len(loop.requests)
     loop.run(50 * SECOND)
     assert len(loop.requests) - count > 80  # no gap is left
+    assert loop.lanes.path.pace.gap_us == 0
+
+
+@pytest.mark.parametrize("stood_s", [6, 8, 12])
+def test_a_download_goes_on_when_what_stood_still_answers_all_requests_from_before(stood_s: int) -> None:
+    """Nothing comes for the repeats that seemed to be dropped: the answers to the first attempts end the exchanges."""
+    loop = attached()
+    loop.relay.give([data_frame(name, 8_000) for name in range(20_000)])
+    loop.until(lambda: len(loop.relay.outbox.frames) < 8_000, 10 * SECOND)
+    until_us = loop.now + stood_s * SECOND
+    loop.fate = lambda request, now: Fate(delay_us=max(0, until_us - now))
+    loop.run(until_us)
+    assert loop.lanes.path.backoff.next_us > until_us + 2 * SECOND  # it was taken for a ban
+    left = len(loop.relay.outbox.frames)
+    loop.run(until_us + 2 * SECOND)
+    assert len(loop.relay.outbox.frames) < left // 2
     assert loop.lanes.path.pace.gap_us == 0
 
 

@@ -157,7 +157,7 @@ class Lanes:
         outcome = judge(status, body, retry_after_us, by)
         message = outcome.message
         if message is not None or outcome.code:  # the relay answered
-            self.path.on_heard(flight.attempt(request_id).sent_us, now)
+            self.path.on_heard(flight.attempt(request_id).sent_us, now, is_late=flight.silent)
         if isinstance(message, Answer) and flight.answers(message) and not message.goes_on:
             self._accept(flight, exchanges.close(flight, request_id), message, len(body), now)
         elif isinstance(message, Attached) and flight is exchanges.attach:

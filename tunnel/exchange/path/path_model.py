@@ -99,10 +99,11 @@ class PathModel:
         self.pace.on_sent(now, self.backoff.next_us)
         self.backoff.on_sent(now, silent=silent)
 
-    def on_heard(self, sent_us: int, now: int) -> None:
-        """Record that the relay has answered a request that was sent at `sent_us`, whatever it said."""
+    def on_heard(self, sent_us: int, now: int, *, is_late: bool = False) -> None:
+        """Record that the relay has answered a request that was sent at `sent_us`, whatever it said. `is_late`: a
+        deadline of its exchange has passed."""
         self._silent_until_us = min(self._silent_until_us, now)
-        gap_us = self.backoff.on_answered(sent_us)
+        gap_us = self.backoff.on_answered(sent_us, is_late=is_late)
         if gap_us:
             self.pace.on_banned(gap_us, now)
         self.asked.on_answered(sent_us)
