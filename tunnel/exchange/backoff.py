@@ -105,10 +105,9 @@ class Row:
         self.newest_us = now
         return True
 
-    def on_answered(self, sent_us: int, *, is_proof: bool = False) -> bool:
-        """Record that the relay has answered a request that was sent at `sent_us`. Return whether this ends the row:
-        `is_proof` if it does also for a request that left before."""
-        if not self.count or (sent_us < self.first_us and not is_proof):
+    def on_answered(self, sent_us: int) -> bool:
+        """Record that the relay has answered a request that was sent at `sent_us`. Return whether this ends the row."""
+        if not self.count or sent_us < self.first_us:
             return False
         self.count = 0
         return True
@@ -252,7 +251,8 @@ class Backoff:
             self._heard_us = sent_us
         if sent_us >= self._silent_us:
             self._silent_us = 0
-        if not self._row.on_answered(sent_us, is_proof=is_late and self._latest is Refusal.SILENT):
+        shows_us = max(sent_us, self._row.first_us) if is_late and self._latest is Refusal.SILENT else sent_us
+        if not self._row.on_answered(shows_us):
             return 0
         leaves_gap = 0 < self._ban_us <= sent_us and self._is_for_number(sent_us)
         self.next_us = self._pause_us = self._ban_us = 0

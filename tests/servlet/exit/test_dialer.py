@@ -16,11 +16,11 @@ import pytest
 
 from tests.servlet.exit.rig import addresses, close, echo, tunnel, two_clients
 from tests.servlet.rig import TOKENS, relay, settings, until
+from tests.support.buffers import users_who_ask
 from tests.support.loops import in_loop
 from tests.support.targets import target
 from tunnel import DeniedError, ExitRequest, LostError, RefusedError, RejectReason, StreamReader, StreamWriter, attach
 from tunnel.streams.splice import Side
-from tunnel.streams.target_side import LargeBuffers
 from tunnel.wire import Target, TargetKind
 from tunnel_servlet.access.addresses import IPAddress
 from tunnel_servlet.access.grants import Grant, GrantTable
@@ -500,14 +500,7 @@ async def say(reader: StreamReader, writer: StreamWriter, words: bytes) -> bytes
 async def test_two_users_one_who_downloads_is_charged_for_large_buffers_of_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    users: list[str] = []
-
-    class Asked(LargeBuffers):
-        def take(self, user: str) -> bool:
-            users.append(user)
-            return super().take(user)
-
-    monkeypatch.setattr("tunnel_servlet.exit.dialer.LargeBuffers", Asked)
+    users = users_who_ask(monkeypatch, "tunnel_servlet.exit.dialer")
     async with target(echo) as port, two_clients("127.0.0.1:*") as (ann, bob, _):
         for user, size_bytes in ((ann, 1 << 18), (bob, 1 << 17)):
             reader, writer = await user.open_connection("127.0.0.1", port)

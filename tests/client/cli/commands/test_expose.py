@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from loadtests.harness.ports import hold_port
 from tests.client.cli.commands.rig import Waiting, echo, open_rig, target
 from tests.servlet.rig import until
+from tests.support.buffers import users_who_ask
 from tests.support.loops import in_loop
 from tunnel import DeniedError, LostError
 from tunnel.process.command_line import configure_log
-from tunnel.streams.target_side import LargeBuffers
 from tunnel_client.cli.main import main
 
 
@@ -38,14 +38,7 @@ async def test_a_local_service_is_reached_by_its_name() -> None:
 async def test_two_users_one_who_downloads_is_charged_for_large_buffers_of_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    users: list[str] = []
-
-    class Asked(LargeBuffers):
-        def take(self, user: str) -> bool:
-            users.append(user)
-            return super().take(user)
-
-    monkeypatch.setattr("tunnel_client.cli.commands.expose.LargeBuffers", Asked)
+    users = users_who_ask(monkeypatch, "tunnel_client.cli.commands.expose")
     async with target(echo) as port, open_rig() as rig:
         await rig.expose("reports", port)
         reader, writer = await rig.attachment.open_connection("reports")
